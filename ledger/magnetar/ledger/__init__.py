@@ -1,0 +1,1 @@
+"""The ledger store's client side: metadata, wire protocol, quorum rules, writer, reader, log."""

@@ -1,0 +1,164 @@
+"""Errors of the ledger component.
+
+LedgerError                        root; `retryable` says whether the same call may succeed later
+├── BookieProtocolError            the peer sent bytes that are no frame of ours
+├── BookieError                    one bookie could not do it
+│   ├── BookieUnavailableError     not reachable, timed out, overloaded, disk trouble (unknown)
+│   ├── NoSuchEntryError           an explicit negative: the bookie is certain
+│   ├── NoSuchLedgerOnBookieError  an explicit negative: the bookie is certain
+│   └── UnauthorizedError          the ledger's password does not fit
+├── DigestMismatchError            stored bytes do not match their digest or their identity
+├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
+├── NoSuchLedgerError              metadata has no such ledger
+├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
+├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
+├── LedgerClosedError              the handle is closed, or another client closed the ledger
+├── LedgerWriteError               an add could not reach its ack quorum; outcome unknown
+├── RecoveryUndecidedError         too few bookies answered to tell where the ledger ends
+├── BeyondLastConfirmedError       a read above what is confirmed
+├── LogError                       the managed log
+│   ├── LogFencedError             another owner took the log over
+│   ├── LogClosedError             this handle is closed
+│   ├── LogDataLossError           a listed ledger has no metadata any more
+│   └── LogUnavailableError        could not open or create a ledger just now
+└── MetadataError                  the metadata store, see metadata/errors below
+    ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
+    ├── InvalidPathError
+    ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
+    ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
+    └── SessionExpiredError        the session and its ephemeral nodes are gone
+"""
+
+
+class LedgerError(Exception):
+    """Root of the component's errors."""
+
+    retryable = False
+
+
+class BookieProtocolError(LedgerError):
+    """Bytes that are no valid frame of the bookie protocol."""
+
+
+class BookieError(LedgerError):
+    """One bookie could not do what was asked."""
+
+
+class BookieUnavailableError(BookieError):
+    """No answer, or an answer that proves nothing: never evidence that data is absent."""
+
+    retryable = True
+
+
+class NoSuchEntryError(BookieError):
+    """The bookie is certain that it does not hold the entry."""
+
+
+class NoSuchLedgerOnBookieError(BookieError):
+    """The bookie is certain that it holds nothing of the ledger."""
+
+
+class UnauthorizedError(BookieError):
+    """The master key does not match the one the ledger was created with."""
+
+
+class DigestMismatchError(LedgerError):
+    """An entry packet whose digest, ledger id or entry id is not what it should be."""
+
+
+class InvalidLedgerMetadataError(LedgerError):
+    """Ledger metadata that breaks a rule. It is refused, never repaired."""
+
+
+class NoSuchLedgerError(LedgerError):
+    """The metadata store has no such ledger."""
+
+
+class NotEnoughBookiesError(LedgerError):
+    """Fewer writable bookies are registered than the ensemble needs."""
+
+    retryable = True
+
+
+class LedgerFencedError(LedgerError):
+    """Another client fenced the ledger. Whether pending adds survive is decided by it."""
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger takes no more adds."""
+
+
+class LedgerWriteError(LedgerError):
+    """An add failed on too many bookies. It may still turn up after recovery."""
+
+
+class RecoveryUndecidedError(LedgerError):
+    """Too few bookies answered to decide where the ledger ends. Try again later."""
+
+    retryable = True
+
+
+class BeyondLastConfirmedError(LedgerError):
+    """The entry is above the last add confirmed that this reader knows."""
+
+
+class LogError(LedgerError):
+    """Root of the managed log's errors."""
+
+
+class LogFencedError(LogError):
+    """Another owner has taken the log over; this handle is dead."""
+
+
+class LogClosedError(LogError):
+    """The log handle is closed."""
+
+
+class LogDataLossError(LogError):
+    """A ledger of the log is gone from the metadata store."""
+
+
+class LogUnavailableError(LogError):
+    """A ledger could not be created or recovered just now."""
+
+    retryable = True
+
+
+class MetadataError(LedgerError):
+    """Root of the metadata stores' errors."""
+
+
+class NoNodeError(MetadataError):
+    """There is no node at the path."""
+
+
+class NodeExistsError(MetadataError):
+    """There is a node at the path already."""
+
+
+class NotEmptyError(MetadataError):
+    """The node has children."""
+
+
+class BadVersionError(MetadataError):
+    """The node changed since the version that the write was based on."""
+
+
+class InvalidPathError(MetadataError):
+    """A path or URL that cannot be used."""
+
+
+class UnknownOutcomeError(MetadataError):
+    """The connection broke while a write was under way: re-read and compare before going on."""
+
+    retryable = True
+
+
+class MetadataUnavailableError(MetadataError):
+    """The store did not answer in time; nothing was changed."""
+
+    retryable = True
+
+
+class SessionExpiredError(MetadataError):
+    """The session is gone, and its ephemeral nodes with it."""

@@ -1,0 +1,151 @@
+"""The ports to the outside world: clock, network, disk and worker threads.
+
+Everything that is not a pure function of its inputs reaches the code through one of these, so that
+the simulator can replace them: virtual time, an in-memory network, a disk that loses what was not
+synced. Randomness is passed as a `random.Random`. The production versions are in `system.py`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Time. Intervals use the monotonic clock; the wall clock only names things and stamps data."""
+
+    def monotonic_s(self) -> float: ...
+
+    def wall_ms(self) -> int: ...
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def close(self) -> None:
+        """Stop accepting; connections that exist stay."""
+        ...
+
+
+class Network(Protocol):
+    """Stream connections, in asyncio's transport and protocol terms."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        """Connect and return the transport; the factory's protocol got `connection_made`.
+
+        Raises:
+            ConnectionError, TimeoutError: nobody answered.
+        """
+        ...
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        """Listen; port 0 lets the system choose.
+
+        Raises:
+            OSError: the address is taken or not ours.
+        """
+        ...
+
+
+class File(Protocol):
+    """An open file. All calls block; they run on a worker, or at start-up."""
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write all the buffers at the end; returns the offset of the first byte.
+
+        Raises:
+            OSError: nothing may be assumed about what reached the file.
+        """
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes at `offset`; shorter only at the end of the file."""
+        ...
+
+    def datasync(self) -> None:
+        """Force data and size to stable storage.
+
+        An error is final: the kernel may have dropped the pages, so a retry proves nothing.
+        """
+        ...
+
+    @property
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A held lock on a file; released by `release` or by the death of the process."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files and directories. Paths are absolute strings. All calls block."""
+
+    def create(self, path: str) -> File:
+        """Create a new file for appending and reading; FileExistsError if there is one."""
+        ...
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Durably replace a small file: temporary file, sync, rename, sync of the directory."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; FileNotFoundError if there is no such directory."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents; fine if it is there already."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in the directory durable."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> Lock:
+        """Take an exclusive lock on the file, created if needed; BlockingIOError if held."""
+        ...
+
+
+class Worker(Protocol):
+    """Runs blocking calls one after another, in the order of submission, off the event loop."""
+
+    def submit(
+        self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Run `call` on the worker; then `done(result, error)` runs on the event loop."""
+        ...
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """`submit` as an awaitable."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was submitted, then end. Blocks until the worker is gone."""
+        ...

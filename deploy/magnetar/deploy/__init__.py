@@ -1,0 +1,1 @@
+"""Composition: the `magnetar` command, standalone, single servers and the tour."""

@@ -1,0 +1,135 @@
+"""Frames of the Pulsar binary protocol: bytes in, commands out, and back.
+
+Layout: docs/formats/pulsar-frame.md. A frame is a size (u32), the size of the command (u32), the
+`BaseCommand`, and for SEND and MESSAGE a payload: everything from the 0x0e01 magic on. The payload
+is handed out as one bytes object and never re-encoded: it is what a broker stores.
+
+This module does not look into payloads (see `payload.py`) and knows nothing of sockets.
+"""
+
+import struct
+
+from google.protobuf.message import DecodeError
+from magnetar.sdk.wire.errors import (
+    FrameTooLargeError,
+    MalformedFrameError,
+    UnknownCommandError,
+)
+from magnetar.sdk.wire.pulsar_pb2 import BaseCommand
+
+MESSAGE_BYTES_MAX = 5 * 1024 * 1024
+"""Largest message by default; a broker announces its own limit in CONNECTED."""
+
+FRAME_SLACK_BYTES = 10 * 1024
+"""Room for command and metadata above the message limit: a chunk fills the limit with payload."""
+
+FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES
+
+_SIZES = struct.Struct(">II")
+_parse = BaseCommand.FromString
+
+COMMAND_FIELDS: dict[int, str] = {
+    field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1
+}
+"""Type of a command -> name of the `BaseCommand` field that holds it (the numbers are the same)."""
+
+
+def _is_plain_send(command: bytes) -> bool:
+    """Whether a parsed command is a SEND whose required fields are the first bytes, in order.
+
+    type = SEND, length, producer_id below 128, sequence_id: what every client sends. It spares the
+    hot command the general check for missing fields, which takes longer than the parsing.
+    """
+    return (
+        len(command) > 7
+        and command[:3] == b"\x08\x06\x32"
+        and command[3] > 3
+        and command[4] == 0x08
+        and command[5] < 0x80
+        and command[6] == 0x10
+    )
+
+
+def _check_complete(command: BaseCommand) -> None:
+    if not command.HasField("type"):
+        raise UnknownCommandError("a command of a type that is not known here")
+    name = COMMAND_FIELDS[command.type]
+    if not command.HasField(name):  # type: ignore[arg-type]  # the stub lists the names as literals
+        raise MalformedFrameError(f"a command says it is {name} but does not hold one")
+    missing: list[str] = []
+    if not command.IsInitialized(missing):
+        raise MalformedFrameError(f"required fields are missing: {', '.join(missing)}")
+
+
+class FrameDecoder:
+    """Bytes in, commands out. One per connection; after an error it must not be fed again."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """`frame_bytes_max` bounds the size field: all of a frame but its first four bytes."""
+        self.frame_bytes_max = frame_bytes_max
+        self._pending = bytearray()
+        self._wanted = 0
+
+    def feed(self, data: bytes) -> list[tuple[BaseCommand, bytes]]:
+        """Commands completed by `data`, in order, each with its payload (empty for most).
+
+        A large frame arrives in many reads; they are put behind each other and looked at again
+        when it is whole, so that the cost stays linear in its size.
+
+        Raises:
+            FrameTooLargeError, MalformedFrameError, UnknownCommandError: the connection must be
+                closed. Commands of the same read before the bad one are lost with it.
+        """
+        pending = self._pending
+        if pending:
+            pending += data
+            if len(pending) < self._wanted:
+                return []
+            data = bytes(pending)
+            pending.clear()
+        commands: list[tuple[BaseCommand, bytes]] = []
+        frame_bytes_max = self.frame_bytes_max
+        sizes_at = _SIZES.unpack_from
+        at, end = 0, len(data)
+        while end - at >= 8:
+            total, command_size = sizes_at(data, at)
+            if total > frame_bytes_max:
+                raise FrameTooLargeError(f"a frame of {total} bytes; allowed are {frame_bytes_max}")
+            body = at + 8 + command_size
+            stop = at + 4 + total
+            if body > stop:
+                raise MalformedFrameError(
+                    f"a frame of {total} bytes cannot hold a command of {command_size}"
+                )
+            if stop > end:
+                break
+            raw = data[at + 8 : body]
+            try:
+                command = _parse(raw)
+            except DecodeError as error:
+                raise MalformedFrameError(f"no command: {error}") from error
+            if not _is_plain_send(raw):
+                _check_complete(command)
+            commands.append((command, data[body:stop]))
+            at = stop
+        if at < end:
+            pending += data[at:] if at else data
+            self._wanted = 4 + sizes_at(pending)[0] if end - at >= 8 else 8
+        return commands
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame; at most the frame limit and one read."""
+        return len(self._pending)
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """A frame without payload."""
+    raw = command.SerializeToString()
+    return _SIZES.pack(4 + len(raw), len(raw)) + raw
+
+
+def encode_payload_command(command: BaseCommand, payload: bytes) -> bytes:
+    """A frame with its payload: the bytes from the 0x0e01 magic on, as `feed` returned them."""
+    raw = command.SerializeToString()
+    return b"".join((_SIZES.pack(4 + len(raw) + len(payload), len(raw)), raw, payload))

@@ -1,0 +1,109 @@
+"""Topic names: the full form, the short forms, partitions, and names for storage.
+
+Full form `persistent://tenant/namespace/name` or `non-persistent://…`; short forms are `name` (in
+`public/default`) and `tenant/namespace/name`. Partition i of a topic is the topic
+`<name>-partition-<i>`, i without leading zeros.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
+from urllib.parse import quote_plus
+
+from magnetar.sdk.wire.errors import TopicNameError
+
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+
+NAME_CHARACTERS_MAX = 1024
+"""Bound on the whole name; longer ones would not fit the metadata store's paths."""
+
+_PART = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A parsed topic name. `str()` gives the full form."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    local_name: str
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Parse a full or short name.
+
+        Raises:
+            TopicNameError: of another shape, with bad characters, blank or too long.
+        """
+        # Field values that are no UTF-8 come out of protobuf as bytes: refuse them here, once.
+        if not isinstance(name, str):
+            raise TopicNameError("a topic name that is no valid UTF-8")
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise TopicNameError(f"a topic name of {len(name)} characters is too long")
+        domain, separator, rest = name.partition("://")
+        if not separator:
+            domain, rest = PERSISTENT, name
+            if "/" not in rest:
+                rest = f"public/default/{rest}"
+        elif domain not in (PERSISTENT, NON_PERSISTENT):
+            raise TopicNameError(f"{name!r}: the domain is persistent or non-persistent")
+        parts = rest.split("/")
+        if len(parts) != 3:
+            raise TopicNameError(f"{name!r} is not of the form domain://tenant/namespace/name")
+        tenant, namespace, local_name = parts
+        if not _PART.fullmatch(tenant) or not _PART.fullmatch(namespace):
+            raise TopicNameError(f"{name!r}: tenant and namespace consist of [-=:.\\w]")
+        if not local_name.strip() or not local_name.isprintable():
+            raise TopicNameError(f"{name!r}: the topic's own name is blank or not printable")
+        return cls(domain, tenant, namespace, local_name)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local_name}"
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    @property
+    def namespace_name(self) -> str:
+        """`tenant/namespace`, as GET_TOPICS_OF_NAMESPACE uses it."""
+        return f"{self.tenant}/{self.namespace}"
+
+    @property
+    def partition_index(self) -> int:
+        """Index of the partition that this topic is; -1 if it is none."""
+        match = _PARTITION.fullmatch(self.local_name)
+        return int(match[2]) if match else -1
+
+    @property
+    def partitioned(self) -> Self:
+        """The partitioned topic that this partition belongs to; itself if it is no partition."""
+        match = _PARTITION.fullmatch(self.local_name)
+        if match is None:
+            return self
+        return type(self)(self.domain, self.tenant, self.namespace, match[1])
+
+    def partition(self, index: int) -> Self:
+        """Partition `index` of this topic."""
+        assert index >= 0
+        name = f"{self.local_name}-partition-{index}"
+        return type(self)(self.domain, self.tenant, self.namespace, name)
+
+    @property
+    def storage_name(self) -> str:
+        """`tenant/namespace/domain/name`, the own name percent-encoded: safe as a path.
+
+        The encoding is that of HTML forms, which REST paths and the ledger store's nodes use.
+        """
+        quoted = quote_plus(self.local_name, safe="*").replace("~", "%7E")
+        return f"{self.tenant}/{self.namespace}/{self.domain}/{quoted}"
+
+
+@lru_cache(maxsize=8192)
+def parse_topic_name(name: str) -> TopicName:
+    """`TopicName.parse`, remembered: every lookup, producer and consumer parses the same names."""
+    return TopicName.parse(name)

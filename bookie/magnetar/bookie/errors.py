@@ -1,11 +1,11 @@
 """Errors of the bookie component.
 
-BookieServiceError                    root; `status` is its code on the wire, `retryable` says whether
-│                                     the same request may succeed later
+BookieServiceError                    root; `status` is its code on the wire, `retryable` says
+│                                     whether the same request may succeed later
 └── StorageError                      the ledger storage
     ├── NoSuchEntryInStorageError     an explicit negative: the storage is certain
     ├── NoSuchLedgerInStorageError    an explicit negative: the storage is certain
-    ├── StorageFullError              both write cache buffers are full; nothing was stored
+    ├── StorageFullError              the write cache is full; nothing was stored
     └── StorageIOError                nobody knows: never evidence that an entry is absent
         ├── StorageCorruptError       stored bytes are not what was written
         └── StorageClosedError        the storage is closed or closing

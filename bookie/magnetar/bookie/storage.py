@@ -1,7 +1,7 @@
 """The ledger storage of a bookie, as the rest of the bookie sees it.
 
-A storage keeps entry packets and one small state per ledger. It is *not* the thing that makes an add
-durable: that is the journal. What is added here is readable at once, and durable after the next
+A storage keeps entry packets and one small state per ledger. It is *not* the thing that makes an
+add durable: that is the journal. What is added here is readable at once, and durable after the next
 `flush`; the journal may forget a record only after a flush that began after the record was added.
 
 All methods are called on the event loop, and those that are not coroutines never block, so that a

@@ -1,0 +1,151 @@
+"""Server processes for tests and benchmarks: start, wait until ready, measure, kill.
+
+A server says when it is ready by a line of output; nothing here sleeps and looks again. All output
+goes to a log file as well, which the tests read for tracebacks.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy")
+HOST = "127.0.0.1"
+
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ServerFailedError(Exception):
+    """A server ended, or did not get ready in time; the message holds the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now. All are held until the last is found, so they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def magnetar_command(*arguments: str) -> list[str]:
+    """The `magnetar` command of this working tree, run by this interpreter."""
+    return [sys.executable, "-m", "magnetar.deploy.cli", *arguments]
+
+
+def magnetar_environment() -> dict[str, str]:
+    """This process's environment, with the working tree's components importable."""
+    paths = [str(ROOT / component) for component in COMPONENTS]
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])])}
+
+
+class ServerProcess:
+    """One running server; its output is kept in `log_path` (appended to, over restarts)."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        is_ready: Callable[[str], bool],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.log_path = log_path
+        self.command = list(command)
+        self._is_ready = is_ready
+        self._ready = threading.Event()
+        self._ready_line: str | None = None
+        self._tail: list[str] = []
+        self._started_s = time.monotonic()
+        self._ready_s = 0.0
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment) if environment is not None else magnetar_environment(),
+            cwd=ROOT,
+            text=True,
+            errors="replace",
+        )
+        self._drain = threading.Thread(target=self._read_output, daemon=True)
+        self._drain.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def ready_line(self) -> str:
+        assert self._ready_line is not None, "wait_ready() comes first"
+        return self._ready_line
+
+    def wait_ready(self, timeout_s: float) -> float:
+        """Wait for the ready line; returns the seconds from the start of the process to it.
+
+        Raises:
+            ServerFailedError: the process ended first, or the time is over.
+        """
+        if not self._ready.wait(timeout_s) or self._ready_line is None:
+            self.kill()
+            raise ServerFailedError(
+                f"not ready within {timeout_s} s: {' '.join(self.command)}\n" + "".join(self._tail)
+            )
+        return self._ready_s - self._started_s
+
+    def wait_exit(self, timeout_s: float) -> int:
+        """Wait for the end of the process and of its output; returns the exit status."""
+        status = self._process.wait(timeout_s)
+        self._drain.join(timeout_s)
+        return status
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._process.kill()
+        self.wait_exit(30)
+
+    def terminate(self, timeout_s: float = 30) -> int:
+        """SIGTERM, and wait for the orderly end; kills if there is none."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self.wait_exit(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far, user and system, all threads."""
+        # The second field is the command's name in brackets and may hold blanks.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output, self.log_path.open("a") as log:
+            for line in output:
+                log.write(line)
+                log.flush()
+                self._tail = [*self._tail[-39:], line]
+                if self._ready_line is None and self._is_ready(line):
+                    self._ready_s = time.monotonic()
+                    self._ready_line = line
+                    self._ready.set()
+        self._ready.set()  # End of output: nobody needs to wait any longer.

@@ -1,8 +1,8 @@
 """Frames of the bookie protocol: a fixed header, then a body that depends on the operation.
 
 Layout: docs/formats/bookie-frame.md and docs/formats/entry.md. This module turns bytes into frames
-and back. It knows nothing of ledgers, quorums or sockets; operations and status codes are numbers on
-the wire and are never renumbered.
+and back. It knows nothing of ledgers, quorums or sockets; operations and status codes are numbers
+on the wire and are never renumbered.
 """
 
 import struct
@@ -23,6 +23,9 @@ HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any batch of adds (see `LedgerSettings.add_frame_bytes_max`) or one largest entry."""
+
+ADD_BYTES_MAX = 6 << 20
+"""Payload bytes that fit into one ADD frame, with room for packet headers and the length table."""
 
 RESPONSE = 0x80
 """Set in the op byte of every response."""

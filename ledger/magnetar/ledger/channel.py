@@ -1,0 +1,262 @@
+"""Channels to bookies: one connection each, requests matched to replies, everything bounded.
+
+A channel sends frames as they come (the event loop joins the writes of one turn) and calls back
+once per reply frame. A request ends exactly once: with a reply frame or with a
+`BookieUnavailableError` when the connection fails, the bookie is not registered, the time is up or
+too much is outstanding. Nothing is retried here; the quorum logic above decides.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
+from magnetar.ledger.ports import Clock, Network
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.wire import Frame, FrameDecoder, encode_header
+
+OnReply = Callable[[Frame | BookieUnavailableError], None]
+
+
+class _Request:
+    __slots__ = ("deadline_s", "on_reply", "size_bytes")
+
+    def __init__(self, on_reply: OnReply, deadline_s: float, size_bytes: int) -> None:
+        self.on_reply = on_reply
+        self.deadline_s = deadline_s
+        self.size_bytes = size_bytes
+
+
+class _Connection(asyncio.Protocol):
+    """Bytes of one TCP connection; tells its channel about replies and the end."""
+
+    def __init__(self, channel: "BookieChannel") -> None:
+        self._channel = channel
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # The channel bounds what is outstanding; the transport must not add a bound of its own.
+        transport.set_write_buffer_limits(high=1 << 30)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._decoder.feed(data)
+        except BookieProtocolError as error:
+            assert self._transport is not None
+            self._transport.abort()
+            self._channel.on_connection_lost(self, error)
+            return
+        self._channel.on_frames(frames)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._channel.on_connection_lost(self, exc)
+
+
+class BookieChannel:
+    """Requests to one bookie. Connects on demand and again after a failure."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        registry: BookieRegistry,
+        network: Network,
+        clock: Clock,
+        settings: LedgerSettings,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._registry = registry
+        self._network = network
+        self._clock = clock
+        self._settings = settings
+        self._transport: asyncio.Transport | None = None
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[bytes] = []
+        self._requests: dict[int, _Request] = {}
+        self._outstanding_bytes = 0
+        self._next_request_id = 0
+        self._retry_at_s = 0.0
+        self._last_failure = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def outstanding_bytes(self) -> int:
+        return self._outstanding_bytes
+
+    def send(
+        self,
+        op: int,
+        body: Sequence[bytes],
+        on_reply: OnReply,
+        *,
+        ledger_id: int,
+        entry_id: int = -1,
+        flags: int = 0,
+    ) -> None:
+        """Send one request; `on_reply` runs later, exactly once, on the event loop."""
+        size = sum(map(len, body))
+        if self._outstanding_bytes + size > self._settings.channel_bytes_max and self._requests:
+            self._refuse(
+                on_reply,
+                f"{self._outstanding_bytes} bytes are unanswered, "
+                f"channel_bytes_max is {self._settings.channel_bytes_max}",
+            )
+            return
+        if self._transport is None and not self._start_connecting(on_reply):
+            return
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        deadline_s = self._clock.monotonic_s() + self._settings.request_timeout_s
+        self._requests[request_id] = _Request(on_reply, deadline_s, size)
+        self._outstanding_bytes += size
+        self._watch_deadlines()
+        header = encode_header(
+            op,
+            size,
+            request_id=request_id,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            flags=flags,
+        )
+        if self._transport is None:
+            self._waiting += (header, *body)
+        elif size < 4096:
+            self._transport.write(b"".join((header, *body)))
+        else:
+            self._transport.writelines((header, *body))
+
+    def _refuse(self, on_reply: OnReply, reason: str) -> None:
+        error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
+        asyncio.get_running_loop().call_soon(on_reply, error)
+
+    def _start_connecting(self, on_reply: OnReply) -> bool:
+        if self._closed:
+            self._refuse(on_reply, "the client is closed")
+            return False
+        if self._connecting is None:
+            if self._clock.monotonic_s() < self._retry_at_s:
+                self._refuse(on_reply, self._last_failure)
+                return False
+            self._connecting = asyncio.get_running_loop().create_task(
+                self._connect(), name=f"connect-bookie-{self.bookie_id}"
+            )
+        return True
+
+    async def _connect(self) -> None:
+        try:
+            info = self._registry.resolve(self.bookie_id)
+            if info is None:
+                raise ConnectionError("it is not registered")
+            connection = _Connection(self)
+            transport = await self._network.connect(
+                info.host,
+                info.port,
+                lambda: connection,
+                timeout_s=self._settings.connect_timeout_s,
+            )
+        except (OSError, TimeoutError) as error:
+            self._connecting = None
+            reason = f"cannot connect: {error or type(error).__name__}"
+            self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
+            self._fail_all(reason)
+            return
+        self._connecting = None
+        self._connection = connection
+        self._transport = transport
+        if self._waiting:
+            transport.writelines(self._waiting)
+            self._waiting = []
+
+    def on_frames(self, frames: list[Frame]) -> None:
+        requests = self._requests
+        for frame in frames:
+            request = requests.pop(frame.request_id, None)
+            if request is None:
+                continue  # the reply to a request that timed out
+            self._outstanding_bytes -= request.size_bytes
+            request.on_reply(frame)
+
+    def on_connection_lost(self, connection: _Connection, error: Exception | None) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._transport = None
+        self._fail_all(f"connection lost: {error or 'closed by the bookie'}")
+
+    def _fail_all(self, reason: str) -> None:
+        self._last_failure = reason
+        self._waiting = []
+        requests, self._requests = self._requests, {}
+        self._outstanding_bytes = 0
+        error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
+        for request in requests.values():
+            request.on_reply(error)
+
+    def _watch_deadlines(self) -> None:
+        if self._timer is None:
+            interval_s = max(0.05, self._settings.request_timeout_s / 4)
+            self._timer = asyncio.get_running_loop().call_later(interval_s, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        now_s = self._clock.monotonic_s()
+        # Requests are in the order of their deadlines, since every request gets the same time.
+        while self._requests:
+            request_id, request = next(iter(self._requests.items()))
+            if request.deadline_s > now_s:
+                break
+            del self._requests[request_id]
+            self._outstanding_bytes -= request.size_bytes
+            request.on_reply(
+                BookieUnavailableError(
+                    f"bookie {self.bookie_id}: no answer within "
+                    f"{self._settings.request_timeout_s} s"
+                )
+            )
+        if self._requests:
+            self._watch_deadlines()
+
+    async def close(self) -> None:
+        """Close the connection; outstanding requests fail."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+            self._connection = None
+        self._fail_all("the client is closed")
+
+
+class ChannelPool:
+    """One channel per bookie, made on first use."""
+
+    def __init__(
+        self, registry: BookieRegistry, network: Network, clock: Clock, settings: LedgerSettings
+    ) -> None:
+        self._registry = registry
+        self._network = network
+        self._clock = clock
+        self._settings = settings
+        self._channels: dict[str, BookieChannel] = {}
+
+    def get(self, bookie_id: str) -> BookieChannel:
+        channel = self._channels.get(bookie_id)
+        if channel is None:
+            channel = self._channels[bookie_id] = BookieChannel(
+                bookie_id, self._registry, self._network, self._clock, self._settings
+            )
+        return channel
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()

@@ -1,0 +1,60 @@
+"""Quorum arithmetic: write sets and the coverage that fencing needs. Pure.
+
+An entry `e` goes to the ensemble's members at indices (e + k) mod E, k = 0..Qw-1. So there are only
+E distinct write sets, however long the ledger grows, and every rule about "enough bookies" is a
+rule about each of them. Source: BookKeeper's protocol, docs/glossary.md.
+"""
+
+from collections.abc import Set
+
+
+def write_set(entry_id: int, *, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """Ensemble indices that store the entry, in the order in which they are asked."""
+    return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
+
+
+def write_sets(*, ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
+    """The E distinct write sets."""
+    return [
+        write_set(e, ensemble_size=ensemble_size, write_quorum=write_quorum)
+        for e in range(ensemble_size)
+    ]
+
+
+class Coverage:
+    """Counts bookies that confirmed a property, per write set.
+
+    Covered means: in every write set at least Qw - Qa + 1 members confirmed, hence fewer than Qa
+    did not. Only an explicit confirmation counts; an error or a silence never does (rule 7.2).
+    """
+
+    def __init__(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self._sets = write_sets(ensemble_size=ensemble_size, write_quorum=write_quorum)
+        self._needed = write_quorum - ack_quorum + 1
+        self._confirmed: set[int] = set()
+        self._failed: set[int] = set()
+
+    def confirm(self, index: int) -> None:
+        self._confirmed.add(index)
+
+    def fail(self, index: int) -> None:
+        self._failed.add(index)
+
+    @property
+    def confirmed(self) -> Set[int]:
+        return self._confirmed
+
+    @property
+    def is_covered(self) -> bool:
+        return all(
+            sum(index in self._confirmed for index in members) >= self._needed
+            for members in self._sets
+        )
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True when failures make coverage impossible."""
+        return any(
+            sum(index not in self._failed for index in members) < self._needed
+            for members in self._sets
+        )

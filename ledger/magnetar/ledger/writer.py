@@ -1,0 +1,343 @@
+"""The ledger writer: one open ledger, one writer, entries confirmed in order.
+
+Appends of one loop turn leave as one frame per bookie. Entry ids are given at `append`, the last add
+confirmed (LAC) that travels with an entry is the one known when it is sent, and `on_done` callbacks
+run in entry order as the ack quorum is reached. There is no task, future or lock per entry.
+
+A writer that is refused as fenced stops for good: another client owns the ledger's end. The outcome
+of the adds that were pending is then unknown; recovery decides. Source: ledger protocol, sections 4
+and 6.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from magnetar.ledger.add_pipeline import AddPipeline
+from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.digest import master_key, seal
+from magnetar.ledger.errors import (
+    BadVersionError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerWriteError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.pending_adds import OnDone, PendingAdd
+from magnetar.ledger.reader import EntryFetcher
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.wire import ADD_BYTES_MAX
+
+
+class _State(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+    FAILED = auto()
+
+
+class LedgerWriter:
+    """The one handle that may add to a ledger."""
+
+    def __init__(
+        self,
+        ledger: VersionedLedger,
+        *,
+        manager: LedgerManager,
+        channels: ChannelPool,
+        fetcher: EntryFetcher,
+        settings: LedgerSettings,
+    ) -> None:
+        self._ledger = ledger
+        self._manager = manager
+        self._fetcher = fetcher
+        self._settings = settings
+        self._state = _State.OPEN
+        self._error: LedgerError | None = None
+        metadata = ledger.metadata
+        self._pipeline = AddPipeline(
+            channels,
+            ledger_id=metadata.ledger_id,
+            ensemble=metadata.last_fragment.bookies,
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+            key=master_key(metadata.password),
+            flags=0,
+            on_released=self._on_released,
+            on_lost=self._fail,
+        )
+        self._next_entry_id = 0
+        self._last_add_confirmed = -1
+        self._length_sent = 0
+        self._length_confirmed = 0
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._unsent_groups: list[tuple[int, OnDone]] = []
+        """Per append: how many payloads, and whom to tell."""
+        self._drained: asyncio.Event | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def ledger_id(self) -> int:
+        return self._ledger.metadata.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._ledger.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry id that is confirmed together with all before it; -1 when none is."""
+        return self._last_add_confirmed
+
+    @property
+    def entries_added(self) -> int:
+        """Entries given to `append` so far, confirmed or not."""
+        return self._next_entry_id
+
+    @property
+    def bytes_added(self) -> int:
+        """Payload bytes given to `append` so far, confirmed or not."""
+        return self._length_sent + self._unsent_bytes
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to the last add confirmed."""
+        return self._length_confirmed
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet confirmed."""
+        return self._pipeline.pending_bytes + self._unsent_bytes
+
+    def append(self, payloads: Sequence[bytes], on_done: OnDone) -> int:
+        """Add entries; returns the id of the first. The others follow it without a gap.
+
+        `on_done(None)` runs when all of them are confirmed, `on_done(error)` when they may not be.
+
+        Raises:
+            LedgerClosedError, LedgerFencedError, LedgerWriteError: the handle takes no more adds,
+                a payload exceeds `entry_bytes_max`, or `pending_bytes_max` is reached.
+        """
+        if self._state is not _State.OPEN:
+            raise self._error or LedgerClosedError(f"ledger {self.ledger_id} is closed")
+        assert payloads
+        size = sum(map(len, payloads))
+        if size > self._settings.entry_bytes_max:
+            largest = max(map(len, payloads))
+            if largest > self._settings.entry_bytes_max:
+                raise LedgerWriteError(
+                    f"ledger {self.ledger_id}: a payload of {largest} bytes; entry_bytes_max is "
+                    f"{self._settings.entry_bytes_max}"
+                )
+        if self.pending_bytes + size > self._settings.pending_bytes_max:
+            raise LedgerWriteError(
+                f"ledger {self.ledger_id}: {self.pending_bytes} bytes are pending; "
+                f"pending_bytes_max is {self._settings.pending_bytes_max}"
+            )
+        first_entry_id = self._next_entry_id
+        self._next_entry_id += len(payloads)
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent += payloads
+        self._unsent_bytes += size
+        self._unsent_groups.append((len(payloads), on_done))
+        return first_entry_id
+
+    async def add(self, payload: bytes) -> int:
+        """Add one entry and wait until it is confirmed; returns its id.
+
+        Raises:
+            As `append`, and whatever ended the handle meanwhile.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def on_done(error: LedgerError | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        entry_id = self.append([payload], on_done)
+        await future
+        return entry_id
+
+    def _send(self) -> None:
+        """Send what was appended in this loop turn, in as few frames as the bounds allow.
+
+        An append is not cut as long as it fits into any frame at all: its entries then become
+        confirmed, or fail, together.
+        """
+        payloads, groups = self._unsent, self._unsent_groups
+        self._unsent, self._unsent_groups = [], []
+        self._unsent_bytes = 0
+        entry_id = self._next_entry_id - len(payloads)
+        bytes_max = self._settings.add_frame_bytes_max
+        entries_max = self._settings.add_frame_entries_max
+        frame: list[bytes] = []
+        frame_bytes = 0
+        callbacks: list[tuple[int, OnDone]] = []
+        at = 0
+        for count, on_done in groups:
+            parts = _cut(payloads[at : at + count])
+            at += count
+            for part in parts:
+                size = sum(map(len, part))
+                is_full = frame_bytes + size > bytes_max or len(frame) + len(part) > entries_max
+                if frame and is_full:
+                    self._send_frame(entry_id, frame, callbacks)
+                    entry_id += len(frame)
+                    frame, frame_bytes, callbacks = [], 0, []
+                frame += part
+                frame_bytes += size
+            callbacks.append((entry_id + len(frame) - 1, on_done))
+        if frame:
+            self._send_frame(entry_id, frame, callbacks)
+
+    def _send_frame(
+        self, first_entry_id: int, payloads: list[bytes], callbacks: list[tuple[int, OnDone]]
+    ) -> None:
+        if self._state is _State.FAILED:
+            # Lost while earlier frames of this turn were sent.
+            assert self._error is not None
+            for _, on_done in callbacks:
+                on_done(self._error)
+            return
+        packets = seal(
+            self.ledger_id, first_entry_id, self._last_add_confirmed, self._length_sent, payloads
+        )
+        length, lengths_after = self._length_sent, []
+        for payload in payloads:
+            length += len(payload)
+            lengths_after.append(length)
+        self._length_sent = length
+        self._pipeline.send(first_entry_id, packets, lengths_after, callbacks)
+
+    def _on_released(self, released: list[PendingAdd]) -> None:
+        last = released[-1]
+        self._last_add_confirmed = last.last_entry_id
+        self._length_confirmed = last.length_after
+        for add in released:
+            for on_done in add.callbacks:
+                on_done(None)
+        if self._drained is not None and self._is_drained:
+            self._drained.set()
+
+    @property
+    def _is_drained(self) -> bool:
+        return self._pipeline.is_empty and not self._unsent
+
+    def _fail(self, error: LedgerError) -> None:
+        """End the handle: every pending add fails, in order, with an outcome that is unknown."""
+        if self._state in (_State.FAILED, _State.CLOSED):
+            return
+        self._state = _State.FAILED
+        self._error = error
+        self._abandon_pending(error)
+
+    def _abandon_pending(self, error: LedgerError) -> None:
+        groups, self._unsent_groups = self._unsent_groups, []
+        self._unsent, self._unsent_bytes = [], 0
+        for add in self._pipeline.stop():
+            for on_done in add.callbacks:
+                on_done(error)
+        for _, on_done in groups:
+            on_done(error)
+        if self._drained is not None:
+            self._drained.set()
+
+    async def close(self, *, force: bool = False) -> LedgerMetadata:
+        """Close the ledger at the last add confirmed and return its final metadata.
+
+        Waits up to `close_drain_timeout_s` for pending adds unless `force` is set; what is still
+        pending then fails with LedgerClosedError and is certainly not part of the ledger. A forced
+        close also ends a handle whose adds failed for want of bookies.
+
+        Raises:
+            LedgerFencedError: another client recovers or has closed the ledger differently.
+            MetadataUnavailableError and other MetadataErrors: call again.
+        """
+        if self._state is _State.CLOSED:
+            return self._ledger.metadata
+        if isinstance(self._error, LedgerFencedError):
+            raise self._error
+        if self._state is _State.FAILED and not force:
+            assert self._error is not None
+            raise self._error
+        if self._state is _State.OPEN:
+            self._state = _State.CLOSING
+        if not force:
+            await self._wait_drained()
+        if isinstance(self._error, LedgerFencedError):
+            raise self._error
+        self._abandon_pending(LedgerClosedError(f"ledger {self.ledger_id} is closing"))
+        self._ledger = await self._write_closed()
+        self._state = _State.CLOSED
+        return self._ledger.metadata
+
+    async def _wait_drained(self) -> None:
+        if self._is_drained:
+            return
+        self._drained = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._settings.close_drain_timeout_s):
+                await self._drained.wait()
+        except TimeoutError:
+            pass  # what is still pending is abandoned by the caller
+
+    async def _write_closed(self) -> VersionedLedger:
+        """CAS to CLOSED, with every outcome of section 6."""
+        last_entry_id, length = self._last_add_confirmed, self._length_confirmed
+        ledger = self._ledger
+        while True:
+            metadata = ledger.metadata
+            if metadata.state is LedgerState.CLOSED:
+                if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
+                    return ledger  # our own write whose reply was lost, or one that agrees
+                raise LedgerFencedError(
+                    f"ledger {self.ledger_id} was closed by another client at entry "
+                    f"{metadata.last_entry_id}, length {metadata.length}; this writer had "
+                    f"confirmed entry {last_entry_id}, length {length}"
+                )
+            if metadata.state is LedgerState.IN_RECOVERY:
+                # Rule 6.1: closing it ourselves could take back what the recovery exposed.
+                raise LedgerFencedError(f"ledger {self.ledger_id} is being recovered")
+            try:
+                return await self._manager.write(
+                    metadata.closed(last_entry_id=last_entry_id, length=length),
+                    version=ledger.version,
+                )
+            except (BadVersionError, UnknownOutcomeError):
+                ledger = await self._manager.read(self.ledger_id)
+
+    async def read(self, first: int, last: int, *, bytes_max: int = 1 << 20) -> list[bytes]:
+        """Payloads of confirmed entries, as `LedgerReader.read`."""
+        return await self._fetcher.fetch(
+            self._ledger.metadata,
+            first,
+            last,
+            last_add_confirmed=self._last_add_confirmed,
+            bytes_max=bytes_max,
+        )
+
+
+def _cut(payloads: list[bytes]) -> list[list[bytes]]:
+    """Pieces that each fit into one ADD frame: nearly always the whole."""
+    if sum(map(len, payloads)) <= ADD_BYTES_MAX:
+        return [payloads]
+    pieces: list[list[bytes]] = []
+    piece: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        if piece and size + len(payload) > ADD_BYTES_MAX:
+            pieces.append(piece)
+            piece, size = [], 0
+        piece.append(payload)
+        size += len(payload)
+    pieces.append(piece)
+    return pieces

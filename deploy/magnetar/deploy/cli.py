@@ -1,0 +1,286 @@
+"""The `magnetar` command.
+
+Commands import what they need when they run, so that `magnetar --help` and the small tools start at
+once. Each option can also be given in the environment and in the file of `--config`; `--help` names
+the variables. What ends a command early is one line on stderr and the exit status of its error
+class (errors.py).
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from magnetar.deploy.cli_tools import add_tools
+from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.options import (
+    ConfigOption,
+    LogFormatOption,
+    LogLevelOption,
+    default_quorum,
+    parse_quorum,
+    sources_of,
+)
+
+_EPILOG = (
+    "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
+    "4 data directory locked; 5 foreign cookie; 6 metadata unreachable; 7 data directory unusable; "
+    "8 broker unreachable or refused; 9 a needed program is missing."
+)
+_HOST_HELP = "Address to listen on. Loopback unless told otherwise: there is no authentication yet."
+
+app = typer.Typer(
+    name="magnetar",
+    help="A message broker on a replicated ledger store, for Apache Pulsar clients.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+add_tools(app)
+
+
+@app.command(rich_help_panel="Servers", epilog=_EPILOG)
+def standalone(
+    context: typer.Context,
+    data: Annotated[
+        Path, typer.Option(envvar="MAGNETAR_STANDALONE_DATA", help="Directory of everything kept.")
+    ],
+    host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_STANDALONE_HOST", help=_HOST_HELP)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_STANDALONE_PORT", min=0, max=65535, help="Pulsar port; 0: any free."
+        ),
+    ] = 6650,
+    http_port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_STANDALONE_HTTP_PORT", min=0, max=65535, help="HTTP port; 0: any free."
+        ),
+    ] = 8080,
+    bookies: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_STANDALONE_BOOKIES",
+            min=0,
+            max=32,
+            help="Storage servers in this process; 0: as many as the directory holds, else one.",
+        ),
+    ] = 0,
+    quorum: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_STANDALONE_QUORUM",
+            metavar="E,Qw,Qa",
+            help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
+        ),
+    ] = "",
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Run embedded metadata, bookies and broker in one process.
+
+    Prints one line when it serves: ready pulsar://HOST:PORT http://HOST:PORT. SIGTERM drains and
+    ends with status 0.
+    """
+    del config  # read by its callback
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.process import run_server
+    from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
+
+    count = bookies or bookies_in(data)
+    settings = StandaloneSettings(
+        data=data,
+        host=host,
+        port=port,
+        http_port=http_port,
+        bookies=count,
+        quorum=parse_quorum(quorum) if quorum else default_quorum(count),
+    )
+    sources = sources_of(context)
+    run_server(lambda: Standalone(settings, sources))
+
+
+@app.command(rich_help_panel="Servers", epilog=_EPILOG)
+def bookie(
+    context: typer.Context,
+    metadata: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_METADATA",
+            metavar="URL",
+            help="zk://host:port[,host:port]/path or embedded:PATH.",
+        ),
+    ],
+    data: Annotated[
+        Path, typer.Option(envvar="MAGNETAR_BOOKIE_DATA", help="Directory of its journal and logs.")
+    ],
+    host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_BOOKIE_HOST", help=_HOST_HELP)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_PORT", min=0, max=65535, help="Bookie port; 0: any free."
+        ),
+    ] = 3181,
+    bookie_id: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            envvar="MAGNETAR_BOOKIE_ID",
+            help="Name in ledger metadata, for ever; default: HOST:PORT.",
+        ),
+    ] = "",
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Run one storage server.
+
+    Prints one line when it serves: ready bookie://HOST:PORT. SIGTERM drains and ends with status 0.
+    """
+    del config
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.process import run_server
+    from magnetar.deploy.servers import BookieServer, BookieServerSettings
+
+    settings = BookieServerSettings(
+        metadata_url=metadata, data=data, host=host, port=port, bookie_id=bookie_id
+    )
+    sources = sources_of(context)
+    run_server(lambda: BookieServer(settings, sources))
+
+
+@app.command(rich_help_panel="Servers", epilog=_EPILOG)
+def broker(
+    context: typer.Context,
+    metadata: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_METADATA",
+            metavar="URL",
+            help="zk://host:port[,host:port]/path or embedded:PATH.",
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_BROKER_HOST", help=_HOST_HELP)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_PORT", min=0, max=65535, help="Pulsar port; 0: any free."
+        ),
+    ] = 6650,
+    http_port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_HTTP_PORT", min=0, max=65535, help="HTTP port; 0: any free."
+        ),
+    ] = 8080,
+    quorum: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_QUORUM",
+            metavar="E,Qw,Qa",
+            help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
+        ),
+    ] = "3,3,2",
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Run one broker.
+
+    Prints one line when it serves: ready pulsar://HOST:PORT http://HOST:PORT. SIGTERM drains and
+    ends with status 0.
+    """
+    del config
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.process import run_server
+    from magnetar.deploy.servers import BrokerServer, BrokerServerSettings
+
+    settings = BrokerServerSettings(
+        metadata_url=metadata,
+        host=host,
+        port=port,
+        http_port=http_port,
+        quorum=parse_quorum(quorum),
+    )
+    sources = sources_of(context)
+    run_server(lambda: BrokerServer(settings, sources))
+
+
+@app.command(rich_help_panel="Servers", epilog=_EPILOG)
+def zookeeper(
+    data: Annotated[
+        Path, typer.Option(envvar="MAGNETAR_ZOOKEEPER_DATA", help="Directory of its snapshots.")
+    ],
+    host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_ZOOKEEPER_HOST", help=_HOST_HELP)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_ZOOKEEPER_PORT", min=0, max=65535, help="Client port; 0: any free."
+        ),
+    ] = 2181,
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Run a real ZooKeeper server, for development.
+
+    Needs a Java runtime, and the `spark` extra: its jars come with pyspark. Prints one line when it
+    serves: ready zk://HOST:PORT/.
+    """
+    del config
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.process import run_server
+    from magnetar.deploy.zookeeper import ZooKeeperServer
+
+    run_server(lambda: ZooKeeperServer(data=data.resolve(), host=host, port=port))
+
+
+def _later(name: str, text: str) -> None:
+    """Register a command that has its name and place, and nothing behind it yet."""
+
+    @app.command(
+        name,
+        help=f"{text} Not built yet.",
+        rich_help_panel="Not built yet",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def not_built() -> None:
+        raise SettingsError(f"`magnetar {name}` is not built yet")
+
+
+_later("autorecovery", "Re-replicate what lost bookies held.")
+_later("cluster", "Run a whole cluster as processes on one host.")
+_later("admin", "Manage tenants, namespaces, topics and subscriptions.")
+_later("ledger", "Look into ledgers.")
+_later("bookie-tool", "Look into journals, entry logs and indexes.")
+
+
+def main() -> None:
+    """Entry point: run the command, and turn its errors into one line and an exit status."""
+    try:
+        app()
+    except DeployError as error:
+        sys.stderr.write(f"magnetar: {error}\n")
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # The reader of our output went away, as `| head` does.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The commands that talk to a broker: produce, consume, read."""
+
+from typing import Annotated
+
+import typer
+
+from magnetar.deploy.options import UrlOption
+
+DEFAULT_URL = "pulsar://127.0.0.1:6650"
+
+
+def add_tools(app: typer.Typer) -> None:
+    """Register the commands of this file."""
+    app.command(rich_help_panel="Daily tools")(produce)
+    app.command(rich_help_panel="Daily tools")(consume)
+    app.command(rich_help_panel="Daily tools")(read)
+
+
+TopicArgument = Annotated[
+    str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object a line: id, key, properties, payload.")
+]
+
+
+def produce(
+    topic: TopicArgument,
+    messages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--message", "-m", help="Payload, as often as wanted; default: each line of stdin."
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of every message."),
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Publish messages; ends when all of them are durable."""
+    from magnetar.deploy import tools
+
+    tools.run(
+        tools.produce(
+            url=url,
+            topic=topic,
+            payloads=tools.payloads_of(messages),
+            key=key,
+            properties=tools.parse_properties(properties or []),
+        )
+    )
+
+
+def consume(
+    topic: TopicArgument,
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="Subscription; made if it does not exist.")
+    ],
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop then; 0: never.")] = 0,
+    kind: Annotated[
+        str, typer.Option("--type", "-t", help="exclusive, failover or shared.")
+    ] = "exclusive",
+    initial: Annotated[
+        str, typer.Option("--initial", help="Where a new subscription starts: earliest or latest.")
+    ] = "latest",
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Print messages of a subscription and acknowledge them."""
+    from magnetar.deploy import tools
+
+    tools.run(
+        tools.consume(
+            url=url,
+            topic=topic,
+            subscription=subscription,
+            count=count,
+            kind=kind,
+            initial=initial,
+            as_json=as_json,
+        )
+    )
+
+
+def read(
+    topic: TopicArgument,
+    start: Annotated[
+        str, typer.Option("--start", help="earliest, latest, or LEDGER:ENTRY to begin with.")
+    ] = "earliest",
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop then; 0: never.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end of the topic.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Print messages of a topic without a subscription."""
+    from magnetar.deploy import tools
+
+    tools.run(
+        tools.read(url=url, topic=topic, start=start, count=count, follow=follow, as_json=as_json)
+    )

@@ -1,0 +1,69 @@
+"""Errors that end the `magnetar` command, each with its exit status.
+
+DeployError                       root; 1: unexpected, the log says more
+├── SettingsError                 2: an option, an environment variable or a file holds a bad value
+├── AddressUnavailableError       3: the port is taken, or the address is not this machine's
+├── DataDirectoryLockedError      4: another process uses the data directory
+├── ForeignCookieError            5: the data directory belongs to another bookie or cluster
+├── MetadataUnreachableError      6: the metadata store does not answer
+├── DataDirectoryError            7: the data directory cannot be read or written
+├── BrokerUnreachableError        8: a tool found no broker, or the broker refused
+└── MissingProgramError           9: a program that the command needs is not installed
+
+The statuses are part of the command's interface (scripts test for them): never renumber. Every
+message is one line that names what was found and what to do about it.
+"""
+
+
+class DeployError(Exception):
+    """Root: the command prints the message as one line and ends with `exit_status`."""
+
+    exit_status = 1
+
+
+class SettingsError(DeployError):
+    """An option, an environment variable or a line of the settings file cannot be used."""
+
+    exit_status = 2
+
+
+class AddressUnavailableError(DeployError):
+    """The server cannot listen where it should."""
+
+    exit_status = 3
+
+
+class DataDirectoryLockedError(DeployError):
+    """Another process works in the data directory."""
+
+    exit_status = 4
+
+
+class ForeignCookieError(DeployError):
+    """The cookie in the data directory is not the one that the metadata store holds."""
+
+    exit_status = 5
+
+
+class MetadataUnreachableError(DeployError):
+    """The metadata store did not answer in time."""
+
+    exit_status = 6
+
+
+class DataDirectoryError(DeployError):
+    """The data directory cannot be used: permissions, a full disk, files of another version."""
+
+    exit_status = 7
+
+
+class BrokerUnreachableError(DeployError):
+    """No broker answered at the service URL, or it refused what was asked."""
+
+    exit_status = 8
+
+
+class MissingProgramError(DeployError):
+    """A program outside this package is needed and not there."""
+
+    exit_status = 9

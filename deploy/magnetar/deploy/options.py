@@ -1,0 +1,121 @@
+"""Options that several commands share, and the settings file behind `--config`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from magnetar.deploy.config import Table, command_defaults, component_settings, read_config_file
+from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.logs import LogFormat, LogLevel
+
+M = TypeVar("M", bound=BaseModel)
+
+_TABLES = "magnetar.tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Ensemble size, write quorum and ack quorum of the ledgers that a broker creates."""
+
+    ensemble: int
+    write: int
+    ack: int
+
+    def __str__(self) -> str:
+        return f"{self.ensemble},{self.write},{self.ack}"
+
+
+def parse_quorum(text: str) -> Quorum:
+    """Parse `E,Qw,Qa`.
+
+    Raises:
+        SettingsError: not three numbers with E >= Qw >= Qa >= 1.
+    """
+    parts = text.split(",")
+    if len(parts) == 3 and all(part.strip().isdecimal() for part in parts):
+        ensemble, write, ack = map(int, parts)
+        if ensemble >= write >= ack >= 1:
+            return Quorum(ensemble, write, ack)
+    raise SettingsError(
+        f"bad --quorum {text!r}: give E,Qw,Qa with E >= Qw >= Qa >= 1, for example 3,3,2"
+    )
+
+
+def default_quorum(bookies: int) -> Quorum:
+    """The safest quorum that survives the loss of one bookie, as far as there are enough."""
+    copies = min(bookies, 3)
+    return Quorum(copies, copies, max(1, copies - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where component settings are read from: the file's tables and the environment."""
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def component(
+        self, model: type[M], name: str, options: Mapping[str, object] | None = None
+    ) -> M:
+        """Settings of one component; `options` come from the command line and win."""
+        return component_settings(
+            model, name, tables=self.tables, environment=self.environment, options=options
+        )
+
+
+def sources_of(context: typer.Context) -> Sources:
+    """The sources for a command that declared `ConfigOption`."""
+    tables: dict[str, Table] = context.meta.get(_TABLES, {})
+    return Sources(tables)
+
+
+def _on_config(context: typer.Context, value: Path | None) -> Path | None:
+    if value is None or context.resilient_parsing:
+        return value
+    tables = read_config_file(value)
+    command = context.command.name or ""
+    defaults = command_defaults(tables, command)
+    known = {parameter.name for parameter in context.command.params}
+    # A component's table may be named like a command: then its other keys are the component's.
+    if command not in _COMPONENTS:
+        for key in defaults:
+            if key not in known:
+                raise SettingsError(f"unknown key {key!r} in table [{command}] of {value}")
+    context.default_map = {key: value for key, value in defaults.items() if key in known}
+    rest = {key: value for key, value in defaults.items() if key not in known}
+    context.meta[_TABLES] = {**tables, command: rest}
+    return value
+
+
+_COMPONENTS = frozenset({"ledger", "bookie", "broker"})
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="MAGNETAR_CONFIG",
+        callback=_on_config,
+        is_eager=True,
+        help="TOML file with settings: a table per command and per component.",
+    ),
+]
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", envvar="MAGNETAR_LOG_LEVEL", help="Least severe events.")
+]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        envvar="MAGNETAR_LOG_FORMAT",
+        help="auto: human on a terminal, JSON otherwise.",
+    ),
+]
+UrlOption = Annotated[
+    str, typer.Option("--url", envvar="MAGNETAR_URL", help="Service URL of a broker.")
+]

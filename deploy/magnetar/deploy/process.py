@@ -1,0 +1,99 @@
+"""The life of a server process: start, say `ready`, wait for SIGTERM or SIGINT, drain, end with 0.
+
+A second signal while draining ends the process at once, the way the system does it by default.
+"""
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+import uvloop
+
+_log = structlog.get_logger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Server(Protocol):
+    """What can be started, describes where it listens, and can be stopped."""
+
+    async def start(self) -> None:
+        """Start and return when requests are served; leaves nothing behind when it raises."""
+        ...
+
+    def addresses(self) -> list[str]:
+        """URLs for the `ready` line; valid once started."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish what is under way and close everything."""
+        ...
+
+
+def run_server(
+    make: Callable[[], Server], *, then: Callable[[Server], Awaitable[bool]] | None = None
+) -> None:
+    """Run a server until a signal arrives.
+
+    Args:
+        make: called on the event loop.
+        then: runs when the server is ready; the server stops when it returns False.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(make, then))
+
+
+async def _serve(
+    make: Callable[[], Server], then: Callable[[Server], Awaitable[bool]] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop_asked = asyncio.Event()
+
+    def on_signal() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        stop_asked.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    server = make()
+    await server.start()
+    # What start-up made lives as long as the process: the collector need not walk it again.
+    gc.collect()
+    gc.freeze()
+    say_ready(server)
+    try:
+        if then is None:
+            await stop_asked.wait()
+        else:
+            await _run_until(stop_asked, server, then)
+    finally:
+        _log.info("stopping")
+        await server.stop()
+        _log.info("stopped")
+
+
+async def _run_until(
+    stop_asked: asyncio.Event, server: Server, then: Callable[[Server], Awaitable[bool]]
+) -> None:
+    """Run `then`, but not longer than until a signal; afterwards wait for one if it says so."""
+    stop = asyncio.ensure_future(stop_asked.wait())
+    work = asyncio.ensure_future(then(server))
+    try:
+        await asyncio.wait({stop, work}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and work.result():
+            await stop
+    finally:
+        for each in (work, stop):
+            each.cancel()
+        await asyncio.gather(work, stop, return_exceptions=True)
+
+
+def say_ready(server: Server) -> None:
+    """Print the one line that scripts wait for: `ready` and the URLs."""
+    sys.stdout.write(" ".join(["ready", *server.addresses()]) + "\n")
+    sys.stdout.flush()

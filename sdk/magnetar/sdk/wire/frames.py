@@ -54,11 +54,10 @@ def _check_complete(command: BaseCommand) -> None:
     if not command.HasField("type"):
         raise UnknownCommandError("a command of a type that is not known here")
     name = COMMAND_FIELDS[command.type]
-    if not command.HasField(name):  # type: ignore[arg-type]  # the stub lists the names as literals
+    if not command.HasField(name):
         raise MalformedFrameError(f"a command says it is {name} but does not hold one")
-    missing: list[str] = []
-    if not command.IsInitialized(missing):
-        raise MalformedFrameError(f"required fields are missing: {', '.join(missing)}")
+    if not command.IsInitialized():
+        raise MalformedFrameError(f"a {name} command lacks a required field")
 
 
 class FrameDecoder:

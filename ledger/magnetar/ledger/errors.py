@@ -23,7 +23,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── LogUnavailableError        could not open or create a ledger just now
 └── MetadataError                  the metadata store, see metadata/errors below
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
-    ├── InvalidPathError
+    ├── InvalidPathError, ValueTooLargeError
     ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
     └── SessionExpiredError        the session and its ephemeral nodes are gone
@@ -146,6 +146,10 @@ class BadVersionError(MetadataError):
 
 class InvalidPathError(MetadataError):
     """A path or URL that cannot be used."""
+
+
+class ValueTooLargeError(MetadataError):
+    """A value beyond what a node may hold."""
 
 
 class UnknownOutcomeError(MetadataError):

@@ -1,0 +1,53 @@
+"""Settings of the metadata stores."""
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class MetadataSettings(BaseModel):
+    """How a process talks to its metadata store. Units are in the names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=300,
+        le=300_000,
+        description="Ephemeral nodes of a process that was not heard of for this long are deleted. "
+        "A ZooKeeper server may move it into its own bounds.",
+    )
+    operation_timeout_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        description="An operation without an answer by then fails: unavailable if it certainly "
+        "changed nothing, outcome unknown otherwise.",
+    )
+    connect_timeout_s: float = Field(
+        default=10.0, gt=0, le=300, description="Time to reach the store when it is opened."
+    )
+    embedded_poll_interval_ms: int = Field(
+        default=100,
+        ge=5,
+        le=60_000,
+        description="Embedded store: how often to look for changes of other processes. Only done "
+        "while there are watches.",
+    )
+    reconnect_delay_ms: int = Field(
+        default=50,
+        ge=1,
+        le=10_000,
+        description="ZooKeeper: the first wait between attempts to reconnect; it grows by half "
+        "each time.",
+    )
+    reconnect_delay_ms_max: int = Field(
+        default=500,
+        ge=1,
+        le=60_000,
+        description="ZooKeeper: the longest wait between attempts to reconnect.",
+    )
+
+    @model_validator(mode="after")
+    def _check_relations(self) -> "MetadataSettings":
+        if self.reconnect_delay_ms > self.reconnect_delay_ms_max:
+            raise ValueError("reconnect_delay_ms is above reconnect_delay_ms_max")
+        return self

@@ -1,0 +1,192 @@
+"""The layout of the source tree: what style.md asks for and no other tool checks."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from magnetar.deploy.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy")
+GENERATED = ("pulsar_pb2.py", "pulsar_pb2.pyi")
+
+# Only these may touch the world directly; everything else is handed a clock, a random, a disk.
+SHELLS = {
+    "ledger/magnetar/ledger/system.py": "the production ports are made of it",
+    "deploy/": "the composition has nobody above it",
+    "sdk/magnetar/sdk/perf/": "a measuring tool, not a part of any protocol",
+}
+
+BANNED_CALLS = {
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "uuid.uuid1",
+    "uuid.uuid4",
+    "uuid4",
+    "random.random",
+    "random.randint",
+    "random.randrange",
+    "random.choice",
+    "random.shuffle",
+    "secrets.token_bytes",
+    "secrets.token_hex",
+    "os.urandom",
+}
+
+
+def component_folder(component: str) -> Path:
+    return ROOT / component / "magnetar" / component
+
+
+def source_files(component: str) -> list[Path]:
+    return sorted(
+        path
+        for path in component_folder(component).rglob("*.py")
+        if "__pycache__" not in path.parts
+    )
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_no_file_closes_the_namespace_package() -> None:
+    assert [relative(path) for path in ROOT.glob("*/magnetar/__init__.py")] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_folder_with_code_is_a_package(component: str) -> None:
+    """The import checker walks packages only: it would pass over any other folder."""
+    folders = {path.parent for path in source_files(component)}
+    assert [relative(each) for each in sorted(folders) if not (each / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_component_readme_maps_every_file(component: str) -> None:
+    folder = component_folder(component)
+    readme = (folder / "README.md").read_text()
+    missing = [
+        relative(path)
+        for path in source_files(component)
+        if path.name != "__init__.py"
+        and path.name not in GENERATED
+        and not re.search(rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])", readme)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_component_readme_names_no_file_that_is_gone(component: str) -> None:
+    folder = component_folder(component)
+    named = set(re.findall(r"`([\w./-]+\.py)`", (folder / "README.md").read_text()))
+    known = {path.name for path in source_files(component)}
+    everywhere = {path.name for other in COMPONENTS for path in source_files(other)}
+    gone = [
+        name
+        for name in sorted(named)
+        if Path(name).name not in known and Path(name).name not in everywhere
+    ]
+    assert gone == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_world_is_reached_through_the_ports_only(component: str) -> None:
+    found = [
+        f"{relative(path)}:{line}: {call}"
+        for path in source_files(component)
+        if not relative(path).startswith(tuple(SHELLS))
+        for call, line in calls(path)
+        if call in BANNED_CALLS
+    ]
+    assert found == []
+
+
+def calls(path: Path) -> Iterator[tuple[str, int]]:
+    """The dotted names that a file calls, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node.lineno
+
+
+def test_the_import_contracts_name_every_component() -> None:
+    configuration = (ROOT / "pyproject.toml").read_text()
+    for component in COMPONENTS:
+        assert f'"magnetar.{component}",' in configuration.split("[tool.importlinter]")[1]
+
+
+def test_every_make_target_that_is_documented_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for document in ("README.md", "ARCHITECTURE.md"):
+        named = set(re.findall(r"`?make ([a-z-]+)`?", code_of(ROOT / document)))
+        assert named <= targets, document
+
+
+def test_every_magnetar_command_in_the_readme_exists() -> None:
+    built = {command.name or function_name(command.callback) for command in app.registered_commands}
+    built |= {group.name for group in app.registered_groups}
+    named = set(
+        re.findall(r"(?:^|[`/ ])magnetar ([a-z][a-z-]+)", code_of(ROOT / "README.md"), re.MULTILINE)
+    )
+    assert named, "the README shows no command at all"
+    assert named <= built
+
+
+def test_every_option_in_the_readme_is_known_to_its_command() -> None:
+    for command, options in commands_with_options(ROOT / "README.md"):
+        shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
+        for option in options:
+            assert option in shown, f"magnetar {' '.join(command)} {option}"
+
+
+def commands_with_options(document: Path) -> Iterator[tuple[list[str], list[str]]]:
+    for line in code_of(document).splitlines():
+        match = re.search(
+            r"(?:^|[`/ ])magnetar ((?:[a-z][a-z-]*)(?: (?:produce|consume|ledger)\b)?)", line
+        )
+        if match:
+            rest = line[match.end() :].split("#")[0]
+            yield match[1].split(), re.findall(r"(?<!\S)(--[a-z-]+)", rest)
+
+
+def code_of(document: Path) -> str:
+    """The code blocks and `code spans` of a Markdown page."""
+    text = document.read_text()
+    blocks = re.findall(r"^```.*?$(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", text)
+    return "\n".join([*blocks, *spans])
+
+
+def function_name(callback: object) -> str:
+    name: str = getattr(callback, "__name__", "")
+    return name.replace("_", "-")
+
+
+def test_every_link_between_the_documents_leads_somewhere() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    broken = []
+    for name in listed.stdout.split():
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{name}: {target}")
+    assert broken == []

@@ -2,13 +2,24 @@
 
 BookieServiceError                    root; `status` is its code on the wire, `retryable` says
 │                                     whether the same request may succeed later
-└── StorageError                      the ledger storage
-    ├── NoSuchEntryInStorageError     an explicit negative: the storage is certain
-    ├── NoSuchLedgerInStorageError    an explicit negative: the storage is certain
-    ├── StorageFullError              the write cache is full; nothing was stored
-    └── StorageIOError                nobody knows: never evidence that an entry is absent
-        ├── StorageCorruptError       stored bytes are not what was written
-        └── StorageClosedError        the storage is closed or closing
+├── StorageError                      the ledger storage
+│   ├── NoSuchEntryInStorageError     an explicit negative: the storage is certain
+│   ├── NoSuchLedgerInStorageError    an explicit negative: the storage is certain
+│   ├── StorageFullError              the write cache is full; nothing was stored
+│   └── StorageIOError                nobody knows: never evidence that an entry is absent
+│       ├── StorageCorruptError       stored bytes are not what was written
+│       └── StorageClosedError        the storage is closed or closing
+├── BadAddError                       the packets of an add do not fit the request or each other
+├── JournalError                      the journal
+│   ├── JournalFullError              the journal's disk is full; the group was not written
+│   ├── JournalFailedError            a write or sync failed: final, the process must end
+│   ├── JournalCorruptError           a synced record is damaged: the bookie must not start
+│   └── JournalFileMissingError       a file that replay needs is gone: it must not start
+└── StartError                        the bookie cannot start; the text says what to do
+    ├── DirectoryLockedError          another process uses the data directory
+    ├── PortTakenError                another process listens on the port
+    ├── CookieError                   data directory, cluster and bookie id do not belong together
+    └── RegistrationTakenError        another live process is registered under this bookie id
 """
 
 from magnetar.ledger.wire import Status
@@ -56,5 +67,66 @@ class StorageCorruptError(StorageIOError):
     retryable = False
 
 
+class StorageLogMissingError(StorageIOError):
+    """The entry log that the index points to does not exist."""
+
+
+class StorageBusyError(StorageIOError):
+    """Too many reads wait for the disk; this one was not begun."""
+
+    status = Status.TOO_MANY_REQUESTS
+
+
 class StorageClosedError(StorageIOError):
     """The storage was closed; the answer is unknown."""
+
+
+class BadAddError(BookieServiceError):
+    """The packets of an add are too short, out of order, or of another ledger."""
+
+    status = Status.BAD_REQUEST
+
+
+class JournalError(BookieServiceError):
+    """Root of the journal's errors."""
+
+
+class JournalFullError(JournalError):
+    """No space left on the journal's disk. Nothing of the group counts as written."""
+
+    retryable = True
+
+
+class JournalFailedError(JournalError):
+    """A write or a sync failed for another reason than a full disk.
+
+    Final: the kernel may have dropped the pages, so that a later sync proves nothing.
+    """
+
+
+class JournalCorruptError(JournalError):
+    """A record that had been synced, and so may have been acknowledged, is damaged."""
+
+
+class JournalFileMissingError(JournalError):
+    """A journal file that holds acknowledged records is not there."""
+
+
+class StartError(BookieServiceError):
+    """The bookie cannot start. The message is one line that says what to do."""
+
+
+class DirectoryLockedError(StartError):
+    """Another process holds the lock of the data directory."""
+
+
+class PortTakenError(StartError):
+    """The address to listen on is taken, or is none of this machine."""
+
+
+class CookieError(StartError):
+    """The data directory, the cluster's metadata and the bookie id do not belong together."""
+
+
+class RegistrationTakenError(StartError):
+    """A live session of another process holds the registration of this bookie id."""

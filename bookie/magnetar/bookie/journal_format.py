@@ -1,0 +1,202 @@
+"""The bytes of a journal: file header, records, last mark. No I/O.
+
+Layout: docs/formats/journal.md. Record types, magics and the version are stored on disk: never
+renumber them. A record's CRC covers its body, its head and its place (file id and offset), so that a
+record that is valid somewhere else is not valid here.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import google_crc32c
+
+FILE_MAGIC = b"MGNTJRNL"
+FILE_VERSION = 1
+FILE_HEADER_BYTES = 64
+OWNER_BYTES = 16
+
+RECORD_MAGIC = b"MJRC"
+RECORD_HEAD_BYTES = 28
+RECORD_BODY_BYTES_MAX = 16 << 20
+"""Twice the largest frame. A greater length is not believed."""
+
+MARK_MAGIC = b"MGNTMARK"
+
+_FILE_HEADER = struct.Struct(">8sHH4xQQQ16s4x")
+_RECORD_TAIL = struct.Struct(">IIB3xq")
+_PLACE_AND_TAIL = struct.Struct(">QQIIB3xq")
+_CRC = struct.Struct(">I")
+_MARK = struct.Struct(">8sQQ")
+_NAME_SUFFIX = ".journal"
+
+
+class RecordType(IntEnum):
+    """Stored on disk: never renumber, never reuse."""
+
+    ENTRY_BLOCK = 1
+    MASTER_KEY = 2
+    FENCE = 3
+
+
+class NewRecord(NamedTuple):
+    """A record to be written."""
+
+    type: int
+    ledger_id: int
+    body: bytes
+
+
+class StoredRecord(NamedTuple):
+    """A valid record that was read. `end` is the offset behind it."""
+
+    type: int
+    ledger_id: int
+    body: bytes
+    group_start: int
+    end: int
+
+
+class FileHeader(NamedTuple):
+    """What a journal file says about itself and the file before it."""
+
+    file_id: int
+    previous_file_id: int
+    previous_length: int
+    owner: bytes
+
+
+class LastMark(NamedTuple):
+    """A place in the journal. Marks are ordered: file id first, then offset."""
+
+    file_id: int
+    offset: int
+
+
+NO_MARK = LastMark(0, 0)
+
+
+def owner_of(*, instance_id: str, bookie_id: str) -> bytes:
+    """16 bytes that tell the journals of different bookies and clusters apart."""
+    return hashlib.sha256(f"{instance_id}\0{bookie_id}".encode()).digest()[:OWNER_BYTES]
+
+
+def file_name(file_id: int) -> str:
+    return f"{file_id:016x}{_NAME_SUFFIX}"
+
+
+def file_ids(names: Sequence[str]) -> list[int]:
+    """The ids of the journal files among the names of a directory, ascending."""
+    ids: list[int] = []
+    for name in names:
+        stem = name.removesuffix(_NAME_SUFFIX)
+        if len(stem) == 16 and name != stem and not stem.strip("0123456789abcdef"):
+            ids.append(int(stem, 16))
+    return sorted(ids)
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """64 bytes."""
+    data = _FILE_HEADER.pack(
+        FILE_MAGIC,
+        FILE_VERSION,
+        FILE_HEADER_BYTES,
+        header.file_id,
+        header.previous_file_id,
+        header.previous_length,
+        header.owner,
+    )
+    return data + _CRC.pack(google_crc32c.value(data))
+
+
+def decode_file_header(data: bytes) -> FileHeader | None:
+    """The header at the start of `data`; None if it is torn, damaged or of another format."""
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    head = data[: _FILE_HEADER.size]
+    if _CRC.unpack_from(data, _FILE_HEADER.size)[0] != google_crc32c.value(head):
+        return None
+    magic, version, size, file_id, previous, previous_length, owner = _FILE_HEADER.unpack(head)
+    if magic != FILE_MAGIC or version != FILE_VERSION or size != FILE_HEADER_BYTES:
+        return None
+    return FileHeader(file_id, previous, previous_length, owner)
+
+
+def encode_group(records: Sequence[NewRecord], *, file_id: int, start: int) -> list[bytes]:
+    """Buffers to append for one group that begins at offset `start`: head, body, head, body, ...
+
+    Bodies are the very objects that were passed in; nothing is copied.
+    """
+    value, extend = google_crc32c.value, google_crc32c.extend
+    pack_place, pack_crc, magic = _PLACE_AND_TAIL.pack, _CRC.pack, RECORD_MAGIC
+    buffers: list[bytes] = []
+    in_group = 0
+    for type_, ledger_id, body in records:
+        size = len(body)
+        bound = pack_place(file_id, start + in_group, size, in_group, type_, ledger_id)
+        crc = extend(value(body), bound)
+        buffers += (magic + pack_crc(crc) + bound[16:], body)
+        in_group += RECORD_HEAD_BYTES + size
+    return buffers
+
+
+def records_bytes(records: Sequence[NewRecord]) -> int:
+    """Bytes the records take in a file."""
+    return len(records) * RECORD_HEAD_BYTES + sum([len(record.body) for record in records])
+
+
+def wanted_bytes(data: bytes, at: int) -> int:
+    """Bytes from `at` on that are needed to judge the record there; 0 if it cannot be one."""
+    if len(data) - at < RECORD_HEAD_BYTES:
+        return RECORD_HEAD_BYTES
+    if data[at : at + 4] != RECORD_MAGIC:
+        return 0
+    (size,) = _CRC.unpack_from(data, at + 8)
+    return RECORD_HEAD_BYTES + size if size <= RECORD_BODY_BYTES_MAX else 0
+
+
+def decode_record(data: bytes, at: int, *, file_id: int, offset: int) -> StoredRecord | None:
+    """The record at index `at` of `data`, which lies at `offset` in its file; None if invalid."""
+    if data[at : at + 4] != RECORD_MAGIC or len(data) - at < RECORD_HEAD_BYTES:
+        return None
+    size, in_group, type_, ledger_id = _RECORD_TAIL.unpack_from(data, at + 8)
+    body_at = at + RECORD_HEAD_BYTES
+    if size > RECORD_BODY_BYTES_MAX or len(data) - body_at < size:
+        return None
+    body = data[body_at : body_at + size]
+    # The reserved bytes are packed as zeros here: anything else in their place is damage too.
+    bound = _PLACE_AND_TAIL.pack(file_id, offset, size, in_group, type_, ledger_id)
+    if data[at + 8 : body_at] != bound[16:]:
+        return None
+    crc = google_crc32c.extend(google_crc32c.value(body), bound)
+    if _CRC.unpack_from(data, at + 4)[0] != crc:
+        return None
+    return StoredRecord(
+        type_, ledger_id, body, offset - in_group, offset + RECORD_HEAD_BYTES + size
+    )
+
+
+def find_record_starts(data: bytes, start: int, stop: int) -> Iterator[int]:
+    """Indexes in [start, stop) where a record may begin; most hits in payloads are none."""
+    at = data.find(RECORD_MAGIC, start)
+    while 0 <= at < stop:
+        yield at
+        at = data.find(RECORD_MAGIC, at + 1)
+
+
+def encode_mark(mark: LastMark) -> bytes:
+    """28 bytes."""
+    data = _MARK.pack(MARK_MAGIC, mark.file_id, mark.offset)
+    return data + _CRC.pack(google_crc32c.value(data))
+
+
+def decode_mark(data: bytes) -> LastMark | None:
+    """None if these bytes are no mark."""
+    if len(data) != _MARK.size + _CRC.size:
+        return None
+    if _CRC.unpack_from(data, _MARK.size)[0] != google_crc32c.value(data[: _MARK.size]):
+        return None
+    magic, file_id, offset = _MARK.unpack_from(data)
+    return LastMark(file_id, offset) if magic == MARK_MAGIC else None

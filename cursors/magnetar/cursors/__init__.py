@@ -1,5 +1,50 @@
 """Cursors: what a subscription has acknowledged, in memory and durable."""
 
 from magnetar.cursors.ack_state import AckRange, AckSnapshot, AckState, BatchAck, LogShape
+from magnetar.cursors.cursor import Cursor, CursorStatistics
+from magnetar.cursors.errors import (
+    CorruptCursorRecordError,
+    CursorClosedError,
+    CursorError,
+    CursorFencedError,
+    CursorRecordError,
+    CursorStateTooLargeError,
+    CursorUnavailableError,
+    InvalidCursorNameError,
+    InvalidCursorNodeError,
+    NoSuchCursorError,
+    UnsupportedCursorRecordError,
+)
+from magnetar.cursors.ledgers import CursorLedgers, CursorLog
+from magnetar.cursors.node import cursor_path, list_cursors
+from magnetar.cursors.non_durable import NonDurableCursor
+from magnetar.cursors.settings import CursorSettings
+from magnetar.cursors.subscription_cursor import SubscriptionCursor
 
-__all__ = ["AckRange", "AckSnapshot", "AckState", "BatchAck", "LogShape"]
+__all__ = [
+    "AckRange",
+    "AckSnapshot",
+    "AckState",
+    "BatchAck",
+    "CorruptCursorRecordError",
+    "Cursor",
+    "CursorClosedError",
+    "CursorError",
+    "CursorFencedError",
+    "CursorLedgers",
+    "CursorLog",
+    "CursorRecordError",
+    "CursorSettings",
+    "CursorStateTooLargeError",
+    "CursorStatistics",
+    "CursorUnavailableError",
+    "InvalidCursorNameError",
+    "InvalidCursorNodeError",
+    "LogShape",
+    "NoSuchCursorError",
+    "NonDurableCursor",
+    "SubscriptionCursor",
+    "UnsupportedCursorRecordError",
+    "cursor_path",
+    "list_cursors",
+]

@@ -1,9 +1,9 @@
 """A set of entry ids of one ledger, as a bitmap in chunks.
 
 Acknowledgements arrive in any order, and the worst order (every second entry) would make an
-interval list as long as the set itself. A bitmap costs one bit per entry there, and runs of acknowledged
-entries are skipped a chunk at a time. A chunk is a Python int of `CHUNK_ENTRIES` bits: small enough
-that setting one bit copies little, large enough that the table of chunks stays short.
+interval list as long as the set itself. A bitmap costs one bit per entry there, and runs of
+acknowledged entries are skipped a chunk at a time. A chunk is a Python int of `CHUNK_ENTRIES` bits:
+small enough that setting a bit copies little, large enough that the table of chunks stays short.
 
 Knows nothing of positions, ledgers' ends or batches.
 """

@@ -1,0 +1,364 @@
+"""A durable cursor: acknowledgements in memory, saved behind them.
+
+An acknowledgement changes memory and starts a timer; when it fires, the whole state is saved once,
+whatever has been acknowledged meanwhile. At most one save is under way, a save always takes the
+newest state, and while nothing changes there is no timer. So a crash repeats what was acknowledged
+within the last `ack_persist_interval_ms` (plus the time of a write), and loses nothing.
+
+Only `persisted_mark_delete` may be used to trim the log (rule 5.1). A new cursor must be opened, or
+its initial position chosen, while the log is not being trimmed (rule 5.2): that is the caller's
+part, as is opening the log first, which fences the cursor's former owner as a writer of the log.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from magnetar.cursors.ack_state import AckState
+from magnetar.cursors.errors import (
+    CursorClosedError,
+    CursorError,
+    CursorFencedError,
+    CursorUnavailableError,
+)
+from magnetar.cursors.ledgers import CursorLedgers, CursorLog
+from magnetar.cursors.node import NO_LEDGER, CursorNode, OwnedNode, cursor_path
+from magnetar.cursors.record import CursorRecord, fit_record
+from magnetar.cursors.recovery import get_or_create_node, recover_state
+from magnetar.cursors.saver import CursorSaver
+from magnetar.cursors.settings import CursorSettings
+from magnetar.cursors.subscription_cursor import SubscriptionCursor
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST, Position
+
+_log = structlog.get_logger(__name__)
+
+# Opening competes with the former owner's last writes at most, so a few rounds are plenty.
+_OPEN_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatistics:
+    """Counters since the cursor was opened, and what the last save left out."""
+
+    saves: int
+    failed_saves: int
+    ranges_not_saved: int
+    batches_not_saved: int
+    cursor_ledger_id: int
+
+
+class Cursor(SubscriptionCursor):
+    """Durable progress of one subscription. `await Cursor.open(...)` makes one."""
+
+    def __init__(
+        self,
+        name: str,
+        state: AckState,
+        saver: CursorSaver,
+        *,
+        path: str,
+        position_properties: Mapping[str, int],
+        settings: CursorSettings,
+        clock: Clock,
+    ) -> None:
+        """For `open` only."""
+        super().__init__(name, state)
+        self._saver = saver
+        self._path = path
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._position_properties = dict(position_properties)
+        self._persisted = state.mark_delete
+        self._changes = 0
+        self._saved_changes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._saving = asyncio.Lock()
+        self._end: CursorError | None = None
+        self._fenced_callbacks: list[Callable[[], None]] = []
+        self._saves = 0
+        self._failed_saves = 0
+        self._ranges_not_saved = 0
+        self._batches_not_saved = 0
+
+    @classmethod
+    async def open(
+        cls,
+        log: CursorLog,
+        client: CursorLedgers,
+        store: MetadataStore,
+        name: str,
+        *,
+        initial: Position | None = None,
+        properties: Mapping[str, str] | None = None,
+        settings: CursorSettings | None = None,
+        clock: Clock,
+    ) -> "Cursor":
+        """Open the cursor `name` of an open log, or register it.
+
+        An existing cursor continues where it was; whoever had it open before is fenced. A new one
+        starts so that `initial` is the first entry to deliver (EARLIEST, LATEST or a position; as
+        `reset`), with the given subscription properties, and is durable on return.
+
+        Raises:
+            NoSuchCursorError: there is no such cursor, and `initial` is None.
+            CursorUnavailableError: bookies or metadata cannot be reached; nothing is changed.
+            CursorFencedError: others keep opening the cursor at the same time.
+            InvalidCursorNameError, InvalidCursorNodeError, UnsupportedCursorRecordError
+        """
+        settings = settings or CursorSettings()
+        path = cursor_path(log.path, name)
+        try:
+            for _ in range(_OPEN_ATTEMPTS):
+                try:
+                    return await cls._try_open(
+                        log, client, store, name, path, initial, properties or {}, settings, clock
+                    )
+                except CursorFencedError:
+                    continue  # the former owner wrote once more: read again what it wrote
+        except LedgerError as exc:
+            raise CursorUnavailableError(f"cursor {path} cannot be opened now: {exc}") from exc
+        raise CursorFencedError(f"cursor {path} is being opened by others, too")
+
+    @classmethod
+    async def _try_open(
+        cls,
+        log: CursorLog,
+        client: CursorLedgers,
+        store: MetadataStore,
+        name: str,
+        path: str,
+        initial: Position | None,
+        properties: Mapping[str, str],
+        settings: CursorSettings,
+        clock: Clock,
+    ) -> "Cursor":
+        first: CursorNode | None = None
+        if initial is not None:
+            state = AckState(log, EARLIEST)
+            state.reset(initial)
+            first = CursorNode(
+                epoch=1,
+                mark_delete=state.mark_delete,
+                properties=dict(properties),
+                last_active_ms=clock.wall_ms(),
+            )
+        stored, is_new = await get_or_create_node(store, path, first)
+        owned = OwnedNode(store, path, stored)
+        saver = CursorSaver(
+            client, owned, log_path=log.path, name=name, settings=settings, clock=clock
+        )
+        recovered = await recover_state(client, owned.node, path)
+        state = AckState.restore(log, recovered.snapshot)
+        if not is_new:
+            await saver.own(
+                CursorRecord(state.snapshot(), clock.wall_ms(), recovered.position_properties)
+            )
+        return cls(
+            name,
+            state,
+            saver,
+            path=path,
+            position_properties=recovered.position_properties,
+            settings=settings,
+            clock=clock,
+        )
+
+    @property
+    def is_durable(self) -> bool:
+        return True
+
+    @property
+    def persisted_mark_delete(self) -> Position:
+        """Everything at or before it is known to be acknowledged durably."""
+        return self._persisted
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The subscription's own properties."""
+        return self._saver.node.properties
+
+    @property
+    def position_properties(self) -> Mapping[str, int]:
+        """What the owner keeps together with the position, such as a deduplication snapshot."""
+        return self._position_properties
+
+    @property
+    def last_active_ms(self) -> int:
+        """When the node was last written, ms since 1970."""
+        return self._saver.node.last_active_ms
+
+    @property
+    def statistics(self) -> CursorStatistics:
+        return CursorStatistics(
+            saves=self._saves,
+            failed_saves=self._failed_saves,
+            ranges_not_saved=self._ranges_not_saved,
+            batches_not_saved=self._batches_not_saved,
+            cursor_ledger_id=self._saver.node.cursor_ledger_id,
+        )
+
+    def on_fenced(self, callback: Callable[[], None]) -> None:
+        """Call back once when another owner is found to have the cursor."""
+        self._fenced_callbacks.append(callback)
+
+    def set_position_properties(self, properties: Mapping[str, int]) -> None:
+        """Replace the position properties; they are saved with the next save, like an ack."""
+        self._position_properties = dict(properties)
+        self._changed()
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the subscription's properties, durably.
+
+        Raises:
+            CursorStateTooLargeError, CursorFencedError, CursorClosedError, CursorUnavailableError
+        """
+        async with self._exclusive():
+            await self._saver.write_properties(dict(properties))
+
+    async def persist(self) -> None:
+        """Return when everything acknowledged before the call is saved.
+
+        What exceeds the limits of a record is not; see `statistics`.
+
+        Raises:
+            CursorFencedError, CursorClosedError, CursorUnavailableError
+        """
+        target = self._changes
+        async with self._exclusive():
+            if self._saved_changes < target:  # else a save that we waited for has done it
+                await self._save()
+
+    async def reset(self, position: Position, words: Sequence[int] = ()) -> None:
+        self._check_open()
+        self._state.reset(position, words)
+        # Going back: from now on trimming must not rely on the old position, saved though it is.
+        self._persisted = min(self._persisted, self._state.mark_delete)
+        self._changed()
+        await self.persist()
+
+    async def close(self) -> None:
+        """Save the state a last time, into the node if it is small, and end the handle.
+
+        On an error the handle stays open and the close may be tried again; a fenced or closed
+        handle is fine.
+
+        Raises:
+            CursorFencedError: found out just now.
+            CursorUnavailableError: not saved.
+        """
+        if self._end is not None:
+            return
+        async with self._exclusive():
+            if self._is_dirty or self._saver.node.cursor_ledger_id != NO_LEDGER:
+                changes, record = self._changes, self._record()
+                self._note_saved(await self._saver.save_and_close(record), record, changes)
+            self._finish(CursorClosedError(f"cursor {self._path} is closed"))
+
+    async def delete(self) -> None:
+        """Delete the cursor: its node first, then its ledger.
+
+        Raises:
+            CursorFencedError, CursorClosedError
+            CursorUnavailableError: the node is still there, or may be: call again.
+        """
+        async with self._exclusive():
+            await self._saver.delete()
+            self._finish(CursorClosedError(f"cursor {self._path} is deleted"))
+
+    def abandon(self) -> None:
+        """End the handle at once and write nothing: for an owner that has lost the log."""
+        self._finish(CursorClosedError(f"cursor {self._path} was abandoned"))
+
+    # Saving
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._timer is None and self._task is None:
+            self._start_timer(self._settings.ack_persist_interval_ms)
+
+    def _start_timer(self, delay_ms: int) -> None:
+        if self._end is None:
+            self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._task = self._loop.create_task(self._save_in_background())
+
+    async def _save_in_background(self) -> None:
+        delay_ms = self._settings.ack_persist_interval_ms
+        try:
+            await self.persist()
+        except (CursorFencedError, CursorClosedError):
+            pass  # nothing is left to do; fencing was logged where it was found
+        except CursorError as error:
+            delay_ms = max(delay_ms, self._settings.persist_retry_ms)
+            _log.warning("cursor_not_saved", cursor=self._path, reason=str(error))
+        finally:
+            self._task = None
+        if self._is_dirty and self._timer is None:
+            self._start_timer(delay_ms)
+
+    @property
+    def _is_dirty(self) -> bool:
+        return self._saved_changes < self._changes
+
+    async def _save(self) -> None:
+        changes, record = self._changes, self._record()
+        self._note_saved(await self._saver.save(record), record, changes)
+
+    def _record(self) -> CursorRecord:
+        settings = self._settings
+        snapshot = self._state.snapshot(
+            ranges_max=settings.unacked_ranges_persisted_max,
+            batches_max=settings.batch_acks_persisted_max,
+        )
+        record = CursorRecord(snapshot, self._clock.wall_ms(), self._position_properties)
+        return fit_record(record, bytes_max=settings.record_bytes_max)
+
+    def _note_saved(self, saved: CursorRecord, record: CursorRecord, changes: int) -> None:
+        self._saves += 1
+        # A reset may have moved the position back while an older record was being written.
+        self._persisted = min(saved.snapshot.mark_delete, self._state.mark_delete)
+        self._ranges_not_saved = saved.snapshot.ranges_dropped
+        self._batches_not_saved = saved.snapshot.batches_dropped
+        if saved is record:
+            # Shortened for the node, it stays dirty: a ledger will take more of it some day.
+            self._saved_changes = changes
+
+    @asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """One operation at a time on an open handle; its foreign errors become ours."""
+        async with self._saving:
+            self._check_open()
+            try:
+                yield
+            except CursorFencedError as error:
+                _log.warning("cursor_fenced", cursor=self._path, reason=str(error))
+                self._finish(error)
+                for callback in self._fenced_callbacks:
+                    callback()
+                raise
+            except LedgerError as exc:
+                self._failed_saves += 1
+                raise CursorUnavailableError(f"cursor {self._path}: {exc}") from exc
+
+    def _check_open(self) -> None:
+        if isinstance(self._end, CursorFencedError):
+            raise CursorFencedError(str(self._end))
+        if self._end is not None:
+            raise CursorClosedError(str(self._end))
+
+    def _finish(self, end: CursorError) -> None:
+        if self._end is None:
+            self._end = end
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,217 @@
+"""The metadata node of a durable cursor: its path, its value, and who may write it.
+
+The value is JSON that `zkCli` shows as it is. Format: docs/formats/cursor-record.md. Opening a
+cursor raises the node's `epoch` by compare-and-set; from then on the owner before gets BADVERSION,
+and that is how it learns that it is fenced.
+"""
+
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.cursors.ack_state import (
+    AckRange,
+    AckSnapshot,
+    BatchAck,
+    bits_from_words,
+    words_from_bits,
+)
+from magnetar.cursors.errors import (
+    CursorFencedError,
+    InvalidCursorNameError,
+    InvalidCursorNodeError,
+)
+from magnetar.ledger.errors import BadVersionError, MetadataError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.metadata.store import MetadataStore, Versioned
+from magnetar.ledger.position import Position
+
+# Stored in metadata, never renumber.
+FORMAT = 1
+
+NO_LEDGER = -1
+"""Cursor ledger id of a cursor whose state is in its node."""
+
+_NAME_BYTES_MAX = 1024
+_WRITE_ATTEMPTS = 3
+
+
+class CursorNode(BaseModel):
+    """Value of the node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = Field(default=FORMAT, ge=FORMAT, le=FORMAT)
+    epoch: int = Field(ge=1)
+    cursor_ledger_id: int = Field(default=NO_LEDGER, ge=NO_LEDGER)
+    mark_delete: tuple[int, int]
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    batches: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    position_properties: dict[str, int] = Field(default_factory=dict)
+    properties: dict[str, str] = Field(default_factory=dict)
+    last_active_ms: int = 0
+
+    def snapshot(self) -> AckSnapshot:
+        """The acknowledgements in the node."""
+        return AckSnapshot(
+            Position(*self.mark_delete),
+            tuple(AckRange(*ack_range) for ack_range in self.ranges),
+            tuple(
+                BatchAck(ledger_id, entry_id, bits_from_words(words))
+                for ledger_id, entry_id, words in self.batches
+            ),
+        )
+
+    def with_snapshot(self, snapshot: AckSnapshot) -> "CursorNode":
+        """A copy with other acknowledgements."""
+        return self.model_copy(
+            update={
+                "mark_delete": tuple(snapshot.mark_delete),
+                "ranges": tuple(map(tuple, snapshot.ranges)),
+                "batches": tuple(
+                    (batch.ledger_id, batch.entry_id, words_from_bits(batch.remaining))
+                    for batch in snapshot.batches
+                ),
+            }
+        )
+
+
+def encode_node(node: CursorNode) -> bytes:
+    """The node's value: compact JSON in UTF-8."""
+    return node.model_dump_json().encode()
+
+
+def decode_node(value: bytes) -> CursorNode:
+    """Decode and check a node's value.
+
+    Raises:
+        InvalidCursorNodeError: no JSON, another format, or a field that cannot be.
+    """
+    try:
+        return CursorNode.model_validate_json(value)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise InvalidCursorNodeError(f"cursor node: {where}: {first['msg']}") from exc
+
+
+def cursor_path(log_path: str, name: str) -> str:
+    """Path of the node of the cursor `name`.
+
+    Raises:
+        InvalidCursorNameError: empty, or more than 1024 bytes.
+    """
+    encoded = name.encode("utf-8", "surrogatepass")
+    if not 0 < len(encoded) <= _NAME_BYTES_MAX:
+        raise InvalidCursorNameError(
+            f"a cursor's name has 1 to {_NAME_BYTES_MAX} bytes, got {len(encoded)}"
+        )
+    quoted = quote(encoded, safe="")
+    # ZooKeeper takes these two for relative paths.
+    return f"{log_path}/{quoted.replace('.', '%2E') if name in ('.', '..') else quoted}"
+
+
+async def list_cursors(store: MetadataStore, log_path: str) -> list[str]:
+    """Names of the durable cursors of a log, sorted; none if there is no such log.
+
+    Raises:
+        MetadataError: the store cannot be reached.
+    """
+    try:
+        children = await store.children(log_path)
+    except NoNodeError:
+        return []
+    return sorted(unquote(child) for child in children)
+
+
+class OwnedNode:
+    """The node, as the one handle that may write it sees it: value, version, doubts.
+
+    A write whose outcome is unknown leaves its value *in doubt*: it may be there now, or turn up
+    later. Before the next write the node is read again, and either one of those values is there, or
+    the old one, or another owner's. A write that succeeds ends all doubts.
+    """
+
+    def __init__(self, store: MetadataStore, path: str, stored: Versioned) -> None:
+        self._store = store
+        self._path = path
+        self._version = stored.version
+        self._value = stored.value
+        self._doubts: list[bytes] = []
+        self.node = decode_node(stored.value)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """A value that we tried to write may have been stored, if only for a moment."""
+        return bool(self._doubts)
+
+    async def write(self, node: CursorNode) -> None:
+        """Replace the node's value.
+
+        Raises:
+            CursorFencedError: another owner wrote or deleted the node.
+            MetadataError: not written now; `is_in_doubt` tells whether it may have been.
+        """
+        value = encode_node(node)
+        for _ in range(_WRITE_ATTEMPTS):
+            if self._doubts:
+                try:
+                    await self._read_again()
+                except NoNodeError as exc:
+                    raise self._fenced() from exc
+            if self._value == value or await self._try_write(value):
+                self.node = node
+                return
+        raise UnknownOutcomeError(f"{self._path}: the store does not say whether it was written")
+
+    async def _try_write(self, value: bytes) -> bool:
+        self._doubts.append(value)
+        try:
+            self._version = await self._store.set(self._path, value, version=self._version)
+        except UnknownOutcomeError:
+            return False
+        except (BadVersionError, NoNodeError) as exc:
+            self._doubts.pop()
+            if self._doubts:
+                return False  # an earlier attempt may have come through after all
+            raise self._fenced() from exc
+        except MetadataError:
+            self._doubts.pop()
+            raise
+        self._value = value
+        self._doubts.clear()
+        return True
+
+    async def delete(self) -> None:
+        """Delete the node; fine if it is gone.
+
+        Raises:
+            CursorFencedError: another owner wrote it.
+            MetadataError: the store cannot be reached, or the outcome is unknown: call again.
+        """
+        try:
+            if self._doubts:
+                await self._read_again()
+            await self._store.delete(self._path, version=self._version)
+        except NoNodeError:
+            return
+        except BadVersionError as exc:
+            raise self._fenced() from exc
+
+    async def _read_again(self) -> None:
+        """Adopt the value of an earlier attempt, if that is what the store holds.
+
+        Raises:
+            NoNodeError, CursorFencedError, MetadataError
+        """
+        stored = await self._store.get(self._path)
+        if stored.version == self._version:
+            return
+        if stored.value not in self._doubts:
+            # Our value may have been there before: the doubts stay, so that nobody deletes the
+            # ledger that it named.
+            raise self._fenced()
+        self._version, self._value = stored.version, stored.value
+        self._doubts.clear()
+
+    def _fenced(self) -> CursorFencedError:
+        return CursorFencedError(f"cursor {self._path}: another owner wrote or deleted its node")

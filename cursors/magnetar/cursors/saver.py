@@ -1,0 +1,290 @@
+"""Writes the state of one durable cursor to its cursor ledger and its node.
+
+One entry of the cursor ledger is the complete state. The ledger is created at the first save and
+replaced when it is full, old or broken: new ledger, state into it, node to its id, old ledger
+deleted, in this order, so that a crash in between leaves an unused ledger and never a lost position
+(managed ledger, section 5.2). Without bookies the state goes into the node.
+
+One caller at a time; when to save is decided by `cursor.py`.
+"""
+
+from dataclasses import replace
+
+import structlog
+
+from magnetar.cursors.ack_state import AckSnapshot
+from magnetar.cursors.errors import CursorFencedError, CursorStateTooLargeError
+from magnetar.cursors.ledgers import CursorLedgers, RecordWriter
+from magnetar.cursors.node import NO_LEDGER, CursorNode, OwnedNode, encode_node
+from magnetar.cursors.record import CursorRecord, encode_record
+from magnetar.cursors.settings import CursorSettings
+from magnetar.ledger.errors import (
+    LedgerError,
+    LedgerFencedError,
+    MetadataError,
+    NoSuchLedgerError,
+)
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger(__name__)
+
+
+class CursorSaver:
+    """The writing side of one cursor. The node must be owned: its epoch is ours."""
+
+    def __init__(
+        self,
+        ledgers: CursorLedgers,
+        owned: OwnedNode,
+        *,
+        log_path: str,
+        name: str,
+        settings: CursorSettings,
+        clock: Clock,
+    ) -> None:
+        self._ledgers = ledgers
+        self._owned = owned
+        self._log_path = log_path
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._writer: RecordWriter | None = None
+        self._opened_s = 0.0
+        self._entries = 0
+        # Ledgers that the node names, named or may name. Those that it certainly does not name any
+        # more are deleted after the next write of the node.
+        self._ledger_ids: set[int] = set()
+        if owned.node.cursor_ledger_id != NO_LEDGER:
+            self._ledger_ids.add(owned.node.cursor_ledger_id)
+
+    @property
+    def node(self) -> CursorNode:
+        """The node as last written."""
+        return self._owned.node
+
+    async def own(self, record: CursorRecord) -> None:
+        """Take the cursor over after recovery: raise the epoch, so that the owner before is fenced.
+
+        A small state moves into the node at once, which frees the old cursor ledger.
+
+        Raises:
+            CursorFencedError: the node changed meanwhile: recover once more.
+            MetadataError: not done.
+        """
+        node = self.node.model_copy(update={"epoch": self.node.epoch + 1})
+        folded = self._node_with(node, record, cursor_ledger_id=NO_LEDGER)
+        if self._fits_node(record.snapshot, folded):
+            node = folded
+        else:
+            node = self._shortened(node, record, cursor_ledger_id=node.cursor_ledger_id)[0]
+        await self._owned.write(node)
+        await self._delete_unused()
+
+    async def save(self, record: CursorRecord) -> CursorRecord:
+        """Make the record durable; returns it as it was saved, shortened if only the node was left.
+
+        Raises:
+            CursorFencedError: another owner took over.
+            MetadataError: not saved, call again.
+        """
+        data = encode_record(record)
+        is_fine = self._writer is not None and not self._owned.is_in_doubt
+        if is_fine and not self._is_full() and await self._append(data):
+            return record
+        try:
+            await self._switch_ledger(record, data)
+        except MetadataError:
+            raise
+        except LedgerError as error:
+            # A full ledger still takes records; there is no hurry to replace it.
+            if is_fine and not self._owned.is_in_doubt and await self._append(data):
+                return record
+            _log.warning("cursor_saved_in_node", **self._names(), reason=str(error))
+            return await self._save_in_node(record)
+        return record
+
+    async def save_and_close(self, record: CursorRecord) -> CursorRecord:
+        """The last save: a small state into the node, a large one stays in its closed ledger.
+
+        Raises:
+            As `save`.
+        """
+        folded = self._node_with(self.node, record, cursor_ledger_id=NO_LEDGER)
+        if self._fits_node(record.snapshot, folded):
+            await self._owned.write(folded)
+            self._writer = None
+            await self._delete_unused()
+            return record
+        saved = await self.save(record)
+        if self._writer is not None:
+            try:
+                await self._writer.close()
+            except LedgerError as error:  # the record is durable; the next owner recovers the end
+                _log.warning("cursor_ledger_not_closed", **self._names(), reason=str(error))
+            self._writer = None
+        return saved
+
+    async def write_properties(self, properties: dict[str, str]) -> None:
+        """Replace the subscription's properties.
+
+        Raises:
+            CursorFencedError, CursorStateTooLargeError, MetadataError
+        """
+        node = self.node.model_copy(update={"properties": properties})
+        self._check_node_size(node)
+        await self._owned.write(node)
+
+    async def delete(self) -> None:
+        """Delete the node, then the cursor ledger.
+
+        Raises:
+            CursorFencedError: another owner took over.
+            MetadataError: call again.
+        """
+        await self._owned.delete()
+        self._writer = None
+        for ledger_id in sorted(self._ledger_ids):
+            await self._delete_ledger(ledger_id)
+
+    def _is_full(self) -> bool:
+        age_s = self._clock.monotonic_s() - self._opened_s
+        return (
+            self._entries >= self._settings.ledger_entries_max
+            or age_s >= self._settings.ledger_age_max_s
+        )
+
+    async def _append(self, data: bytes) -> bool:
+        """Add a record to the current ledger; False if the ledger is not to be used any more."""
+        if self._writer is None:
+            return False
+        try:
+            await self._writer.add(data)
+        except LedgerFencedError as exc:
+            # Whoever recovered the ledger is the owner now. To go on in a new ledger would take the
+            # cursor away from it.
+            raise CursorFencedError(
+                f"cursor {self._name} of {self._log_path}: ledger {self._writer.ledger_id} was "
+                f"fenced by another owner"
+            ) from exc
+        except LedgerError as error:
+            _log.warning(
+                "cursor_ledger_failed",
+                **self._names(),
+                ledger_id=self._writer.ledger_id,
+                reason=str(error),
+            )
+            self._writer = None
+            return False
+        self._entries += 1
+        return True
+
+    async def _switch_ledger(self, record: CursorRecord, data: bytes) -> None:
+        settings = self._settings
+        writer = await self._ledgers.create(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            password=settings.password,
+            custom_metadata={
+                "component": "cursor",
+                "log": self._log_path,
+                "cursor": self._name,
+            },
+        )
+        self._ledger_ids.add(writer.ledger_id)
+        await writer.add(data)
+        node, _ = self._shortened(self.node, record, cursor_ledger_id=writer.ledger_id)
+        try:
+            await self._owned.write(node)
+        except CursorFencedError:
+            if not self._owned.is_in_doubt:  # else the new owner may have seen it in the node
+                await self._delete_ledger(writer.ledger_id)
+            raise
+        self._writer = writer
+        self._opened_s = self._clock.monotonic_s()
+        self._entries = 1
+        await self._delete_unused()
+
+    async def _save_in_node(self, record: CursorRecord) -> CursorRecord:
+        node, snapshot = self._shortened(self.node, record, cursor_ledger_id=NO_LEDGER)
+        await self._owned.write(node)
+        self._writer = None
+        await self._delete_unused()
+        return record if snapshot is record.snapshot else replace(record, snapshot=snapshot)
+
+    def _node_with(
+        self, node: CursorNode, record: CursorRecord, *, cursor_ledger_id: int
+    ) -> CursorNode:
+        return node.with_snapshot(record.snapshot).model_copy(
+            update={
+                "cursor_ledger_id": cursor_ledger_id,
+                "position_properties": dict(record.position_properties),
+                "last_active_ms": record.saved_ms,
+            }
+        )
+
+    def _fits_node(self, snapshot: AckSnapshot, node: CursorNode) -> bool:
+        return (
+            len(snapshot.ranges) + len(snapshot.batches) <= self._settings.node_ranges_max
+            and len(encode_node(node)) <= self._settings.node_bytes_max
+        )
+
+    def _shortened(
+        self, node: CursorNode, record: CursorRecord, *, cursor_ledger_id: int
+    ) -> tuple[CursorNode, AckSnapshot]:
+        """A node within the limits, and the part of the snapshot that is in it."""
+        snapshot = record.snapshot
+        room = self._settings.node_ranges_max
+        while True:
+            ranges = snapshot.ranges[:room]
+            batches = snapshot.batches[: room - len(ranges)]
+            kept = snapshot
+            if (len(ranges), len(batches)) != (len(snapshot.ranges), len(snapshot.batches)):
+                kept = replace(
+                    snapshot,
+                    ranges=ranges,
+                    batches=batches,
+                    ranges_dropped=snapshot.ranges_dropped + len(snapshot.ranges) - len(ranges),
+                    batches_dropped=(
+                        snapshot.batches_dropped + len(snapshot.batches) - len(batches)
+                    ),
+                )
+            shortened = self._node_with(
+                node, replace(record, snapshot=kept), cursor_ledger_id=cursor_ledger_id
+            )
+            if room == 0:
+                self._check_node_size(shortened)
+                return shortened, kept
+            if len(encode_node(shortened)) <= self._settings.node_bytes_max:
+                return shortened, kept
+            room = min(room, len(ranges) + len(batches)) // 2
+
+    def _check_node_size(self, node: CursorNode) -> None:
+        size = len(encode_node(node))
+        if size > self._settings.node_bytes_max:
+            raise CursorStateTooLargeError(
+                f"cursor {self._name} of {self._log_path}: its properties make a node of {size} "
+                f"bytes; node_bytes_max is {self._settings.node_bytes_max}"
+            )
+
+    async def _delete_unused(self) -> None:
+        """Delete the ledgers that the node, just written, does not name."""
+        for ledger_id in sorted(self._ledger_ids - {self.node.cursor_ledger_id}):
+            await self._delete_ledger(ledger_id)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        self._ledger_ids.discard(ledger_id)
+        try:
+            await self._ledgers.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass  # deleted already
+        except LedgerError as error:  # unused, not harmful: a sweep finds it by its metadata
+            _log.warning(
+                "cursor_ledger_left_behind",
+                **self._names(),
+                ledger_id=ledger_id,
+                reason=str(error),
+            )
+
+    def _names(self) -> dict[str, str]:
+        return {"topic": self._log_path, "subscription": self._name}

@@ -1,0 +1,72 @@
+"""Settings of durable cursors. Plain values reach the cores; this class stays at the edge."""
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class CursorSettings(BaseModel):
+    """How durable cursors are saved. Units are in the names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ensemble_size: int = Field(default=3, ge=1, description="Bookies of a cursor ledger.")
+    write_quorum: int = Field(default=3, ge=1, description="Copies of each record.")
+    ack_quorum: int = Field(default=2, ge=1, description="Copies to wait for.")
+    password: bytes = Field(default=b"", description="Password of cursor ledgers.")
+    ack_persist_interval_ms: int = Field(
+        default=1000,
+        ge=0,
+        le=600_000,
+        description="A change is saved at most this long after it was made, plus the time of the "
+        "write. Acknowledgements younger than that are delivered again after a crash; a shorter "
+        "interval costs more writes per busy subscription.",
+    )
+    persist_retry_ms: int = Field(
+        default=1000, ge=1, le=600_000, description="Pause after a failed save."
+    )
+    unacked_ranges_persisted_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=200_000,
+        description="Acknowledged ranges in a record; beyond it the highest are left out and would "
+        "be delivered again after a crash.",
+    )
+    batch_acks_persisted_max: int = Field(
+        default=10_000,
+        ge=0,
+        le=200_000,
+        description="Partly acknowledged batches in a record; as above.",
+    )
+    record_bytes_max: int = Field(
+        default=5 << 20,
+        ge=4096,
+        le=5 << 20,
+        description="Largest record: one entry of the cursor ledger must hold the whole state.",
+    )
+    node_ranges_max: int = Field(
+        default=1000,
+        ge=0,
+        le=10_000,
+        description="Ranges and batches, together, that a metadata node takes; a larger state "
+        "stays in its cursor ledger on a clean close.",
+    )
+    node_bytes_max: int = Field(
+        default=512 << 10,
+        ge=4096,
+        le=1000 << 10,
+        description="Largest value of the node; ZooKeeper refuses values of 1 MiB.",
+    )
+    ledger_entries_max: int = Field(
+        default=50_000, ge=1, description="A cursor ledger is replaced at this many records."
+    )
+    ledger_age_max_s: float = Field(
+        default=14_400.0, gt=0, description="An older cursor ledger is replaced at the next save."
+    )
+
+    @model_validator(mode="after")
+    def _quorums_fit(self) -> "CursorSettings":
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
+            raise ValueError(
+                f"ensemble_size >= write_quorum >= ack_quorum is required, got "
+                f"{self.ensemble_size}, {self.write_quorum}, {self.ack_quorum}"
+            )
+        return self

@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 SOURCES := ledger bookie cursors sdk broker deploy
 # Passed on to the command behind a target: make run ARGS=--exit-after-tour
 ARGS ?=
-# Kept on one machine between runs; `make run` starts from an empty directory unless told otherwise.
-DATA ?=
+# Where `make run` keeps its data.
+DATA ?= data
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -43,7 +43,7 @@ $(VENV)/.stamp-bench: pyproject.toml $(VENV)/.stamp-test
 # --- run -----------------------------------------------------------------------------------------
 
 run: $(VENV)/.stamp-run ## start a broker on 127.0.0.1 and take the tour; ARGS=--exit-after-tour ends after it
-	@exec $(BIN)/python -m magnetar.deploy.tour $(if $(DATA),--data $(DATA)) $(ARGS)
+	@exec $(BIN)/python -m magnetar.deploy.tour --data "$(DATA)" $(ARGS)
 
 # --- proof ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ the file's table named after the command:
     port = 7650
 
 Everything else is a field of one component's settings class: MAGNETAR_<COMPONENT>_<FIELD>, or a key
-of the table named after the component ("ledger", "bookie", "broker"):
+of the table named after the component ("metadata", "ledger", "bookie", "broker"):
 
     [bookie]
     journal_group_bytes_max = 1048576
@@ -15,6 +15,7 @@ of the table named after the component ("ledger", "bookie", "broker"):
 A key of a component's table that is no field is an error; other commands' tables are not read.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,12 +84,22 @@ def component_settings(
     for field in model.model_fields:
         variable = f"MAGNETAR_{component}_{field}".upper()
         if variable in environment and field not in not_fields:
-            values[field] = environment[variable]
+            values[field] = _from_text(environment[variable])
     values.update(options or {})
     try:
         return model.model_validate(values)
     except ValidationError as error:
         raise SettingsError(_one_line(component, error)) from error
+
+
+def _from_text(text: str) -> object:
+    """Lists and tables are written as JSON in the environment; all else is for pydantic to read."""
+    if text.startswith(("[", "{")):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text  # pydantic says better what it expected
+    return text
 
 
 def _one_line(component: str, error: ValidationError) -> str:

@@ -47,9 +47,9 @@ def parse_quorum(text: str) -> Quorum:
 
 
 def default_quorum(bookies: int) -> Quorum:
-    """The safest quorum that survives the loss of one bookie, as far as there are enough."""
+    """Up to three copies, two of them synced before an answer: one lost bookie loses nothing."""
     copies = min(bookies, 3)
-    return Quorum(copies, copies, max(1, copies - 1))
+    return Quorum(copies, copies, min(copies, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
     return value
 
 
-_COMPONENTS = frozenset({"ledger", "bookie", "broker"})
+_COMPONENTS = frozenset({"metadata", "ledger", "bookie", "broker"})
 
 
 ConfigOption = Annotated[

@@ -1,0 +1,77 @@
+"""Turns a component's error at start-up into one line that says what to do, and an exit status.
+
+Only what a person can act upon is translated. Everything else stays as it is: a traceback is the
+right thing for an error nobody expected.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from magnetar.bookie.errors import (
+    CookieError,
+    DirectoryLockedError,
+    JournalError,
+    PortTakenError,
+    RegistrationTakenError,
+    StartError,
+    StorageError,
+)
+from magnetar.broker.errors import ListenError
+from magnetar.deploy.errors import (
+    AddressUnavailableError,
+    DataDirectoryError,
+    DataDirectoryLockedError,
+    DeployError,
+    ForeignCookieError,
+    MetadataUnreachableError,
+    SettingsError,
+)
+from magnetar.ledger.errors import InvalidPathError, MetadataError
+
+_ADDRESS_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+@contextmanager
+def explained(*, data: Path | None = None, metadata_url: str | None = None) -> Iterator[None]:
+    """Raise the `DeployError` for what goes wrong inside, where there is one."""
+    try:
+        yield
+    except DeployError:
+        raise
+    except Exception as error:
+        explanation = explain(error, data=data, metadata_url=metadata_url)
+        if explanation is None:
+            raise
+        raise explanation from error
+
+
+def explain(
+    error: Exception, *, data: Path | None = None, metadata_url: str | None = None
+) -> DeployError | None:
+    """The error as a person should read it; None if only a programmer can do something."""
+    text = " ".join(str(error).split())
+    match error:
+        case DirectoryLockedError():
+            return DataDirectoryLockedError(text)
+        case PortTakenError() | ListenError():
+            return AddressUnavailableError(text)
+        case CookieError() | RegistrationTakenError():
+            return ForeignCookieError(text)
+        case StartError() | JournalError() | StorageError():
+            return DataDirectoryError(text)
+        case InvalidPathError():
+            return SettingsError(text)
+        case MetadataError():
+            return MetadataUnreachableError(
+                f"cannot use the metadata store {metadata_url}: {text}; is it running?"
+            )
+        case OSError() if error.errno in _ADDRESS_ERRNOS:
+            return AddressUnavailableError(text)
+        case OSError() if data is not None and error.errno is not None:
+            return DataDirectoryError(
+                f"cannot use the data directory {data}: {error.strerror}"
+                + (f" ({error.filename})" if error.filename else "")
+            )
+    return None

@@ -1,0 +1,189 @@
+"""One server in one process against a metadata URL: a bookie or a broker."""
+
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar.bookie.server import Bookie
+from magnetar.bookie.settings import BookieSettings
+from magnetar.broker.broker import Broker
+from magnetar.broker.settings import BrokerSettings
+from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Quorum, Sources
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork, ThreadWorker
+
+
+@dataclass(frozen=True, slots=True)
+class BookieServerSettings:
+    """What `magnetar bookie` is told."""
+
+    metadata_url: str
+    data: Path
+    host: str
+    port: int
+    bookie_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerServerSettings:
+    """What `magnetar broker` is told."""
+
+    metadata_url: str
+    host: str
+    port: int
+    http_port: int
+    quorum: Quorum
+
+
+class BookieServer:
+    """One bookie."""
+
+    def __init__(self, settings: BookieServerSettings, sources: Sources) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._opened = AsyncExitStack()
+        self._bookie: Bookie | None = None
+
+    async def start(self) -> None:
+        settings = self._settings
+        with explained(data=settings.data, metadata_url=settings.metadata_url):
+            async with AsyncExitStack() as opened:
+                store = await open_store(
+                    settings.metadata_url,
+                    settings=self._sources.component(MetadataSettings, "metadata"),
+                )
+                opened.push_async_callback(store.close)
+                self._bookie = make_bookie(
+                    store,
+                    self._sources,
+                    data=settings.data,
+                    host=settings.host,
+                    port=settings.port,
+                    bookie_id=settings.bookie_id,
+                )
+                await self._bookie.start()
+                opened.push_async_callback(self._bookie.stop)
+                self._opened = opened.pop_all()
+
+    def addresses(self) -> list[str]:
+        assert self._bookie is not None, "start() comes first"
+        return [f"bookie://{self._settings.host}:{self._bookie.port}"]
+
+    async def stop(self) -> None:
+        await self._opened.aclose()
+
+
+class BrokerServer:
+    """One broker."""
+
+    def __init__(self, settings: BrokerServerSettings, sources: Sources) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._opened = AsyncExitStack()
+        self._broker: Broker | None = None
+
+    async def start(self) -> None:
+        settings = self._settings
+        with explained(metadata_url=settings.metadata_url):
+            async with AsyncExitStack() as opened:
+                store = await open_store(
+                    settings.metadata_url,
+                    settings=self._sources.component(MetadataSettings, "metadata"),
+                )
+                opened.push_async_callback(store.close)
+                self._broker = await start_broker(
+                    store,
+                    self._sources,
+                    opened,
+                    host=settings.host,
+                    port=settings.port,
+                    http_port=settings.http_port,
+                    quorum=settings.quorum,
+                )
+                self._opened = opened.pop_all()
+
+    def addresses(self) -> list[str]:
+        assert self._broker is not None, "start() comes first"
+        return broker_addresses(self._broker, self._settings.host)
+
+    async def stop(self) -> None:
+        await self._opened.aclose()
+
+
+def make_bookie(
+    store: MetadataStore,
+    sources: Sources,
+    *,
+    data: Path,
+    host: str,
+    port: int,
+    bookie_id: str,
+) -> Bookie:
+    """A bookie on the production ports, not started yet."""
+    options: dict[str, object] = {"data_directory": str(data.resolve()), "host": host, "port": port}
+    if bookie_id:
+        options["bookie_id"] = bookie_id
+    return Bookie(
+        sources.component(BookieSettings, "bookie", options),
+        store,
+        clock=SystemClock(),
+        network=SystemNetwork(),
+        disk=SystemDisk(),
+        worker=ThreadWorker,
+    )
+
+
+async def start_broker(
+    store: MetadataStore,
+    sources: Sources,
+    opened: AsyncExitStack,
+    *,
+    host: str,
+    port: int,
+    http_port: int,
+    quorum: Quorum,
+) -> Broker:
+    """Start a ledger client and a broker on it; `opened` gets what must be closed again."""
+    settings = sources.component(
+        BrokerSettings,
+        "broker",
+        {
+            "host": host,
+            "port": port,
+            "http_port": http_port,
+            "ensemble_size": quorum.ensemble,
+            "write_quorum": quorum.write,
+            "ack_quorum": quorum.ack,
+        },
+    )
+    client = LedgerClient(
+        store,
+        network=SystemNetwork(),
+        clock=SystemClock(),
+        random=random.SystemRandom(),
+        settings=sources.component(LedgerSettings, "ledger"),
+    )
+    await client.start()
+    opened.push_async_callback(client.close)
+    broker = Broker(
+        settings,
+        client,
+        store,
+        clock=SystemClock(),
+        network=SystemNetwork(),
+        random=random.SystemRandom(),
+    )
+    await broker.start()
+    opened.push_async_callback(broker.stop)
+    return broker
+
+
+def broker_addresses(broker: Broker, host: str) -> list[str]:
+    """The URLs of the `ready` line."""
+    return [f"pulsar://{host}:{broker.port}", f"http://{host}:{broker.http_port}"]

@@ -1,0 +1,153 @@
+"""Embedded metadata, N bookies, a ledger client and a broker in one process, on one event loop.
+
+The data directory:
+
+    lock            held while a standalone runs here
+    metadata.db     the embedded metadata store
+    bookie-1/ …     one place per bookie
+
+A place is not a bookie id: when the files of a place are lost, it goes on as a new bookie under the
+next id, `bookie-2.1` (docs/decisions/0005): a bookie with an emptied disk must never answer for
+entries that it no longer has.
+"""
+
+import asyncio
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from magnetar.bookie.server import Bookie
+from magnetar.broker.broker import Broker
+from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError, SettingsError
+from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Quorum, Sources
+from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.system import SystemDisk
+
+_log = structlog.get_logger(__name__)
+
+_PLACE = re.compile(r"bookie-([1-9][0-9]*)")
+# The bookies of a standalone are reached by its own broker only.
+_BOOKIE_HOST = "127.0.0.1"
+_LOST_TIMES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneSettings:
+    """What `magnetar standalone` is told."""
+
+    data: Path
+    host: str
+    port: int
+    http_port: int
+    bookies: int
+    quorum: Quorum
+
+
+def bookies_in(data: Path) -> int:
+    """How many bookies a data directory was made with; 1 for a new one."""
+    if not data.is_dir():
+        return 1
+    numbers = [int(match[1]) for each in data.iterdir() if (match := _PLACE.fullmatch(each.name))]
+    return max(numbers, default=1)
+
+
+class Standalone:
+    """A whole Magnetar in this process."""
+
+    def __init__(self, settings: StandaloneSettings, sources: Sources) -> None:
+        if settings.quorum.ensemble > settings.bookies:
+            raise SettingsError(
+                f"--quorum {settings.quorum} needs {settings.quorum.ensemble} bookies, there are "
+                f"{settings.bookies}: give --bookies {settings.quorum.ensemble}"
+            )
+        self._settings = settings
+        self._sources = sources
+        self._data = settings.data.resolve()
+        self._opened = AsyncExitStack()
+        self._broker: Broker | None = None
+
+    @property
+    def broker(self) -> Broker:
+        assert self._broker is not None, "start() comes first"
+        return self._broker
+
+    async def start(self) -> None:
+        """Start everything, lowest first.
+
+        Raises:
+            DeployError: with one line that says what to do; nothing is left running.
+        """
+        settings = self._settings
+        metadata_url = f"embedded:{self._data / 'metadata.db'}"
+        with explained(data=self._data, metadata_url=metadata_url):
+            async with AsyncExitStack() as opened:
+                self._lock_directory(opened)
+                store = await open_store(
+                    metadata_url, settings=self._sources.component(MetadataSettings, "metadata")
+                )
+                opened.push_async_callback(store.close)
+                await self._start_bookies(store, opened)
+                self._broker = await start_broker(
+                    store,
+                    self._sources,
+                    opened,
+                    host=settings.host,
+                    port=settings.port,
+                    http_port=settings.http_port,
+                    quorum=settings.quorum,
+                )
+                self._opened = opened.pop_all()
+
+    def addresses(self) -> list[str]:
+        return broker_addresses(self.broker, self._settings.host)
+
+    async def stop(self) -> None:
+        """Stop everything, highest first."""
+        await self._opened.aclose()
+
+    def _lock_directory(self, opened: AsyncExitStack) -> None:
+        disk = SystemDisk()
+        disk.make_directory(str(self._data))
+        try:
+            lock = disk.lock(str(self._data / "lock"))
+        except BlockingIOError as error:
+            raise DataDirectoryLockedError(
+                f"the data directory {self._data} is used by another magnetar process; stop that "
+                f"one, or choose another --data"
+            ) from error
+        opened.callback(lock.release)
+
+    async def _start_bookies(self, store: MetadataStore, opened: AsyncExitStack) -> None:
+        registry = BookieRegistry(store)
+        places = [f"bookie-{number}" for number in range(1, self._settings.bookies + 1)]
+        ids = await bookie_ids(
+            registry,
+            {place: has_cookie(self._data / place) for place in places},
+            losses_max=self._settings.quorum.ack - 1,
+            data=self._data,
+        )
+        bookies = [self._make_bookie(store, place, ids[place]) for place in places]
+        for bookie in bookies:
+            # Stopping is asked for before starting, so that a failure of one stops the others.
+            opened.push_async_callback(bookie.stop)
+        async with asyncio.TaskGroup() as starting:
+            for bookie in bookies:
+                starting.create_task(bookie.start())
+
+    def _make_bookie(self, store: MetadataStore, place: str, bookie_id: str) -> Bookie:
+        return make_bookie(
+            store,
+            self._sources,
+            data=self._data / place,
+            host=_BOOKIE_HOST,
+            port=0,
+            bookie_id=bookie_id,
+        )

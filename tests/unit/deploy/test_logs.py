@@ -1,0 +1,53 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+
+
+def test_events_are_one_json_object_a_line_off_a_terminal() -> None:
+    stream = io.StringIO()
+    configure_logging(LogLevel.INFO, LogFormat.AUTO, stream=stream)
+    structlog.get_logger().info("ledger_closed", ledger_id=7)
+    event = json.loads(stream.getvalue())
+    assert event["event"] == "ledger_closed"
+    assert event["ledger_id"] == 7
+    assert event["level"] == "info"
+
+
+def test_events_below_the_level_are_not_written() -> None:
+    stream = io.StringIO()
+    configure_logging(LogLevel.WARNING, LogFormat.JSON, stream=stream)
+    structlog.get_logger().info("ledger_closed")
+    assert stream.getvalue() == ""
+
+
+def test_libraries_are_heard_from_warning_on_in_the_same_form() -> None:
+    stream = io.StringIO()
+    configure_logging(LogLevel.INFO, LogFormat.JSON, stream=stream)
+    logging.getLogger("kazoo.client").info("quiet")
+    logging.getLogger("kazoo.client").warning("connection dropped")
+    event = json.loads(stream.getvalue())
+    assert event["event"] == "connection dropped"
+    assert event["logger"] == "kazoo.client"
+
+
+def test_people_get_text() -> None:
+    stream = io.StringIO()
+    configure_logging(LogLevel.INFO, LogFormat.HUMAN, stream=stream)
+    structlog.get_logger().info("ledger_closed", ledger_id=7)
+    assert "ledger_closed" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")

@@ -1,0 +1,24 @@
+import pytest
+
+from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.options import Quorum, default_quorum, parse_quorum
+
+
+def test_a_quorum_is_three_numbers_that_fit() -> None:
+    assert parse_quorum("5,3,2") == Quorum(5, 3, 2)
+    assert str(parse_quorum("3, 3, 2")) == "3,3,2"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "3,3", "3,3,2,1", "a,b,c", "2,3,2", "3,2,3", "1,1,0", "-1,-1,-1"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--quorum"):
+        parse_quorum(text)
+
+
+@pytest.mark.parametrize(
+    ("bookies", "quorum"), [(1, "1,1,1"), (2, "2,2,2"), (3, "3,3,2"), (5, "3,3,2")]
+)
+def test_the_default_survives_the_loss_of_one_bookie_where_there_are_two(bookies: int, quorum: str) -> None:
+    assert str(default_quorum(bookies)) == quorum

@@ -1,0 +1,424 @@
+"""The `db` ledger storage: write cache, entry logs of runs, RocksDB index, read cache.
+
+All state belongs to the event loop. Two workers touch the files: one flushes frozen buffers, one
+reads. They get what they need with each call and hand back values.
+
+An entry is looked for in the active buffer, the buffer being flushed, the read cache and the index.
+The first three are looked at without giving control away; a buffer leaves memory only after the
+index has its runs. So an entry that was missing from memory and is then missing from the index is
+not stored. That is the ground for every "no such entry".
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from magnetar.bookie.errors import (
+    NoSuchEntryInStorageError,
+    NoSuchLedgerInStorageError,
+    StorageBusyError,
+    StorageClosedError,
+    StorageError,
+    StorageFullError,
+    StorageIOError,
+)
+from magnetar.bookie.flusher import Flusher
+from magnetar.bookie.index import LocationIndex
+from magnetar.bookie.log_reader import EntryLogReader
+from magnetar.bookie.log_writer import EntryLogWriter, log_ids
+from magnetar.bookie.packet_run import PacketRun
+from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.run_reader import Loaded, RunReader, Wanted
+from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.write_cache import WriteBuffer
+from magnetar.ledger.ports import Clock, Disk, Worker
+from magnetar.ledger.wire import EntryBlock
+
+_MARKER = b"magnetar db storage 1\n"
+_SEQUENTIAL_LEDGERS_MAX = 4096
+"""Ledgers whose last read is remembered, to tell reading in order from reading at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class DbStorageOptions:
+    """Sizes of a `DbStorage`."""
+
+    write_buffer_bytes: int = 64 << 20
+    """Size at which the active buffer wants a flush. Two of them bound the write cache."""
+    read_cache_bytes: int = 64 << 20
+    entry_log_bytes_max: int = 1 << 30
+    run_bytes_max: int = 1 << 20
+    """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""
+    run_entries_max: int = 4096
+    open_files_max: int = 128
+    """Entry logs kept open for reading."""
+    pending_reads_max: int = 10_000
+    """Reads that may wait for the disk."""
+
+
+class _Memory(NamedTuple):
+    """What memory says about an entry."""
+
+    run: PacketRun | None
+    """The run to read it from; None if it is not in memory."""
+    ceiling: int
+    """The first id behind it that must not be read from there, or from disk: newer data has it."""
+    is_deleted: bool
+    """The ledger was deleted: what the index has of it does not count."""
+
+
+class DbStorage:
+    """A `LedgerStorage` in one directory. See there for what the methods promise."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        disk: Disk,
+        clock: Clock,
+        make_worker: Callable[[str], Worker],
+        options: DbStorageOptions | None = None,
+    ) -> None:
+        self.on_wants_flush: Callable[[], None] = _nothing
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._make_worker = make_worker
+        self._options = options or DbStorageOptions()
+        self._active = WriteBuffer()
+        self._flushing: WriteBuffer | None = None
+        self._is_flush_running = False
+        self._flush_waiters: list[asyncio.Future[None]] = []
+        self._read_cache = ReadCache(self._options.read_cache_bytes)
+        self._read_cache_age = 0
+        """Grows when runs read before must not enter the cache any more."""
+        self._states: dict[int, LedgerState] = {}
+        self._next_reads: OrderedDict[int, int] = OrderedDict()
+        self._pending_reads = 0
+        self._parts: _Parts | None = None
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        assert self._parts is None
+        flush_worker = self._make_worker("bookie-flush")
+        read_worker = self._make_worker("bookie-read")
+        try:
+            index, flusher, reader, logs = await flush_worker.run(self._open_files)
+            try:
+                self._states = await flush_worker.run(index.states)
+            except BaseException:
+                index.close()
+                raise
+        except BaseException:
+            flush_worker.close()
+            read_worker.close()
+            raise
+        self._parts = _Parts(index, flusher, reader, logs, flush_worker, read_worker)
+
+    def _open_files(self) -> tuple[LocationIndex, Flusher, RunReader, EntryLogReader]:
+        options, disk = self._options, self._disk
+        directory = f"{self._directory}/entry-logs"
+        marker = f"{self._directory}/storage"
+        try:
+            disk.make_directory(directory)
+            used_ids = log_ids(disk.list(directory))
+            is_new = not used_ids and not disk.exists(marker)
+            index = LocationIndex.open(f"{self._directory}/index", may_create=is_new)
+            if is_new:
+                # From now on an index that is not there is lost, and not new.
+                disk.replace_file(marker, _MARKER)
+        except OSError as exc:
+            raise StorageIOError(f"storage {self._directory}: cannot be opened: {exc}") from exc
+        writer = EntryLogWriter(
+            directory,
+            last_log_id=max([index.last_log_id, *used_ids]),
+            log_bytes_max=options.entry_log_bytes_max,
+            disk=disk,
+            clock=self._clock,
+        )
+        flusher = Flusher(
+            writer,
+            index,
+            run_entries_max=options.run_entries_max,
+            run_bytes_max=options.run_bytes_max,
+        )
+        logs = EntryLogReader(directory, open_files_max=options.open_files_max, disk=disk)
+        return index, flusher, RunReader(index, logs), logs
+
+    async def close(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
+        # Behind everything that was submitted: a flush under way comes to its end.
+        await parts.read_worker.run(parts.logs.close)
+        parts.read_worker.close()
+        try:
+            await parts.flush_worker.run(parts.flusher.close)
+        except OSError:
+            pass  # the log has no footer and will be scanned
+        finally:
+            await parts.flush_worker.run(parts.index.close)
+            parts.flush_worker.close()
+
+    # Changes
+
+    @property
+    def wants_flush(self) -> bool:
+        return self._active.size_bytes >= self._options.write_buffer_bytes
+
+    def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
+        self._open_parts()
+        assert ledger_id in self._states, f"ledger {ledger_id} has entries but no state"
+        active, limit = self._active, self._options.write_buffer_bytes
+        before = active.size_bytes
+        flushing = self._flushing
+        held = before if flushing is None else before + flushing.size_bytes
+        if held >= 2 * limit:
+            self.on_wants_flush()
+            raise StorageFullError(f"the write cache is full: {held} bytes are not flushed yet")
+        active.add(ledger_id, block, entry_ids)
+        if before < limit <= active.size_bytes:
+            self.on_wants_flush()
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        return self._states.get(ledger_id)
+
+    def put_state(self, ledger_id: int, state: LedgerState) -> None:
+        self._open_parts()
+        assert ledger_id >= 0
+        self._states[ledger_id] = state
+        self._active.put_state(ledger_id, state)
+
+    def ledger_ids(self) -> list[int]:
+        return sorted(self._states)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self._open_parts()
+        self._states.pop(ledger_id, None)
+        self._next_reads.pop(ledger_id, None)
+        self._active.delete_ledger(ledger_id)
+        self._forget_read(ledger_id)
+
+    # Flush
+
+    async def flush(self) -> None:
+        self._open_parts()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flush_waiters.append(waiter)
+        if not self._is_flush_running:
+            self._start_flush()
+        await waiter
+
+    def _start_flush(self) -> None:
+        """Freeze what there is and hand it to the flush worker."""
+        parts = self._open_parts()
+        waiters, self._flush_waiters = self._flush_waiters, []
+        buffer = self._flushing
+        if buffer is None:
+            buffer = self._active
+        else:
+            buffer.absorb(self._active)  # the last flush failed: this one takes all
+        self._active = WriteBuffer()
+        if buffer.is_empty:
+            self._flushing = None
+            _finish(waiters, None)
+            return
+        self._flushing = buffer
+        self._is_flush_running = True
+        parts.flush_worker.submit(
+            partial(parts.flusher.flush, buffer), partial(self._on_flushed, waiters)
+        )
+
+    def _on_flushed(
+        self,
+        waiters: list[asyncio.Future[None]],
+        overlaid: set[int] | None,
+        error: BaseException | None,
+    ) -> None:
+        self._is_flush_running = False
+        if error is None:
+            self._flushing = None
+            for ledger_id in overlaid or ():
+                self._forget_read(ledger_id)
+        # After an error the buffer stays where it is: readable, and part of the next flush.
+        _finish(waiters, error)
+        if self._flush_waiters:
+            self._start_flush()
+
+    # Reads
+
+    def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
+        self._open_parts()
+        run, ceiling, _ = self._look(ledger_id, first)
+        if run is None:
+            if ledger_id not in self._states:
+                raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
+            return None
+        # A `last` below `first` comes from a careless caller: at least one packet, all the same.
+        packets = run.take(first, max(first, min(last, ceiling - 1)), bytes_max)
+        return self._extend(ledger_id, packets, first, last, bytes_max)
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        packets = await self._read_some(ledger_id, first, last, bytes_max)
+        entry_id = first + len(packets)
+        left = bytes_max - sum(map(len, packets))
+        while entry_id <= last and left > 0:
+            try:
+                more = await self._read_some(ledger_id, entry_id, last, left)
+            except StorageError:
+                break  # the end; an error is for the one who asks for that entry
+            if len(more[0]) > left:
+                break
+            packets += more
+            entry_id += len(more)
+            left -= sum(map(len, more))
+        return packets
+
+    async def _read_some(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> list[bytes]:
+        """Packets from memory or from one run."""
+        packets = self.read_now(ledger_id, first, last, bytes_max)
+        if packets is None:
+            packets = await self._read_stored(ledger_id, first, last, bytes_max)
+        return packets
+
+    async def last_packet(self, ledger_id: int) -> bytes | None:
+        parts = self._open_parts()
+        entry_id = -1
+        is_deleted = False
+        for buffer in self._buffers():
+            entry_id = max(entry_id, buffer.last_entry_id(ledger_id))
+            if ledger_id in buffer.deleted:
+                is_deleted = True
+                break
+        packet: bytes | None = None
+        if entry_id >= 0:
+            run, _, _ = self._look(ledger_id, entry_id)
+            assert run is not None
+            packet = run.take(entry_id, entry_id, 0)[0]
+        if is_deleted:
+            return packet
+        higher = await parts.read_worker.run(partial(parts.reader.last_packet, ledger_id, entry_id))
+        return packet if higher is None else higher
+
+    def _buffers(self) -> Sequence[WriteBuffer]:
+        """The buffers in memory, newest first."""
+        return (self._active,) if self._flushing is None else (self._active, self._flushing)
+
+    def _look(self, ledger_id: int, entry_id: int) -> _Memory:
+        """Look for an entry in memory, newest first."""
+        ceiling = 1 << 63
+        for buffer in self._buffers():
+            found = buffer.find(ledger_id, entry_id)
+            ceiling = min(ceiling, found.ceiling)
+            is_deleted = ledger_id in buffer.deleted
+            if found.run is not None or is_deleted:
+                return _Memory(found.run, ceiling, is_deleted)
+        cached = self._read_cache.find(ledger_id, entry_id)
+        if cached is None:
+            return _Memory(None, ceiling, False)
+        return _Memory(cached.run, min(ceiling, cached.last + 1), False)
+
+    def _extend(
+        self, ledger_id: int, packets: list[bytes], first: int, last: int, bytes_max: int
+    ) -> list[bytes]:
+        """Go on with what memory holds behind the packets from `first`."""
+        entry_id = first + len(packets)
+        if entry_id > last:
+            return packets
+        left = bytes_max - sum(map(len, packets))
+        while entry_id <= last and left > 0:
+            run, ceiling, _ = self._look(ledger_id, entry_id)
+            if run is None:
+                break
+            more = run.take(entry_id, min(last, ceiling - 1), left)
+            if len(more[0]) > left:
+                break
+            packets += more
+            entry_id += len(more)
+            left -= sum(map(len, more))
+        return packets
+
+    async def _read_stored(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> list[bytes]:
+        """Packets from the entry logs; the caller found that `first` is not in memory."""
+        parts = self._open_parts()
+        _, ceiling, is_deleted = self._look(ledger_id, first)
+        if is_deleted:
+            raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
+        if self._pending_reads >= self._options.pending_reads_max:
+            raise StorageBusyError(f"{self._pending_reads} reads wait for the disk")
+        is_sequential = (
+            self._next_reads.get(ledger_id) == first
+            or self._read_cache.find(ledger_id, first - 1) is not None
+        )
+        wanted = Wanted(
+            ledger_id, first, max(first, min(last, ceiling - 1)), bytes_max, is_sequential
+        )
+        age = self._read_cache_age
+        self._pending_reads += 1
+        try:
+            loaded = await parts.read_worker.run(partial(parts.reader.read, wanted))
+        finally:
+            self._pending_reads -= 1
+        if loaded is None:
+            if ledger_id not in self._states:
+                raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
+            raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
+        self._on_loaded(wanted, loaded, is_current=age == self._read_cache_age)
+        return loaded.packets
+
+    def _on_loaded(self, wanted: Wanted, loaded: Loaded, *, is_current: bool) -> None:
+        ledger_id = wanted.ledger_id
+        if loaded.run is not None and is_current:
+            self._read_cache.put(ledger_id, loaded.run)
+        self._next_reads[ledger_id] = wanted.first + len(loaded.packets)
+        self._next_reads.move_to_end(ledger_id)
+        if len(self._next_reads) > _SEQUENTIAL_LEDGERS_MAX:
+            self._next_reads.popitem(last=False)
+
+    def _forget_read(self, ledger_id: int) -> None:
+        """Runs of the ledger that were read, or are being read, must not be served any more."""
+        self._read_cache.drop(ledger_id)
+        self._read_cache_age += 1
+
+    def _open_parts(self) -> "_Parts":
+        if self._parts is None:
+            raise StorageClosedError("the storage is not open")
+        return self._parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What exists while the storage is open."""
+
+    index: LocationIndex
+    flusher: Flusher
+    reader: RunReader
+    logs: EntryLogReader
+    flush_worker: Worker
+    read_worker: Worker
+
+
+def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue  # who waited was cancelled
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

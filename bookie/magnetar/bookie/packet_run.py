@@ -1,0 +1,163 @@
+"""A run of entry packets of one ledger, in ascending order of entry id, in one buffer.
+
+Both an `EntryBlock` in the write cache and a run read from an entry log have this shape: somewhere
+in the buffer a table of packet lengths, somewhere the packets, side by side. A `PacketRun` gives
+access to single packets without having taken the buffer apart: what is never read costs nothing
+per entry.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import Struct, unpack_from
+
+from magnetar.ledger.wire import EntryBlock
+
+ENTRY_ID_MAX = (1 << 63) - 1
+
+PACKET_KEY = Struct(">qq")
+"""Ledger id and entry id: the first 16 bytes of every packet."""
+
+_BLOCK_TABLE_AT = 4
+
+
+class PacketRun:
+    """Packets with strictly ascending ids. Immutable, but for offsets that are computed once."""
+
+    __slots__ = ("_offsets", "_packets_at", "_table_at", "count", "data", "first", "ids", "last")
+
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        ids: Sequence[int],
+        table_at: int,
+        packets_at: int,
+        offsets: list[int] | None = None,
+    ) -> None:
+        count = len(ids)
+        assert count > 0
+        self.data = data
+        self.count = count
+        self.first = ids[0]
+        self.last = ids[-1]
+        self.ids: Sequence[int] | None = None
+        """The ids if they have gaps; None if they are contiguous."""
+        if self.last - self.first + 1 != count:
+            self.ids = ids if isinstance(ids, array) else array("q", ids)
+        self._table_at = table_at
+        self._packets_at = packets_at
+        self._offsets = offsets
+
+    @property
+    def packets_bytes(self) -> int:
+        """Bytes of all packets together; they are the end of the buffer."""
+        return len(self.data) - self._packets_at
+
+    def offsets(self) -> list[int]:
+        """Where each packet begins in the buffer, and at last where the last one ends."""
+        offsets = self._offsets
+        if offsets is None:
+            lengths = unpack_from(f">{self.count}I", self.data, self._table_at)
+            # Two threads may both compute this while a buffer is flushed: they get the same list.
+            offsets = self._offsets = list(accumulate(lengths, initial=self._packets_at))
+        return offsets
+
+    def length_table(self, start: int, stop: int) -> bytes:
+        """The lengths (u32 each) of the packets at positions `start` up to `stop`."""
+        return self.data[self._table_at + 4 * start : self._table_at + 4 * stop]
+
+    def packets_view(self, start: int, stop: int) -> memoryview:
+        """The packets at positions `start` up to `stop`, not copied."""
+        view = memoryview(self.data)
+        if start == 0 and stop == self.count:
+            return view[self._packets_at :]
+        offsets = self.offsets()
+        return view[offsets[start] : offsets[stop]]
+
+    def id_at(self, position: int) -> int:
+        return self.first + position if self.ids is None else self.ids[position]
+
+    def holds(self, entry_id: int) -> bool:
+        if not self.first <= entry_id <= self.last:
+            return False
+        if self.ids is None:
+            return True
+        return self.ids[bisect_left(self.ids, entry_id)] == entry_id
+
+    def next_held(self, entry_id: int) -> int:
+        """The smallest id in the run that is greater than `entry_id`; ENTRY_ID_MAX if none."""
+        if entry_id >= self.last:
+            return ENTRY_ID_MAX
+        if entry_id < self.first:
+            return self.first
+        return entry_id + 1 if self.ids is None else self.ids[bisect_right(self.ids, entry_id)]
+
+    def last_held(self, entry_id: int) -> int:
+        """The greatest id in the run that is not greater than `entry_id`; -1 if none."""
+        if entry_id < self.first:
+            return -1
+        if self.ids is None:
+            return min(entry_id, self.last)
+        return self.ids[bisect_right(self.ids, entry_id) - 1]
+
+    def positions(self, entry_id: int, last: int) -> tuple[int, int]:
+        """Start and stop positions of the entries from `entry_id`, which must be held, without a
+        gap and not beyond `last`."""
+        ids = self.ids
+        if ids is None:
+            start = entry_id - self.first
+            return start, min(last, self.last) - self.first + 1
+        start = stop = bisect_left(ids, entry_id)
+        expected = entry_id
+        while stop < self.count and ids[stop] == expected and expected <= last:
+            stop += 1
+            expected += 1
+        return start, stop
+
+    def take(self, entry_id: int, last: int, bytes_max: int) -> list[bytes]:
+        """The packets of `entry_id` (held), `entry_id + 1`, ... up to a gap, `last` or `bytes_max`.
+
+        The first packet is returned even if it alone exceeds `bytes_max`.
+        """
+        start, stop = self.positions(entry_id, last)
+        offsets = self.offsets()
+        stop = stop_within(offsets, start, stop, bytes_max)
+        data = self.data
+        return [
+            data[begin:end]
+            for begin, end in zip(offsets[start:stop], offsets[start + 1 : stop + 1], strict=True)
+        ]
+
+
+def block_run(block: EntryBlock, entry_ids: Sequence[int]) -> PacketRun:
+    """The packets of a block as it came from the wire or the journal."""
+    assert len(entry_ids) == len(block.lengths)
+    return PacketRun(
+        block.data, ids=entry_ids, table_at=_BLOCK_TABLE_AT, packets_at=block.packets_offset
+    )
+
+
+def stop_within(offsets: Sequence[int], start: int, stop: int, bytes_max: int) -> int:
+    """The greatest position up to `stop` so that the packets from `start` have at most
+    `bytes_max` bytes; never less than one packet."""
+    limit = offsets[start] + bytes_max
+    if offsets[stop] <= limit:
+        return stop
+    return max(start + 1, bisect_right(offsets, limit, start, stop) - 1)
+
+
+def first_foreign(data: bytes, offsets: Sequence[int], ledger_id: int, ids: Sequence[int]) -> int:
+    """The position of the first packet that does not begin with its ledger id and entry id;
+    `len(ids)` if all do.
+
+    `offsets` holds the begin of each packet in `data` and the end of the last one.
+    """
+    unpack = PACKET_KEY.unpack_from
+    size = PACKET_KEY.size
+    for position, entry_id in enumerate(ids):
+        begin = offsets[position]
+        if offsets[position + 1] - begin < size or unpack(data, begin) != (ledger_id, entry_id):
+            return position
+    return len(ids)

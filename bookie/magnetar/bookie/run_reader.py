@@ -1,0 +1,114 @@
+"""Reads what is stored, index and entry logs together. Lives on the reader worker."""
+
+from typing import NamedTuple
+
+from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
+from magnetar.bookie.index import IndexRecord, LocationIndex
+from magnetar.bookie.log_reader import EntryLogReader
+from magnetar.bookie.packet_run import ENTRY_ID_MAX
+from magnetar.bookie.read_cache import CachedRun
+
+_WHOLE_RUN_SHARE = 4
+"""A whole run is read when at least this part (1/n) of it is wanted."""
+
+
+class Wanted(NamedTuple):
+    """A read of the entries `first`, `first + 1`, ... up to `last` or `bytes_max`."""
+
+    ledger_id: int
+    first: int
+    last: int
+    bytes_max: int
+    is_sequential: bool
+    """The entry before was read just now: the ones behind will be wanted next."""
+
+
+class Loaded(NamedTuple):
+    """The packets that were wanted, and the whole run if it was read."""
+
+    packets: list[bytes]
+    run: CachedRun | None
+
+
+class RunReader:
+    """Finds entries in the index and reads them from the entry logs."""
+
+    def __init__(self, index: LocationIndex, logs: EntryLogReader) -> None:
+        self._index = index
+        self._logs = logs
+
+    def read(self, wanted: Wanted) -> Loaded | None:
+        """The packets of one run; None if the first entry is certainly not stored.
+
+        Raises:
+            StorageIOError: anything in doubt.
+        """
+        try:
+            return self._read(wanted)
+        except StorageLogMissingError:
+            # Compaction may have moved the entry since the index was asked. Once more; then it is
+            # an error.
+            return self._read(wanted)
+
+    def last_packet(self, ledger_id: int, above: int) -> bytes | None:
+        """The packet of the highest entry stored, if that is higher than `above`.
+
+        Raises:
+            StorageIOError: anything in doubt.
+        """
+        try:
+            return self._last_packet(ledger_id, above)
+        except StorageLogMissingError:
+            return self._last_packet(ledger_id, above)  # as in `read`
+
+    def _read(self, wanted: Wanted) -> Loaded | None:
+        ledger_id, first, bytes_max = wanted.ledger_id, wanted.first, wanted.bytes_max
+        record = self._index.find(ledger_id, first)
+        if record is None:
+            return None
+        last = min(wanted.last, record.last)
+        if _wants_whole(wanted, record):
+            try:
+                run = self._logs.load_run(ledger_id, record.location)
+            except StorageCorruptError:
+                # One damaged packet must not take the others with it: read what is wanted, alone.
+                pass
+            else:
+                if not run.holds(first):
+                    return None
+                cached = CachedRun(record.first, record.last, run)
+                return Loaded(run.take(first, last, bytes_max), cached)
+        tables = self._logs.load_tables(ledger_id, record.location)
+        if not tables.holds(first):
+            return None
+        packets = self._logs.load_packets(
+            ledger_id, record.location, tables, first, last, bytes_max
+        )
+        return Loaded(packets, None)
+
+    def _last_packet(self, ledger_id: int, above: int) -> bytes | None:
+        record = self._index.floor(ledger_id, ENTRY_ID_MAX)
+        while record is not None and record.last > above:
+            tables = self._logs.load_tables(ledger_id, record.location)
+            entry_id = tables.last_held(record.last)
+            # A record cut out of a run with gaps may stand for no entry at all: look further down.
+            if entry_id >= record.first:
+                if entry_id <= above:
+                    return None
+                location = record.location
+                return self._logs.load_packets(
+                    ledger_id, location, tables, entry_id, entry_id, ENTRY_ID_MAX
+                )[0]
+            record = self._index.floor(ledger_id, record.first - 1)
+        return None
+
+
+def _wants_whole(wanted: Wanted, record: IndexRecord) -> bool:
+    location = record.location
+    if wanted.is_sequential or location.entries == 1:
+        return True
+    entries = min(wanted.last, record.last) - wanted.first + 1
+    return (
+        entries * _WHOLE_RUN_SHARE >= location.entries
+        and wanted.bytes_max * _WHOLE_RUN_SHARE >= location.size_bytes
+    )

@@ -1,0 +1,157 @@
+"""The write cache: what changed since it was last written to the entry log and the index.
+
+A `WriteBuffer` collects blocks, ledger states and deletions. The storage has two: the active one
+takes changes and belongs to the event loop; the one being flushed is frozen, so that the flush
+thread and reads may both look at it. A newer buffer wins over an older one, both over the index.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from magnetar.bookie.packet_run import ENTRY_ID_MAX, PacketRun, block_run
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.wire import EntryBlock
+
+RUN_OVERHEAD_BYTES = 256
+"""What a block costs beside its bytes: the run object, its ids, its place in the lists."""
+
+CHANGE_OVERHEAD_BYTES = 256
+"""What a ledger state or a deletion costs in memory."""
+
+_GAP_ID_BYTES = 8
+
+
+class Found(NamedTuple):
+    """Where to read an entry in a buffer."""
+
+    run: PacketRun | None
+    """The newest run that holds the entry; None if the buffer has none."""
+    ceiling: int
+    """The smallest id above the entry that a newer run of this buffer holds: up to there, and no
+    further, may be read from `run`, or from something older than this buffer."""
+
+
+class LedgerRuns:
+    """The runs of one ledger in the order in which they were added."""
+
+    __slots__ = ("_firsts", "ascending", "last", "runs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.runs: list[PacketRun] = []
+        self._firsts: list[int] = []
+        self.ascending = True
+        """Every run lies above all that were added before it: the normal case."""
+        self.last = -1
+        self.size_bytes = 0
+
+    def append(self, run: PacketRun, size_bytes: int) -> None:
+        if run.first <= self.last:
+            self.ascending = False
+        self.last = max(self.last, run.last)
+        self.runs.append(run)
+        self._firsts.append(run.first)
+        self.size_bytes += size_bytes
+
+    def extend(self, newer: "LedgerRuns") -> None:
+        """Add all runs of a newer buffer."""
+        if not newer.ascending or newer.runs[0].first <= self.last:
+            self.ascending = False
+        self.last = max(self.last, newer.last)
+        self.runs.extend(newer.runs)
+        self._firsts.extend(newer._firsts)
+        self.size_bytes += newer.size_bytes
+
+    def find(self, entry_id: int) -> Found:
+        if not self.ascending:
+            return self._find_newest(entry_id)
+        if entry_id > self.last:
+            return _NOTHING
+        after = bisect_right(self._firsts, entry_id)
+        if after > 0:
+            run = self.runs[after - 1]
+            if run.holds(entry_id):
+                return Found(run, ENTRY_ID_MAX)
+            if entry_id < run.last:
+                return Found(None, run.next_held(entry_id))
+        return Found(None, self._firsts[after] if after < len(self._firsts) else ENTRY_ID_MAX)
+
+    def _find_newest(self, entry_id: int) -> Found:
+        ceiling = ENTRY_ID_MAX
+        for run in reversed(self.runs):
+            if run.holds(entry_id):
+                return Found(run, ceiling)
+            ceiling = min(ceiling, run.next_held(entry_id))
+        return Found(None, ceiling)
+
+
+_NOTHING = Found(None, ENTRY_ID_MAX)
+
+
+class WriteBuffer:
+    """Blocks, ledger states and deletions that are not yet in the entry log and the index."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, LedgerRuns] = {}
+        self.states: dict[int, LedgerState] = {}
+        self.deleted: set[int] = set()
+        """Ledgers deleted since the buffer began: nothing older than it counts for them."""
+        self.size_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ledgers or self.states or self.deleted)
+
+    def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
+        """Keep a block; its bytes are shared with the caller."""
+        run = block_run(block, entry_ids)
+        size_bytes = len(block.data) + RUN_OVERHEAD_BYTES
+        if run.ids is not None:
+            size_bytes += _GAP_ID_BYTES * run.count
+        runs = self.ledgers.get(ledger_id)
+        if runs is None:
+            runs = self.ledgers[ledger_id] = LedgerRuns()
+        runs.append(run, size_bytes)
+        self.size_bytes += size_bytes
+
+    def put_state(self, ledger_id: int, state: LedgerState) -> None:
+        if ledger_id not in self.states:
+            self.size_bytes += CHANGE_OVERHEAD_BYTES
+        self.states[ledger_id] = state
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Drop what the buffer has of the ledger and hide everything older."""
+        self._drop(ledger_id)
+        if ledger_id not in self.deleted:
+            self.deleted.add(ledger_id)
+            self.size_bytes += CHANGE_OVERHEAD_BYTES
+
+    def find(self, ledger_id: int, entry_id: int) -> Found:
+        runs = self.ledgers.get(ledger_id)
+        return _NOTHING if runs is None else runs.find(entry_id)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry held of the ledger; -1 if none."""
+        runs = self.ledgers.get(ledger_id)
+        return -1 if runs is None else runs.last
+
+    def absorb(self, newer: "WriteBuffer") -> None:
+        """Take over everything of a newer buffer, as if it had been put here."""
+        for ledger_id in newer.deleted:
+            self.delete_ledger(ledger_id)
+        for ledger_id, runs in newer.ledgers.items():
+            mine = self.ledgers.get(ledger_id)
+            if mine is None:
+                self.ledgers[ledger_id] = runs
+            else:
+                mine.extend(runs)
+            self.size_bytes += runs.size_bytes
+        for ledger_id, state in newer.states.items():
+            self.put_state(ledger_id, state)
+
+    def _drop(self, ledger_id: int) -> None:
+        runs = self.ledgers.pop(ledger_id, None)
+        if runs is not None:
+            self.size_bytes -= runs.size_bytes
+        if self.states.pop(ledger_id, None) is not None:
+            self.size_bytes -= CHANGE_OVERHEAD_BYTES

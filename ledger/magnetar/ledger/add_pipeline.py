@@ -1,6 +1,6 @@
 """Sends runs of entries to their write sets and releases them in order.
 
-The thin shell around `PendingAdds`, shared by the writer and by recovery's write-back. It belongs to
+The thin shell around `PendingAdds`, shared by the writer and by the write-back of recovery. For
 one fixed ensemble; an ensemble change (not built yet) will replace members under rule 5.1. Until
 then a member that fails an add simply does not count for it: adds go on while every write set can
 still reach its ack quorum, and the pipeline is lost when one cannot.

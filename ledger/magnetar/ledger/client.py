@@ -129,7 +129,7 @@ class LedgerClient:
         return LedgerReader(metadata, metadata.last_entry_id if is_closed else -1, self.fetcher)
 
     async def open_and_recover(self, ledger_id: int) -> LedgerReader:
-        """Fence the ledger's writer, if it is still open, close the ledger, and open it for reading.
+        """Fence and close the ledger, if that is not done yet, and open it for reading.
 
         Raises:
             NoSuchLedgerError, MetadataError

@@ -10,6 +10,7 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
 ├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
 ├── NoSuchLedgerError              metadata has no such ledger
+├── LedgerIdsExhaustedError        the id generator has reached its end
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
@@ -72,6 +73,10 @@ class InvalidLedgerMetadataError(LedgerError):
 
 class NoSuchLedgerError(LedgerError):
     """The metadata store has no such ledger."""
+
+
+class LedgerIdsExhaustedError(LedgerError):
+    """The id generator has counted beyond the largest ledger id."""
 
 
 class NotEnoughBookiesError(LedgerError):

@@ -72,7 +72,7 @@ class File(Protocol):
         """Make room on the disk up to `size` bytes; reads as zeros until `append` overwrites it.
 
         A hint that makes `datasync` cheaper, since it then has no new blocks to record. `append`
-        goes on where it was; `size` does not count the room, but that of the file opened again does.
+        goes on where it was; `size` does not count the room; that of the file opened again does.
 
         Raises:
             OSError: no room; what was appended is untouched.

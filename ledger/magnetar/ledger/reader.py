@@ -1,7 +1,7 @@
 """Reading ledgers: ranges of entries, bounded by what is confirmed, from any good replica.
 
-`EntryFetcher` asks the members of an entry's write set one after another: the one that answered last
-comes first (its read-ahead is warm), those that failed lately come last. Every packet's digest and
+`EntryFetcher` asks the members of an entry's write set one after another: the last to answer comes
+first (its read-ahead is warm), those that failed lately come last. Every packet's digest and
 identity is checked here, end to end. A bad replica is counted and the next one asked; its bytes are
 never returned. An ordinary read fails with NoSuchEntryError only when every member said so; one
 unknown among them and the unknown is what the caller sees (rule 9.1).

@@ -4,7 +4,7 @@ The steps of section 8 of the ledger protocol. `M` is the metadata as it stood w
 IN_RECOVERY; it does not change for the whole recovery.
 
 1. CAS to IN_RECOVERY (several recoverers may run; the closing CAS decides between them).
-2. Fence every write set of M's last fragment: LAC reads with the fence flag, until in each write set
+2. Fence every write set of M's last fragment: LAC reads with the fence flag, until in each of them
    at least Qw - Qa + 1 members confirmed. From then on no ordinary add can reach its ack quorum.
 3. From the highest LAC on, read entry after entry with the fence flag from M's ensemble. One good
    copy makes an entry recoverable; Qw - Qa + 1 explicit negatives end the ledger; anything else is

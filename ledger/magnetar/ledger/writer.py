@@ -1,7 +1,7 @@
 """The ledger writer: one open ledger, one writer, entries confirmed in order.
 
-Appends of one loop turn leave as one frame per bookie. Entry ids are given at `append`, the last add
-confirmed (LAC) that travels with an entry is the one known when it is sent, and `on_done` callbacks
+Appends of one loop turn leave as one frame per bookie. Entry ids are given at `append`; the last
+add confirmed (LAC) that travels with an entry is the one known when it is sent; `on_done` callbacks
 run in entry order as the ack quorum is reached. There is no task, future or lock per entry.
 
 A writer that is refused as fenced stops for good: another client owns the ledger's end. The outcome

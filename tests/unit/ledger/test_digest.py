@@ -14,9 +14,7 @@ def test_a_sealed_entry_opens_with_its_header() -> None:
 
 def test_the_layout_is_the_documented_one() -> None:
     (packet,) = seal(1, 2, 1, 0, [b"x"])
-    assert packet[:32].hex() == (
-        "0000000000000001" "0000000000000002" "0000000000000001" "0000000000000001"
-    )
+    assert packet[:32].hex() == ("0000000000000001000000000000000200000000000000010000000000000001")
     assert packet[36:] == b"x"
 
 

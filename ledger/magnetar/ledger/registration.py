@@ -1,0 +1,303 @@
+"""Which bookies there are: registrations, addresses, cookies, and the id of the cluster.
+
+A bookie id is independent of the network address; ensembles hold ids, and the registration node
+(ephemeral) says where the bookie listens now. Layout: docs/formats/ledger-metadata.md. The registry
+keeps a view in memory that follows the nodes; it does not judge whether a bookie is any good.
+
+Source: ledger protocol, section 11.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.ledger.errors import (
+    InvalidPathError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.ledger_metadata import is_bookie_id
+from magnetar.ledger.metadata.store import (
+    MetadataStore,
+    SessionState,
+    Versioned,
+    Watch,
+    WatchEvent,
+)
+
+_log = structlog.get_logger(__name__)
+
+_READONLY = "readonly"
+_RELOAD_RETRY_DELAY_S = 1.0
+_INSTANCE_ID_BITS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """One registered bookie and where it listens."""
+
+    bookie_id: str
+    host: str
+    port: int
+    readonly: bool
+
+
+class _RegistrationRecord(BaseModel):
+    """The value of a registration node."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    host: str = Field(min_length=1)
+    port: int = Field(gt=0, lt=65_536)
+
+
+class BookieRegistry:
+    """The registered bookies, kept up to date by watches between `start` and `close`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str = "/ledgers",
+        *,
+        random: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._random = random
+        self._bookies: dict[str, BookieInfo] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self._watches: list[Watch] = []
+        self._changed = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load the registrations and follow their changes from now on.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        assert self._follower is None, "started twice"
+        # First watch, then read: a change in between is seen twice rather than never.
+        self._watches = [
+            self._store.watch(self._available, self._on_event),
+            self._store.watch(f"{self._available}/{_READONLY}", self._on_event),
+            self._store.on_session_change(self._on_session_change),
+        ]
+        try:
+            await self._reload()
+        except BaseException:
+            self._close_watches()
+            raise
+        self._follower = asyncio.create_task(self._follow(), name="bookie-registry")
+
+    async def close(self) -> None:
+        """Stop following. Registrations of this process stay until its session ends."""
+        self._close_watches()
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None
+
+    def writable(self) -> dict[str, BookieInfo]:
+        """The bookies that take new ledgers, by id."""
+        return {name: info for name, info in self._bookies.items() if not info.readonly}
+
+    def resolve(self, bookie_id: str) -> BookieInfo | None:
+        """Where the bookie listens, writable or not; None if it is not registered."""
+        return self._bookies.get(bookie_id)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop after each change of what `writable` and `resolve` return."""
+        self._callbacks.append(callback)
+
+    async def register(self, info: BookieInfo, *, wait_s: float = 30.0) -> None:
+        """Register a bookie of this process, as writable or read-only; replaces the other kind.
+
+        The bookie listens at the address already. A registration that an earlier run left behind
+        is replaced at once if it names the same address, since nobody else can listen there;
+        otherwise its session has `wait_s` to expire. After the loss of the session the caller
+        registers again.
+
+        Raises:
+            InvalidPathError: the id cannot name a bookie.
+            NodeExistsError: a bookie with this id is registered at another address and stays.
+            UnknownOutcomeError, MetadataUnavailableError
+        """
+        if not is_bookie_id(info.bookie_id) or info.bookie_id == _READONLY:
+            raise InvalidPathError(f"{info.bookie_id!r} cannot be a bookie id")
+        record = _RegistrationRecord(host=info.host, port=info.port)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        for readonly in (info.readonly, not info.readonly):
+            await self._clear_registration(self._path(info.bookie_id, readonly), record, deadline_s)
+        await self._store.create(
+            self._path(info.bookie_id, info.readonly),
+            record.model_dump_json().encode(),
+            ephemeral=True,
+        )
+        _log.info("bookie_registered", bookie=info.bookie_id, readonly=info.readonly)
+
+    async def unregister(self, bookie_id: str) -> None:
+        """Remove the registrations of the bookie, if there are any.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError
+        """
+        for readonly in (False, True):
+            try:
+                await self._store.delete(self._path(bookie_id, readonly))
+            except NoNodeError:
+                pass  # Only one of the two is there, if any.
+
+    async def read_cookie(self, bookie_id: str) -> Versioned | None:
+        """The bookie's identity record, or None if the cluster has none.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        try:
+            return await self._store.get(f"{self._root}/cookies/{bookie_id}")
+        except NoNodeError:
+            return None
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
+        """Create the cookie (version None) or replace the one of that version.
+
+        Returns the new version.
+
+        Raises:
+            NodeExistsError: created meanwhile; BadVersionError, NoNodeError: changed meanwhile.
+            UnknownOutcomeError, MetadataUnavailableError
+        """
+        path = f"{self._root}/cookies/{bookie_id}"
+        if version is not None:
+            return await self._store.set(path, cookie, version=version)
+        await self._store.create(path, cookie)
+        return 0
+
+    async def instance_id(self) -> str:
+        """The random id of this cluster; the first caller ever creates it.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError
+        """
+        path = f"{self._root}/INSTANCEID"
+        try:
+            return (await self._store.get(path)).value.decode()
+        except NoNodeError:
+            pass  # A new cluster.
+        source = self._random or random.SystemRandom()
+        new_id = f"{source.getrandbits(_INSTANCE_ID_BITS):032x}"
+        try:
+            await self._store.create(path, new_id.encode())
+        except (NodeExistsError, UnknownOutcomeError):
+            pass  # Somebody was faster, or we were and do not know it: what is stored counts.
+        return (await self._store.get(path)).value.decode()
+
+    @property
+    def _available(self) -> str:
+        return f"{self._root}/available"
+
+    def _path(self, bookie_id: str, readonly: bool) -> str:
+        return (
+            f"{self._available}/{_READONLY}/{bookie_id}"
+            if readonly
+            else (f"{self._available}/{bookie_id}")
+        )
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _on_session_change(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._changed.set()
+
+    def _close_watches(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._watches = []
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._reload()
+            except MetadataError as error:
+                # The view stays as it was: a store that is away says nothing about the bookies.
+                _log.warning("bookie_registry_reload_failed", error=str(error))
+                await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
+                self._changed.set()
+
+    async def _reload(self) -> None:
+        found: dict[str, BookieInfo] = {}
+        # Writable last: a bookie on its way from one kind to the other counts as writable.
+        for parent, readonly in (
+            (f"{self._available}/{_READONLY}", True),
+            (self._available, False),
+        ):
+            for name in await self._children_if_any(parent):
+                if name == _READONLY:
+                    continue
+                info = await self._load(f"{parent}/{name}", name, readonly)
+                if info is not None:
+                    found[name] = info
+        if found == self._bookies:
+            return
+        self._bookies = found
+        for callback in self._callbacks:
+            callback()
+
+    async def _children_if_any(self, path: str) -> Sequence[str]:
+        try:
+            return await self._store.children(path)
+        except NoNodeError:
+            return ()  # Nobody has registered yet.
+
+    async def _load(self, path: str, bookie_id: str, readonly: bool) -> BookieInfo | None:
+        try:
+            record = _RegistrationRecord.model_validate_json((await self._store.get(path)).value)
+        except NoNodeError:
+            return None  # Gone since the listing; there is an event on its way.
+        except ValidationError as error:
+            _log.error(
+                "bookie_registration_invalid", bookie=bookie_id, problems=error.error_count()
+            )
+            return None
+        return BookieInfo(bookie_id, record.host, record.port, readonly)
+
+    async def _clear_registration(
+        self, path: str, record: _RegistrationRecord, deadline_s: float
+    ) -> None:
+        """Make room at a registration's path; see `register`."""
+        gone = asyncio.Event()
+        watch = self._store.watch(path, lambda event: gone.set())
+        try:
+            while True:
+                gone.clear()
+                try:
+                    value = (await self._store.get(path)).value
+                    if _RegistrationRecord.model_validate_json(value) == record:
+                        await self._store.delete(path)
+                        return
+                except NoNodeError:
+                    return
+                except ValidationError:
+                    await self._store.delete(path)  # Nobody can use it.
+                    return
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        await gone.wait()
+                except TimeoutError as exc:
+                    raise NodeExistsError(
+                        f"a bookie is registered at {path} with another address, "
+                        f"{value.decode(errors='replace')}: is it running twice?"
+                    ) from exc
+        finally:
+            watch.close()

@@ -1,0 +1,83 @@
+"""A few real bookies in this process, on one embedded metadata store, for the tests beside it."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.ports import Network
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
+
+CLIENT_SETTINGS = LedgerSettings(request_timeout_s=2, reconnect_delay_s=0.05)
+
+
+def no_fatal_errors(error: BaseException) -> None:
+    raise AssertionError(f"the bookie gave up: {error!r}")
+
+
+class Cluster:
+    """Real bookies on real sockets and files."""
+
+    def __init__(self, store: MetadataStore, directory: Path) -> None:
+        self.store = store
+        self._directory = directory
+        self.bookies: dict[str, Bookie] = {}
+
+    async def start_bookie(self, name: str) -> Bookie:
+        settings = BookieSettings(
+            bookie_id=name, data_dir=self._directory / name, host="127.0.0.1", port=0
+        )
+        bookie = Bookie(
+            settings,
+            self.store,
+            clock=SystemClock(),
+            network=SystemNetwork(),
+            disk=SystemDisk(),
+            random=random.Random(1),
+            on_fatal=no_fatal_errors,
+        )
+        await bookie.start()
+        self.bookies[name] = bookie
+        return bookie
+
+    async def stop_bookie(self, name: str) -> None:
+        await self.bookies.pop(name).stop()
+
+    @asynccontextmanager
+    async def client(self, network: Network | None = None) -> AsyncIterator[LedgerClient]:
+        client = LedgerClient(
+            self.store,
+            network=network or SystemNetwork(),
+            clock=SystemClock(),
+            random=random.Random(2),
+            settings=CLIENT_SETTINGS,
+        )
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+@asynccontextmanager
+async def cluster_of(
+    bookies: int,
+    directory: Path,
+    wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
+) -> AsyncIterator[Cluster]:
+    store = await open_store(f"embedded:{directory / 'metadata.db'}")
+    cluster = Cluster(wrap(store), directory)
+    try:
+        for number in range(1, bookies + 1):
+            await cluster.start_bookie(f"b{number}")
+        yield cluster
+    finally:
+        for name in list(cluster.bookies):
+            await cluster.stop_bookie(name)
+        await store.close()

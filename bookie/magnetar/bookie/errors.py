@@ -8,6 +8,8 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │   ├── StorageFullError              the write cache is full; nothing was stored
 │   └── StorageIOError                nobody knows: never evidence that an entry is absent
 │       ├── StorageCorruptError       stored bytes are not what was written
+│       ├── StorageLogMissingError    the index points to an entry log that is not there
+│       ├── StorageBusyError          too many reads are waiting for the disk
 │       └── StorageClosedError        the storage is closed or closing
 ├── BadAddError                       the packets of an add do not fit the request or each other
 ├── JournalError                      the journal

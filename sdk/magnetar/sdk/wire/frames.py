@@ -10,6 +10,7 @@ This module does not look into payloads (see `payload.py`) and knows nothing of 
 import struct
 
 from google.protobuf.message import DecodeError
+
 from magnetar.sdk.wire.errors import (
     FrameTooLargeError,
     MalformedFrameError,
@@ -34,15 +35,16 @@ COMMAND_FIELDS: dict[int, str] = {
 """Type of a command -> name of the `BaseCommand` field that holds it (the numbers are the same)."""
 
 
-def _is_plain_send(command: bytes) -> bool:
-    """Whether a parsed command is a SEND whose required fields are the first bytes, in order.
+def _is_plain(command: bytes) -> bool:
+    """Whether a parsed SEND or SEND_RECEIPT starts with its required fields, in order.
 
-    type = SEND, length, producer_id below 128, sequence_id: what every client sends. It spares the
-    hot command the general check for missing fields, which takes longer than the parsing.
+    type, length, producer_id below 128, sequence_id: what every peer sends. It spares the hot
+    commands the general check for missing fields, which takes longer than the parsing. (The ids
+    inside a receipt's message_id are not looked at: if they were missing, they would read as 0.)
     """
     return (
         len(command) > 7
-        and command[:3] == b"\x08\x06\x32"
+        and command[:3] in (b"\x08\x06\x32", b"\x08\x07\x3a")
         and command[3] > 3
         and command[4] == 0x08
         and command[5] < 0x80
@@ -107,7 +109,7 @@ class FrameDecoder:
                 command = _parse(raw)
             except DecodeError as error:
                 raise MalformedFrameError(f"no command: {error}") from error
-            if not _is_plain_send(raw):
+            if not _is_plain(raw):
                 _check_complete(command)
             commands.append((command, data[body:stop]))
             at = stop

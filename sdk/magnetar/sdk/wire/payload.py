@@ -9,6 +9,7 @@ import struct
 
 import google_crc32c
 from google.protobuf.message import DecodeError
+
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import BrokerEntryMetadata, MessageMetadata
 

@@ -1,6 +1,7 @@
 """Frames against recorded bytes of the original clients, and bad input."""
 
 import pytest
+
 from magnetar.sdk.wire import (
     COMMAND_FIELDS,
     BaseCommand,

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+
 from magnetar.sdk.wire import (
     MalformedPayloadError,
     MessageMetadata,

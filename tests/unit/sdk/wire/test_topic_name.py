@@ -1,6 +1,7 @@
 """Topic names and their forms."""
 
 import pytest
+
 from magnetar.sdk.wire import TopicName, TopicNameError
 
 

@@ -1,0 +1,256 @@
+"""Batches: many messages in one entry.
+
+Layout: docs/formats/pulsar-frame.md, "Batch body". Encoding of plain payloads is done for a whole
+run at once, by C loops of the interpreter: about 0.1 us per message. Decoding is lazy: a
+`MessageBatch` knows its count from the metadata, and splits its body when somebody asks.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from magnetar.sdk.compression import decompress
+from magnetar.sdk.message import Message
+from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.payload import split_payload
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.sdk.wire.varint import LAST_14, MORE_14, encode_varint
+
+_U32 = struct.Struct(">I")
+_u32_at = _U32.unpack_from
+_parse_single = SingleMessageMetadata.FromString
+
+ITEM_HEADER_BYTES_MAX = 32
+"""Bound on what a plain message of a batch takes beside its payload."""
+
+
+class _Heads(dict[int, bytes]):
+    """Payload size -> bytes of an item up to its sequence id, for one width of sequence ids."""
+
+    def __init__(self, sequence_width: int) -> None:
+        self._sequence_width = sequence_width
+
+    def __missing__(self, payload_size: int) -> bytes:
+        size = b"\x18" + encode_varint(payload_size)
+        head = _U32.pack(len(size) + 1 + self._sequence_width) + size + b"\x40"
+        if len(self) < 4096:
+            self[payload_size] = head
+        return head
+
+
+_HEADS = [_Heads(width) for width in range(11)]
+
+
+def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
+    """The body of a batch of messages that have a payload and a sequence id and nothing else."""
+    parts: list[bytes] = []
+    done, count = 0, len(payloads)
+    while done < count:
+        # Within a run only the last 14 bits of the sequence id change, and its width does not.
+        sequence_id = first_sequence_id + done
+        if sequence_id < 128:
+            stop, high = 128, b""
+        elif sequence_id < 1 << 14:
+            stop, high = 1 << 14, b""
+        else:
+            stop = (sequence_id | (1 << 14) - 1) + 1
+            high = encode_varint(sequence_id >> 14)
+        run = min(count - done, stop - sequence_id)
+        low_at = sequence_id & (1 << 14) - 1
+        low = (MORE_14 if high else LAST_14)[low_at : low_at + run]
+        heads = _HEADS[len(low[0]) + len(high)]
+        some = payloads if run == count else payloads[done : done + run]
+        items = [b""] * (4 * run)
+        items[0::4] = map(heads.__getitem__, map(len, some))
+        items[1::4] = low
+        if high:
+            items[2::4] = [high] * run
+        items[3::4] = some
+        parts += items
+        done += run
+    return b"".join(parts)
+
+
+def encode_batch(
+    payloads: Sequence[bytes], extras: Sequence[bytes], first_sequence_id: int
+) -> bytes:
+    """The body of a batch whose messages have keys, properties or times.
+
+    `extras` holds for each message the serialized other fields of its `SingleMessageMetadata`
+    (without payload_size and sequence_id); empty for none.
+    """
+    parts: list[bytes] = []
+    for at, (payload, extra) in enumerate(zip(payloads, extras, strict=True)):
+        sequence = encode_varint(first_sequence_id + at)
+        single = b"\x18" + encode_varint(len(payload)) + b"\x40" + sequence + extra
+        parts += (_U32.pack(len(single)), single, payload)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """Split the body of a batch of `count` messages.
+
+    Raises:
+        MalformedPayloadError: truncated, bytes left over, or metadata that cannot be read.
+    """
+    items: list[tuple[SingleMessageMetadata, bytes]] = []
+    at, end = 0, len(body)
+    try:
+        for _ in range(count):
+            start = at + 4
+            data = start + _u32_at(body, at)[0]
+            single = _parse_single(body[start:data])
+            size = single.payload_size
+            at = data + size
+            if at > end or size < 0:
+                raise MalformedPayloadError(
+                    f"message {len(items)} of a batch of {count} ends beyond the body"
+                )
+            items.append((single, body[data:at]))
+    except (struct.error, DecodeError) as error:
+        raise MalformedPayloadError(
+            f"message {len(items)} of a batch of {count}: {error}"
+        ) from error
+    if at != end:
+        raise MalformedPayloadError(f"{end - at} bytes behind the last message of a batch")
+    return items
+
+
+class MessageBatch:
+    """The messages of one entry, as it was delivered; decoded when asked.
+
+    An entry that is no batch is a `MessageBatch` of one. `count` is the number of messages that
+    this delivery stands for: those acknowledged earlier (by batch index) are not among them.
+    """
+
+    __slots__ = (
+        "_decompressed_bytes_max",
+        "_payload",
+        "_remaining",
+        "batch_size",
+        "count",
+        "entry_id",
+        "ledger_id",
+        "metadata",
+        "partition",
+        "redelivery_count",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        *,
+        topic: str,
+        ledger_id: int,
+        entry_id: int,
+        partition: int = -1,
+        redelivery_count: int = 0,
+        ack_set: Sequence[int] = (),
+        decompressed_bytes_max: int = 64 * 1024 * 1024,
+    ) -> None:
+        """`payload` is what came with the MESSAGE, `ack_set` its words of unacknowledged indexes.
+
+        Raises:
+            MalformedPayloadError: the payload has no readable metadata.
+        """
+        self.topic = topic
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.partition = partition
+        self.redelivery_count = redelivery_count
+        self._payload = payload
+        self._decompressed_bytes_max = decompressed_bytes_max
+        metadata, _ = split_payload(payload)
+        self.metadata: MessageMetadata = metadata
+        self._remaining: int | None = None
+        if not metadata.HasField("num_messages_in_batch"):
+            self.batch_size = 0
+            self.count = 1
+            return
+        size = metadata.num_messages_in_batch
+        if size < 1:
+            raise MalformedPayloadError(f"a batch of {size} messages")
+        self.batch_size = size
+        self.count = size
+        if ack_set:
+            self._remaining = mask_from_words(ack_set) & ((1 << size) - 1)
+            self.count = self._remaining.bit_count()
+
+    @property
+    def remaining(self) -> int | None:
+        """Bit i is set if message i is still unacknowledged; None: all of them."""
+        return self._remaining
+
+    @property
+    def entry_bytes(self) -> int:
+        """Size of the entry as it travelled."""
+        return len(self._payload)
+
+    def body(self) -> bytes:
+        """The body after decompression.
+
+        Raises:
+            MalformedPayloadError: damaged, or larger than the bound.
+        """
+        _, at = split_payload(self._payload)
+        metadata = self.metadata
+        return decompress(
+            metadata.compression,
+            self._payload[at:],
+            size=metadata.uncompressed_size,
+            bytes_max=self._decompressed_bytes_max,
+        )
+
+    def messages(self) -> list[Message]:
+        """The messages that are to be delivered, in order.
+
+        Raises:
+            MalformedPayloadError: the body cannot be read.
+        """
+        if self.batch_size == 0:
+            return [Message(self.body(), self, -1, None)]
+        remaining = self._remaining
+        return [
+            Message(data, self, index, single)
+            for index, (single, data) in enumerate(decode_batch(self.body(), self.batch_size))
+            if (remaining is None or remaining >> index & 1) and not single.compacted_out
+        ]
+
+    def payloads(self) -> list[bytes]:
+        """Only the payloads, for those who need nothing else.
+
+        Raises:
+            MalformedPayloadError: the body cannot be read.
+        """
+        if self._remaining is not None:
+            return [message.data for message in self.messages()]
+        if self.batch_size == 0:
+            return [self.body()]
+        return [
+            data
+            for single, data in decode_batch(self.body(), self.batch_size)
+            if not single.compacted_out
+        ]
+
+
+_WORD_MASK = (1 << 64) - 1
+
+
+def mask_from_words(words: Sequence[int]) -> int:
+    """One integer from the 64-bit words of an ack set, word 0 lowest; words may be signed."""
+    mask = 0
+    for at, word in enumerate(words):
+        mask |= (word & _WORD_MASK) << (64 * at)
+    return mask
+
+
+def words_from_mask(mask: int) -> list[int]:
+    """The signed 64-bit words of an ack set; trailing zero words are left out."""
+    words: list[int] = []
+    while mask:
+        word = mask & _WORD_MASK
+        words.append(word - (1 << 64) if word >> 63 else word)
+        mask >>= 64
+    return words

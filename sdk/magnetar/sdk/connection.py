@@ -1,0 +1,382 @@
+"""One connection to a broker: handshake, keep-alive, requests, and the streams of its users.
+
+The connection turns frames into calls. Answers go to whoever asked, by request id; receipts go to
+producers and messages to consumers, as one call per run of them in a network read. Everything written
+within one turn of the event loop leaves in one piece. It never reconnects: when it is lost it says
+so to everybody, once, and is done (see `session.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from magnetar.sdk.errors import (
+    BrokerUnavailableError,
+    OperationTimeoutError,
+    SdkError,
+    service_error,
+)
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.wire.errors import FrameError
+from magnetar.sdk.wire.frames import (
+    FRAME_SLACK_BYTES,
+    MESSAGE_BYTES_MAX,
+    FrameDecoder,
+    encode_command,
+)
+from magnetar.sdk.wire.hot_commands import PING_FRAME, PONG_FRAME
+from magnetar.sdk.wire.pulsar_pb2 import (
+    AuthData,
+    BaseCommand,
+    CommandAuthResponse,
+    CommandConnect,
+    CommandMessage,
+    CommandSendError,
+    CommandSendReceipt,
+    FeatureFlags,
+)
+
+CLIENT_VERSION = "Magnetar-Python-0.1.0"
+PROTOCOL_VERSION = 20
+
+_log = logging.getLogger("magnetar.sdk")
+
+_RECEIPT = BaseCommand.SEND_RECEIPT
+_MESSAGE = BaseCommand.MESSAGE
+
+# Answers and where they keep their request id. ERROR is apart: it has no type of its own.
+_ANSWERS: dict[int, str] = {
+    BaseCommand.SUCCESS: "success",
+    BaseCommand.PRODUCER_SUCCESS: "producer_success",
+    BaseCommand.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
+    BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
+    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
+    BaseCommand.ACK_RESPONSE: "ackResponse",
+}
+
+
+class ProducerListener(Protocol):
+    """What a connection tells a producer."""
+
+    def on_receipts(self, receipts: list[CommandSendReceipt]) -> None: ...
+
+    def on_send_error(self, error: CommandSendError) -> None: ...
+
+    def on_session_lost(self, connection: "Connection") -> None: ...
+
+
+class ConsumerListener(Protocol):
+    """What a connection tells a consumer."""
+
+    def on_messages(self, messages: list[tuple[CommandMessage, bytes]]) -> None: ...
+
+    def on_active_change(self, is_active: bool) -> None: ...
+
+    def on_end_of_topic(self) -> None: ...
+
+    def on_session_lost(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """See the module's text. Made by `ConnectionPool`."""
+
+    def __init__(self, settings: ClientSettings, *, name: str, proxy_to: str = "") -> None:
+        self.name = name
+        self.producers: dict[int, ProducerListener] = {}
+        self.consumers: dict[int, ConsumerListener] = {}
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.server_version = ""
+        self.protocol_version = 0
+        self.failure: SdkError | None = None
+        """Why it is closed; None while it is open."""
+        self._settings = settings
+        self._proxy_to = proxy_to
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._requests: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._next_request_id = 0
+        self._out: list[bytes] = []
+        self._heard = False
+        self._probed = False
+        self._keep_alive: asyncio.TimerHandle | None = None
+
+    # -- towards the application
+
+    @property
+    def is_open(self) -> bool:
+        return self.failure is None
+
+    def next_request_id(self) -> int:
+        """Unique on this connection, over all kinds of requests."""
+        self._next_request_id += 1
+        return self._next_request_id - 1
+
+    async def handshake(self) -> None:
+        """CONNECT and wait for CONNECTED; the caller bounds the time.
+
+        Raises:
+            ServiceError: the broker refused, for example the credentials.
+            BrokerUnavailableError: it closed the connection.
+        """
+        settings = self._settings
+        self.send(
+            BaseCommand(
+                type=BaseCommand.CONNECT,
+                connect=CommandConnect(
+                    client_version=CLIENT_VERSION,
+                    auth_method_name=settings.auth_method_name,
+                    auth_data=settings.auth_data or None,
+                    protocol_version=PROTOCOL_VERSION,
+                    proxy_to_broker_url=self._proxy_to or None,
+                    feature_flags=FeatureFlags(
+                        supports_auth_refresh=True, supports_broker_entry_metadata=True
+                    ),
+                ),
+            )
+        )
+        await self._connected
+        self._keep_alive = self._loop.call_later(settings.keep_alive_ms / 1000, self._on_keep_alive)
+
+    async def request(self, request_id: int, command: BaseCommand) -> BaseCommand:
+        """Send a command that carries `request_id` and wait for its answer.
+
+        Raises:
+            ServiceError: the broker's ERROR.
+            BrokerUnavailableError: the connection broke.
+            OperationTimeoutError: no answer within `operation_timeout_ms`.
+        """
+        if self.failure is not None:
+            raise self.failure
+        future: asyncio.Future[BaseCommand] = self._loop.create_future()
+        self._requests[request_id] = future
+        self.send(command)
+        try:
+            async with asyncio.timeout(self._settings.operation_timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            name = BaseCommand.Type.Name(command.type)
+            raise OperationTimeoutError(
+                f"{self.name} did not answer {name} within {self._settings.operation_timeout_ms} ms"
+            ) from None
+        finally:
+            self._requests.pop(request_id, None)
+
+    def send(self, command: BaseCommand) -> None:
+        """Send a command that has no answer, or whose answer comes by another way."""
+        self.write((encode_command(command),))
+
+    def write(self, parts: Iterable[bytes]) -> None:
+        """Send ready-made frames, whole ones, in one or several pieces. Silent once closed."""
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.extend(parts)
+
+    def fail(self, error: SdkError) -> None:
+        """Close at once; everybody learns `error` as the reason."""
+        if self.failure is None:
+            self._lose(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Write what is left, close, and wait until the connection is gone."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._flush()
+        if self.failure is None:
+            self._lose(BrokerUnavailableError(f"the connection to {self.name} was closed"))
+        transport.close()
+        try:
+            async with asyncio.timeout(1):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            transport.abort()  # the peer does not read: what is left is not worth waiting for
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.failure is None:
+            reason = f": {error}" if error else ""
+            self._lose(BrokerUnavailableError(f"the connection to {self.name} broke{reason}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            commands = self._decoder.feed(data)
+        except FrameError as error:
+            _log.warning("bad_frame peer=%s: %s", self.name, error)
+            self.fail(BrokerUnavailableError(f"{self.name} sent no valid frame: {error}"))
+            return
+        receipts: list[CommandSendReceipt] = []
+        messages: list[tuple[CommandMessage, bytes]] = []
+        user_id = -1
+        for command, payload in commands:
+            kind = command.type
+            # Runs of one kind for one user are handed over together, and before anything else.
+            if kind == _RECEIPT:
+                receipt = command.send_receipt
+                if (messages or receipt.producer_id != user_id) and (messages or receipts):
+                    self._hand_over(user_id, receipts, messages)
+                    receipts, messages = [], []
+                user_id = receipt.producer_id
+                receipts.append(receipt)
+            elif kind == _MESSAGE:
+                message = command.message
+                if (receipts or message.consumer_id != user_id) and (messages or receipts):
+                    self._hand_over(user_id, receipts, messages)
+                    receipts, messages = [], []
+                user_id = message.consumer_id
+                messages.append((message, payload))
+            else:
+                if receipts or messages:
+                    self._hand_over(user_id, receipts, messages)
+                    receipts, messages = [], []
+                self._on_command(kind, command)
+        if receipts or messages:
+            self._hand_over(user_id, receipts, messages)
+
+    # -- inside
+
+    def _hand_over(
+        self,
+        user_id: int,
+        receipts: list[CommandSendReceipt],
+        messages: list[tuple[CommandMessage, bytes]],
+    ) -> None:
+        if receipts:
+            producer = self.producers.get(user_id)
+            if producer is not None:
+                producer.on_receipts(receipts)
+        else:
+            consumer = self.consumers.get(user_id)
+            if consumer is not None:
+                consumer.on_messages(messages)
+
+    def _on_command(self, kind: int, command: BaseCommand) -> None:
+        answer = _ANSWERS.get(kind)
+        if answer is not None:
+            self._on_answer(command, answer)
+        elif kind == BaseCommand.PING:
+            self.write((PONG_FRAME,))
+        elif kind == BaseCommand.ERROR:
+            self._on_error(command)
+        elif kind == BaseCommand.SEND_ERROR:
+            producer = self.producers.get(command.send_error.producer_id)
+            if producer is not None:
+                producer.on_send_error(command.send_error)
+        elif kind == BaseCommand.CLOSE_PRODUCER:
+            producer = self.producers.pop(command.close_producer.producer_id, None)
+            if producer is not None:
+                producer.on_session_lost(self)
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
+            if consumer is not None:
+                consumer.on_session_lost(self)
+        elif kind == BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            consumer = self.consumers.get(command.active_consumer_change.consumer_id)
+            if consumer is not None:
+                consumer.on_active_change(command.active_consumer_change.is_active)
+        elif kind == BaseCommand.REACHED_END_OF_TOPIC:
+            consumer = self.consumers.get(command.reachedEndOfTopic.consumer_id)
+            if consumer is not None:
+                consumer.on_end_of_topic()
+        elif kind == BaseCommand.CONNECTED:
+            self._on_connected(command)
+        elif kind == BaseCommand.AUTH_CHALLENGE:
+            self._on_auth_challenge()
+        elif kind != BaseCommand.PONG:
+            _log.debug("ignored_command peer=%s type=%s", self.name, kind)
+
+    def _on_connected(self, command: BaseCommand) -> None:
+        connected = command.connected
+        self.server_version = connected.server_version
+        self.protocol_version = connected.protocol_version
+        if connected.HasField("max_message_size") and connected.max_message_size > 0:
+            self.message_bytes_max = connected.max_message_size
+            # A broker's limit counts for what it sends too; the default stays as a lower bound.
+            limit = max(self.message_bytes_max, MESSAGE_BYTES_MAX) + FRAME_SLACK_BYTES
+            self._decoder.frame_bytes_max = limit
+        if not self._connected.done():
+            self._connected.set_result(None)
+
+    def _on_answer(self, command: BaseCommand, name: str) -> None:
+        answer = getattr(command, name)
+        # A producer that waits for exclusive access gets a second answer when it is its turn.
+        if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
+            return
+        future = self._requests.get(answer.request_id)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    def _on_error(self, command: BaseCommand) -> None:
+        error = service_error(command.error.error, str(command.error.message))
+        future = self._requests.get(command.error.request_id)
+        if future is not None:
+            if not future.done():
+                future.set_exception(error)
+        elif not self._connected.done():
+            self._connected.set_exception(error)
+        else:
+            self.fail(error)  # tied to no request: the broker is about to close
+
+    def _on_auth_challenge(self) -> None:
+        settings = self._settings
+        self.send(
+            BaseCommand(
+                type=BaseCommand.AUTH_RESPONSE,
+                authResponse=CommandAuthResponse(
+                    client_version=CLIENT_VERSION,
+                    response=AuthData(
+                        auth_method_name=settings.auth_method_name, auth_data=settings.auth_data
+                    ),
+                ),
+            )
+        )
+
+    def _on_keep_alive(self) -> None:
+        if self.failure is not None:
+            return
+        if self._probed and not self._heard:
+            self.fail(BrokerUnavailableError(f"{self.name} is silent"))
+            return
+        # While data flows the peer is alive, but a broker wants to hear from us all the same.
+        self.write((PING_FRAME,))
+        self._probed, self._heard = True, False
+        delay_s = self._settings.keep_alive_ms / 1000
+        self._keep_alive = self._loop.call_later(delay_s, self._on_keep_alive)
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and self._transport is not None and self.failure is None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    def _lose(self, error: SdkError) -> None:
+        """Tell everybody, once. Requests first: a user that reconnects must not find old ones."""
+        self.failure = error
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        if not self._connected.done():
+            self._connected.set_exception(error)
+            self._connected.exception()  # nobody may be waiting any more
+        for future in self._requests.values():
+            if not future.done():
+                future.set_exception(error)
+        self._requests.clear()
+        users = [*self.producers.values(), *self.consumers.values()]
+        self.producers.clear()
+        self.consumers.clear()
+        for user in users:
+            user.on_session_lost(self)

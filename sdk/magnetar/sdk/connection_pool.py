@@ -1,0 +1,72 @@
+"""Connections by address: one per broker, made when first asked for, shared by everybody."""
+
+import asyncio
+
+from magnetar.sdk.connection import Connection
+from magnetar.sdk.errors import BrokerUnavailableError
+from magnetar.sdk.ports import Network
+from magnetar.sdk.service_url import Address
+from magnetar.sdk.settings import ClientSettings
+
+
+class ConnectionPool:
+    """Opens, shares and closes connections."""
+
+    def __init__(self, settings: ClientSettings, network: Network) -> None:
+        self._settings = settings
+        self._network = network
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+
+    async def get(self, address: Address, *, proxy_to: str = "") -> Connection:
+        """The open connection to an address; `proxy_to` names the broker behind a proxy.
+
+        Raises:
+            BrokerUnavailableError: not reachable in time.
+            ServiceError: the broker refused the client.
+        """
+        key = (address, proxy_to)
+        connection = self._connections.get(key)
+        if connection is not None and connection.is_open:
+            return connection
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.create_task(self._open(address, proxy_to))
+            self._opening[key] = task
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        # Several may wait for the same connection: one that gives up must not take it from the rest.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    async def _open(self, address: Address, proxy_to: str) -> Connection:
+        settings = self._settings
+        timeout_s = settings.connect_timeout_ms / 1000
+        connection = Connection(settings, name=str(address), proxy_to=proxy_to)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._network.connect(
+                    address.host, address.port, lambda: connection, timeout_s=timeout_s
+                )
+                await connection.handshake()
+        except TimeoutError:
+            error = BrokerUnavailableError(
+                f"{address} did not answer within {settings.connect_timeout_ms} ms"
+            )
+            connection.fail(error)
+            raise error from None
+        except OSError as error:
+            raise BrokerUnavailableError(f"cannot connect to {address}: {error}") from error
+        except BaseException:
+            connection.fail(BrokerUnavailableError(f"gave up connecting to {address}"))
+            raise
+        self._connections[address, proxy_to] = connection
+        return connection

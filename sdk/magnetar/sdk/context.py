@@ -1,0 +1,28 @@
+"""What a client's producers, consumers and readers share."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.sdk.lookup import Lookup
+from magnetar.sdk.ports import Clock
+from magnetar.sdk.settings import ClientSettings
+
+
+class Closable(Protocol):
+    """A producer or consumer, as the client sees it when it closes."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Passed to everything that a client makes."""
+
+    settings: ClientSettings
+    lookup: Lookup
+    clock: Clock
+    random: random.Random
+    forget: Callable[[Closable], None]
+    """Called by a producer or consumer that was closed."""

@@ -1,0 +1,104 @@
+"""Finding the broker that serves a topic."""
+
+from magnetar.sdk.connection import Connection
+from magnetar.sdk.connection_pool import ConnectionPool
+from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
+from magnetar.sdk.service_url import Address, ServiceUrl
+from magnetar.sdk.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+)
+
+HOPS_MAX = 20
+"""Redirects that are followed before we believe that brokers send us in circles."""
+
+
+class Lookup:
+    """Asks the brokers of the service URL, each in turn when one is not reachable."""
+
+    def __init__(self, url: ServiceUrl, pool: ConnectionPool, *, listener_name: str) -> None:
+        self._addresses = url.addresses
+        self._pool = pool
+        self._listener_name = listener_name
+        self._next = 0
+
+    async def connection_for(self, topic: str) -> Connection:
+        """A connection to the broker that owns the topic.
+
+        Raises:
+            ServiceError: the broker's refusal.
+            BrokerUnavailableError: nobody reachable, or redirected in circles.
+        """
+        service_address, connection = await self._service_connection()
+        authoritative = False
+        for _ in range(HOPS_MAX):
+            answer = await self._ask(connection, topic, authoritative)
+            if answer.response == CommandLookupTopicResponse.Failed:
+                raise service_error(answer.error, str(answer.message))
+            address = ServiceUrl.parse(answer.brokerServiceUrl).addresses[0]
+            if answer.response == CommandLookupTopicResponse.Connect:
+                if answer.proxy_through_service_url:
+                    if address == service_address:
+                        return connection
+                    return await self._pool.get(service_address, proxy_to=str(address))
+                return await self._pool.get(address)
+            authoritative = answer.authoritative
+            connection = await self._pool.get(address)
+        raise BrokerUnavailableError(
+            f"{topic}: redirected {HOPS_MAX} times without finding a broker"
+        )
+
+    async def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic; 0 if it is not partitioned.
+
+        Raises:
+            ServiceError, BrokerUnavailableError
+        """
+        _, connection = await self._service_connection()
+        request_id = connection.next_request_id()
+        command = await connection.request(
+            request_id,
+            BaseCommand(
+                type=BaseCommand.PARTITIONED_METADATA,
+                partitionMetadata=CommandPartitionedTopicMetadata(
+                    topic=topic, request_id=request_id
+                ),
+            ),
+        )
+        answer = command.partitionMetadataResponse
+        if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
+            raise service_error(answer.error, str(answer.message))
+        return answer.partitions
+
+    async def _ask(
+        self, connection: Connection, topic: str, authoritative: bool
+    ) -> CommandLookupTopicResponse:
+        request_id = connection.next_request_id()
+        command = await connection.request(
+            request_id,
+            BaseCommand(
+                type=BaseCommand.LOOKUP,
+                lookupTopic=CommandLookupTopic(
+                    topic=topic,
+                    request_id=request_id,
+                    authoritative=authoritative,
+                    advertised_listener_name=self._listener_name or None,
+                ),
+            ),
+        )
+        return command.lookupTopicResponse
+
+    async def _service_connection(self) -> tuple[Address, Connection]:
+        failure: SdkError | None = None
+        for _ in self._addresses:
+            address = self._addresses[self._next % len(self._addresses)]
+            try:
+                return address, await self._pool.get(address)
+            except BrokerUnavailableError as error:
+                failure = error
+                self._next += 1
+        assert failure is not None
+        raise failure

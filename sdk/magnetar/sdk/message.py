@@ -1,0 +1,106 @@
+"""A received message. Everything beyond its payload is read from the metadata when asked for."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+
+class Entry(Protocol):
+    """What a message knows of the entry it came in."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def ledger_id(self) -> int: ...
+    @property
+    def entry_id(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def redelivery_count(self) -> int: ...
+    @property
+    def metadata(self) -> MessageMetadata: ...
+
+
+class Message:
+    """One message. `data` is its payload as the producer gave it."""
+
+    __slots__ = ("_entry", "_index", "_single", "data")
+
+    def __init__(
+        self, data: bytes, entry: Entry, index: int, single: SingleMessageMetadata | None
+    ) -> None:
+        """`single` and an `index` from 0 on for a message of a batch; None and -1 otherwise."""
+        self.data = data
+        self._entry = entry
+        self._index = index
+        self._single = single
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} of {self.topic}, {len(self.data)} bytes>"
+
+    @property
+    def message_id(self) -> MessageId:
+        entry = self._entry
+        return MessageId(
+            entry.ledger_id, entry.entry_id, self._index, entry.partition, entry.batch_size
+        )
+
+    @property
+    def topic(self) -> str:
+        return self._entry.topic
+
+    @property
+    def producer_name(self) -> str:
+        return self._entry.metadata.producer_name
+
+    @property
+    def sequence_id(self) -> int:
+        """The producer's number for this message."""
+        if self._single is None:
+            return self._entry.metadata.sequence_id
+        if self._single.HasField("sequence_id"):
+            return self._single.sequence_id
+        return self._entry.metadata.sequence_id + self._index
+
+    @property
+    def publish_time_ms(self) -> int:
+        """When the producer sent it; a batch has one time for all."""
+        return self._entry.metadata.publish_time
+
+    @property
+    def event_time_ms(self) -> int:
+        """The application's own time; 0 if it gave none."""
+        return self._own.event_time
+
+    @property
+    def key(self) -> str | None:
+        own = self._own
+        return own.partition_key if own.HasField("partition_key") else None
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        own = self._own
+        return own.ordering_key if own.HasField("ordering_key") else None
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {pair.key: pair.value for pair in self._own.properties}
+
+    @property
+    def is_null(self) -> bool:
+        """A tombstone: the producer sent no value at all."""
+        return self._own.null_value
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often the broker delivered it before (Shared subscriptions)."""
+        return self._entry.redelivery_count
+
+    @property
+    def _own(self) -> MessageMetadata | SingleMessageMetadata:
+        return self._entry.metadata if self._single is None else self._single

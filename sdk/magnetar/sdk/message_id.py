@@ -1,0 +1,98 @@
+"""Message ids: where a message lies in its topic."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from google.protobuf.message import DecodeError
+
+from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
+
+_MASK_64 = (1 << 64) - 1
+_SIGN_64 = 1 << 63
+_LAST = _SIGN_64 - 1
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit number from the wire, read as signed: ids of -1 travel as 2^64-1."""
+    return value - (1 << 64) if value >= _SIGN_64 else value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageId:
+    """Ledger and entry, and the index within the entry if the entry is a batch.
+
+    Ids of one topic are ordered as its messages are. `batch_index` is -1 for an entry that is no
+    batch; compared with an id in the middle of a batch it stands before the whole batch.
+    `batch_size` (0 if unknown) and `partition` (-1: none) do not take part in comparisons of order
+    within a topic; two ids that differ only in `batch_size` are equal.
+    """
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    partition: int = -1
+    batch_size: int = field(default=0, compare=False)
+
+    EARLIEST: ClassVar["MessageId"]
+    """Before the first message of any topic."""
+    LATEST: ClassVar["MessageId"]
+    """After the last message of any topic."""
+
+    def __str__(self) -> str:
+        parts = [str(self.ledger_id), str(self.entry_id)]
+        if self.partition >= 0 or self.batch_index >= 0:
+            parts.append(str(self.partition))
+        if self.batch_index >= 0:
+            parts.append(str(self.batch_index))
+        return ":".join(parts)
+
+    @property
+    def entry(self) -> Self:
+        """The id of the whole entry."""
+        if self.batch_index < 0:
+            return self
+        return type(self)(self.ledger_id, self.entry_id, -1, self.partition)
+
+    def to_data(self) -> MessageIdData:
+        """The protobuf message; -1 and absent fields are left out as other clients do."""
+        return MessageIdData(
+            ledgerId=self.ledger_id & _MASK_64,
+            entryId=self.entry_id & _MASK_64,
+            partition=self.partition if self.partition >= 0 else None,
+            batch_index=self.batch_index if self.batch_index >= 0 else None,
+            batch_size=self.batch_size or None,
+        )
+
+    @classmethod
+    def from_data(cls, data: MessageIdData) -> Self:
+        return cls(
+            signed(data.ledgerId),
+            signed(data.entryId),
+            data.batch_index,
+            data.partition,
+            data.batch_size,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Serialized `MessageIdData`: the same bytes as the other Pulsar clients exchange."""
+        return self.to_data().SerializeToString()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read `to_bytes`, of this client or of another.
+
+        Raises:
+            MalformedPayloadError: no message id.
+        """
+        try:
+            parsed = MessageIdData.FromString(data)
+        except DecodeError as error:
+            raise MalformedPayloadError(f"no message id: {error}") from error
+        if not parsed.IsInitialized():
+            raise MalformedPayloadError("a message id without ledger or entry")
+        return cls.from_data(parsed)
+
+
+MessageId.EARLIEST = MessageId(-1, -1)
+MessageId.LATEST = MessageId(_LAST, _LAST)

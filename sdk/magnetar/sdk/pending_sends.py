@@ -1,0 +1,135 @@
+"""Sends without receipt: the producer's memory of what is under way. Pure; no I/O, no time.
+
+Sends are kept in the order of their sequence ids, which is the order in which they were given and in
+which receipts come. A receipt for something older than the oldest pending send was seen before or
+is late for one that we gave up; one for something newer means that the broker skipped a message.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message_id import MessageId, signed
+from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
+
+OnSent = Callable[[MessageId | None, SdkError | None], None]
+"""Called with the id of the stored message, or with the reason why it is not known to be stored."""
+
+
+@dataclass(slots=True)
+class PendingSend:
+    """One SEND frame: a single message or a batch."""
+
+    sequence_id: int
+    highest_sequence_id: int
+    prefix: bytes
+    """The frame up to its body."""
+    body: bytes
+    messages: int
+    is_batch: bool
+    payload_bytes: int
+    sent_at_s: float
+    """Monotonic time of the (first) call that sent it."""
+    on_sent: Sequence[OnSent | None] = ()
+    """One for each message; empty if nobody asked."""
+
+    def finish(self, message_id: MessageId | None, error: SdkError | None) -> None:
+        """Tell those who asked. `message_id` is that of the entry."""
+        for index, on_sent in enumerate(self.on_sent):
+            if on_sent is None:
+                continue
+            if message_id is None or not self.is_batch:
+                on_sent(message_id, error)
+            else:
+                on_sent(
+                    MessageId(
+                        message_id.ledger_id,
+                        message_id.entry_id,
+                        index,
+                        message_id.partition,
+                        self.messages,
+                    ),
+                    None,
+                )
+
+
+class PendingSends:
+    """A queue of `PendingSend` with its sums."""
+
+    def __init__(self) -> None:
+        self._queue: deque[PendingSend] = deque()
+        self.messages = 0
+        self.payload_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[PendingSend]:
+        return iter(self._queue)
+
+    @property
+    def oldest(self) -> PendingSend | None:
+        return self._queue[0] if self._queue else None
+
+    def add(self, send: PendingSend) -> None:
+        queue = self._queue
+        assert not queue or queue[-1].highest_sequence_id < send.sequence_id
+        queue.append(send)
+        self.messages += send.messages
+        self.payload_bytes += send.payload_bytes
+
+    def take(
+        self, receipts: Sequence[CommandSendReceipt]
+    ) -> tuple[list[tuple[PendingSend, CommandSendReceipt]], bool]:
+        """Take out the sends that the receipts stand for, in order, each with its receipt.
+
+        The flag says whether all is well. If not, a receipt is ahead of the oldest pending send:
+        neither it nor those after it were used.
+        """
+        queue = self._queue
+        taken: list[tuple[PendingSend, CommandSendReceipt]] = []
+        messages = payload_bytes = 0
+        well = True
+        for receipt in receipts:
+            sequence_id = receipt.sequence_id
+            if not queue or sequence_id < queue[0].sequence_id:
+                continue
+            # A broker may answer a batch with any sequence id of it.
+            if sequence_id > queue[0].highest_sequence_id:
+                well = False
+                break
+            send = queue.popleft()
+            messages += send.messages
+            payload_bytes += send.payload_bytes
+            taken.append((send, receipt))
+        self.messages -= messages
+        self.payload_bytes -= payload_bytes
+        return taken, well
+
+    def take_sequence(self, sequence_id: int) -> PendingSend | None:
+        """Take out the send that holds a sequence id, wherever it stands."""
+        for send in self._queue:
+            if send.sequence_id <= sequence_id <= send.highest_sequence_id:
+                self._queue.remove(send)
+                self.messages -= send.messages
+                self.payload_bytes -= send.payload_bytes
+                return send
+        return None
+
+    def take_older(self, sent_before_s: float) -> list[PendingSend]:
+        """Take out, from the oldest on, what was sent before a time."""
+        queue = self._queue
+        taken: list[PendingSend] = []
+        while queue and queue[0].sent_at_s <= sent_before_s:
+            send = queue.popleft()
+            self.messages -= send.messages
+            self.payload_bytes -= send.payload_bytes
+            taken.append(send)
+        return taken
+
+
+def receipt_id(receipt: CommandSendReceipt, partition: int) -> MessageId:
+    """The id of the entry that a receipt names; -1:-1 for a duplicate."""
+    data = receipt.message_id
+    return MessageId(signed(data.ledgerId), signed(data.entryId), -1, partition)

@@ -1,0 +1,54 @@
+"""What the client takes from outside: network, clock, random. Timers are the event loop's own.
+
+The shapes are those of the ledger component's ports, so that one production or simulated
+implementation serves both; the SDK does not import them, because it stands on the wire alone.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """`monotonic_s` for intervals, `wall_ms` (since the epoch) to stamp messages."""
+
+    def monotonic_s(self) -> float: ...
+
+    def wall_ms(self) -> int: ...
+
+
+class Network(Protocol):
+    """Outgoing stream connections."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        """Connect; the factory's protocol got `connection_made`.
+
+        Raises:
+            OSError, TimeoutError: nobody answered.
+        """
+        ...
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class SystemNetwork:
+    """TCP sockets of the running event loop."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await loop.create_connection(factory, host, port)
+        return transport

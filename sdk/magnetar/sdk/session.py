@@ -1,0 +1,191 @@
+"""Sessions: how a producer or consumer gets to its broker, and back to it after a loss.
+
+A `Session` runs one task for the life of its user: find the broker, attach (PRODUCER or SUBSCRIBE),
+wait until the broker or the connection drops it, begin again with growing pauses. Until it was
+attached for the first time an error that no retry can help, or the operation timeout, ends it; later
+only the errors that the protocol calls final do.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from magnetar.sdk.connection import Connection
+from magnetar.sdk.errors import AlreadyClosedError, OperationTimeoutError, SdkError
+from magnetar.sdk.ports import Clock
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.wire.errors import ProducerFencedError, TopicTerminatedError
+
+_log = logging.getLogger("magnetar.sdk")
+
+_QUICK_LOSS_S = 1.0
+_QUICK_LOSSES_MAX = 3
+
+_FINAL = (ProducerFencedError, TopicTerminatedError)
+
+
+class Backoff:
+    """Pauses that double from `min_s` to `max_s`, each shortened at random by up to a fifth."""
+
+    def __init__(self, *, min_s: float, max_s: float, random: random.Random) -> None:
+        self._min_s, self._max_s, self._random = min_s, max_s, random
+        self._next_s = min_s
+
+    def next_s(self) -> float:
+        pause_s = self._next_s
+        self._next_s = min(self._max_s, 2 * pause_s)
+        return pause_s * (1 - 0.2 * self._random.random())
+
+    def reset(self) -> None:
+        self._next_s = self._min_s
+
+
+class Session:
+    """See the module's text. `start` waits for the first attachment; `close` ends the task."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        find: Callable[[], Awaitable[Connection]],
+        attach: Callable[[Connection], Awaitable[None]],
+        on_failed: Callable[[SdkError], None],
+        settings: ClientSettings,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        """`attach` does the whole exchange; `on_failed` is told when the session ends for good."""
+        self._name = name
+        self._find, self._attach, self._on_failed = find, attach, on_failed
+        self._clock = clock
+        self._settings = settings
+        self._backoff = Backoff(
+            min_s=settings.reconnect_delay_min_ms / 1000,
+            max_s=settings.reconnect_delay_max_ms / 1000,
+            random=random,
+        )
+        self.connection: Connection | None = None
+        """The connection that we are attached to, if we are."""
+        self.failure: SdkError | None = None
+        """Why the session is over; None while it lives."""
+        self.attachments = 0
+        """How often we were attached."""
+        self._quick_losses = 0
+        self._lost = asyncio.Event()
+        self._changed: set[asyncio.Future[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Attach for the first time.
+
+        Raises:
+            SdkError: the reason why it could not.
+        """
+        self._task = asyncio.create_task(self._run(), name=f"magnetar {self._name}")
+        try:
+            await self.wait_attached(0)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def wait_attached(self, attachments: int) -> None:
+        """Wait until we were attached more than `attachments` times, and are.
+
+        Raises:
+            SdkError: the session is over.
+        """
+        while self.failure is None and (self.attachments <= attachments or self.connection is None):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._changed.add(future)
+            try:
+                await future
+            finally:
+                self._changed.discard(future)
+        if self.failure is not None:
+            raise self.failure
+
+    def expect_loss(self) -> None:
+        """The user itself is about to make the broker drop us (a seek): that is no bad sign."""
+        self._quick_losses = 0
+
+    def lose(self, connection: Connection | None = None) -> None:
+        """We are detached from `connection` (any, if None): attach again."""
+        if connection is None or connection is self.connection:
+            self.connection = None
+            self._lost.set()
+
+    async def close(self) -> None:
+        """End the task. The caller tells the broker."""
+        if self.failure is None:
+            self.failure = AlreadyClosedError(f"{self._name} is closed")
+        self._wake()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.connection = None
+
+    async def _run(self) -> None:
+        deadline_s = self._clock.monotonic_s() + self._settings.operation_timeout_ms / 1000
+        while self.failure is None:
+            self._lost.clear()
+            try:
+                connection = await self._find()
+                # A loss during the attachment must be seen: set before, not after, its answer.
+                self.connection = connection
+                await self._attach(connection)
+            except SdkError as error:
+                self.connection = None
+                if self._is_over(error, deadline_s):
+                    return
+                await self._pause()
+                continue
+            if self.connection is connection:
+                self.attachments += 1
+                self._wake()
+            attached_at_s = self._clock.monotonic_s()
+            await self._lost.wait()
+            await self._after_loss(self._clock.monotonic_s() - attached_at_s)
+
+    async def _after_loss(self, attached_s: float) -> None:
+        """Go on at once after a good while or an odd loss; pause if the broker keeps dropping us."""
+        self._quick_losses = self._quick_losses + 1 if attached_s < _QUICK_LOSS_S else 0
+        if self._quick_losses > _QUICK_LOSSES_MAX:
+            await self._pause()
+        else:
+            self._backoff.reset()
+
+    def _is_over(self, error: SdkError, deadline_s: float) -> bool:
+        if self.attachments:
+            over = isinstance(error, _FINAL)
+        else:
+            over = not error.retryable
+            if not over and self._clock.monotonic_s() >= deadline_s:
+                over = True
+                cause = error
+                error = OperationTimeoutError(
+                    f"{self._name}: not ready within {self._settings.operation_timeout_ms} ms; "
+                    f"last: {cause}"
+                )
+                error.__cause__ = cause
+        if not over:
+            _log.info("session_retry %s: %s", self._name, error)
+            return False
+        self.failure = error
+        self._on_failed(error)
+        self._wake()
+        return True
+
+    async def _pause(self) -> None:
+        self._lost.clear()
+        try:
+            async with asyncio.timeout(self._backoff.next_s()):
+                await self._lost.wait()
+        except TimeoutError:
+            pass  # the usual end of a pause
+
+    def _wake(self) -> None:
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)

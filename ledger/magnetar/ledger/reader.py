@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import OpenedEntry, open_packet
+from magnetar.ledger.digest import open_packet, open_payloads
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
     BookieError,
@@ -72,7 +72,7 @@ class EntryFetcher:
         errors: list[LedgerError] = []
         for bookie_id in self._replicas(metadata, first):
             try:
-                entries = await self._read_from(bookie_id, metadata, first, last, bytes_max)
+                payloads = await self._read_from(bookie_id, metadata, first, last, bytes_max)
             except (BookieError, DigestMismatchError, BookieProtocolError) as error:
                 errors.append(error)
                 if not isinstance(error, NoSuchEntryError | NoSuchLedgerOnBookieError):
@@ -80,7 +80,7 @@ class EntryFetcher:
                 continue
             self._failed_at_s.pop(bookie_id, None)
             self._preferred = bookie_id
-            return [entry.payload for entry in entries]
+            return payloads
         raise _worst(errors, metadata.ledger_id, first)
 
     async def length_at(self, metadata: LedgerMetadata, entry_id: int) -> int:
@@ -92,11 +92,13 @@ class EntryFetcher:
         errors: list[LedgerError] = []
         for bookie_id in self._replicas(metadata, entry_id):
             try:
-                entries = await self._read_from(bookie_id, metadata, entry_id, entry_id, 1)
+                block = await self._ask(bookie_id, metadata, entry_id, entry_id, 1)
+                packet = block.packets()[0]
+                entry = open_packet(packet, ledger_id=metadata.ledger_id, entry_id=entry_id)
             except (BookieError, DigestMismatchError, BookieProtocolError) as error:
                 errors.append(error)
-                continue
-            return entries[0].length
+            else:
+                return entry.length
         raise _worst(errors, metadata.ledger_id, entry_id)
 
     def _replicas(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
@@ -117,7 +119,23 @@ class EntryFetcher:
 
     async def _read_from(
         self, bookie_id: str, metadata: LedgerMetadata, first: int, last: int, bytes_max: int
-    ) -> list[OpenedEntry]:
+    ) -> list[bytes]:
+        block = await self._ask(bookie_id, metadata, first, last, bytes_max)
+        payloads, error = open_payloads(
+            block,
+            ledger_id=metadata.ledger_id,
+            first_entry_id=first,
+            entries_max=last - first + 1,
+        )
+        if error is not None:
+            self.digest_mismatches[bookie_id] += 1
+            if not payloads:
+                raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
+        return payloads
+
+    async def _ask(
+        self, bookie_id: str, metadata: LedgerMetadata, first: int, last: int, bytes_max: int
+    ) -> EntryBlock:
         frame = await ask(
             self._channels,
             bookie_id,
@@ -129,17 +147,7 @@ class EntryFetcher:
             ledger_id=metadata.ledger_id,
             entry_id=first,
         )
-        block = read_reply_block(frame, bookie_id)
-        ledger_id = metadata.ledger_id
-        entries: list[OpenedEntry] = []
-        try:
-            for offset, packet in enumerate(block.packets()[: last - first + 1]):
-                entries.append(open_packet(packet, ledger_id=ledger_id, entry_id=first + offset))
-        except DigestMismatchError as error:
-            self.digest_mismatches[bookie_id] += 1
-            if not entries:
-                raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
-        return entries
+        return read_reply_block(frame, bookie_id)
 
 
 class LedgerReader:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from magnetar.ledger.digest import open_packet, open_some_packet, reseal, seal
+from magnetar.ledger.digest import open_packet, open_payloads, open_some_packet, reseal, seal
 from magnetar.ledger.errors import DigestMismatchError
+from magnetar.ledger.wire import encode_block
 
 
 def test_a_sealed_entry_opens_with_its_header() -> None:
@@ -47,3 +48,26 @@ def test_resealing_changes_the_last_add_confirmed_and_nothing_else() -> None:
     entries = [open_some_packet(packet, ledger_id=9) for packet in packets]
     again = [open_some_packet(packet, ledger_id=9) for packet in reseal(9, 1, entries)]
     assert [entry._replace(last_add_confirmed=1) for entry in entries] == again
+
+
+def test_the_bulk_form_gives_the_payloads_before_the_first_bad_packet() -> None:
+    packets = seal(1, 10, 9, 0, [b"a", b"b", b"c", b"d"])
+    opened = {"ledger_id": 1, "first_entry_id": 10, "entries_max": 9}
+    assert open_payloads(encode_block(packets), **opened) == ([b"a", b"b", b"c", b"d"], None)
+    for at in range(len(packets[2])):
+        damaged = bytearray(packets[2])
+        damaged[at] ^= 1
+        payloads, error = open_payloads(
+            encode_block([*packets[:2], bytes(damaged), packets[3]]), **opened
+        )
+        assert payloads == [b"a", b"b"]
+        assert isinstance(error, DigestMismatchError)
+
+
+def test_the_bulk_form_refuses_entries_out_of_place() -> None:
+    packets = seal(1, 10, 9, 0, [b"a", b"b"])
+    payloads, error = open_payloads(
+        encode_block([packets[1]]), ledger_id=1, first_entry_id=10, entries_max=1
+    )
+    assert payloads == []
+    assert isinstance(error, DigestMismatchError)

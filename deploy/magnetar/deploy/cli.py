@@ -270,9 +270,14 @@ _later("bookie-tool", "Look into journals, entry logs and indexes.")
 
 
 def main() -> None:
-    """Entry point: run the command, and turn its errors into one line and an exit status."""
+    """Entry point of the `magnetar` command."""
+    run_app(app)
+
+
+def run_app(command: typer.Typer) -> None:
+    """Run a command line; its errors become one line and an exit status."""
     try:
-        app()
+        command()
     except DeployError as error:
         sys.stderr.write(f"magnetar: {error}\n")
         sys.exit(error.exit_status)

@@ -21,7 +21,7 @@ import structlog
 
 from magnetar.bookie.server import Bookie
 from magnetar.broker.broker import Broker
-from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError, SettingsError
+from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, Sources
 from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker

@@ -1,0 +1,146 @@
+"""`magnetar standalone` from the outside: how it starts, refuses to start, and stops."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.deploy.commands import Ended, magnetar
+from tests.processes import HOST
+from tests.standalone import Standalone
+
+THREE = ("--bookies", "3", "--quorum", "3,3,2")
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def start_in_vain(data: Path, *arguments: str) -> Ended:
+    free = ("--port", "0", "--http-port", "0")
+    return magnetar("standalone", "--data", str(data), *free, *arguments)
+
+
+def assert_one_line(ended: Ended, status: int, *expected: str) -> None:
+    """The command ended with this status and one line that names what is wrong."""
+    assert ended.status == status, ended.stderr
+    assert ended.stdout == ""
+    assert len(ended.messages()) == 1, ended.stderr
+    for text in expected:
+        assert text in ended.messages()[0]
+
+
+def produce(server: Standalone, *payloads: str) -> None:
+    ended = magnetar("produce", "flights", "--url", server.url, stdin="\n".join(payloads))
+    assert ended.status == 0, ended.stderr
+
+
+def read(server: Standalone) -> list[str]:
+    ended = magnetar("read", "flights", "--url", server.url)
+    assert ended.status == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_it_says_ready_with_its_urls_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        assert server.process.ready_line.split() == ["ready", server.url, server.http_url]
+        assert server.terminate() == 0
+    assert "Traceback" not in server.log_text()
+
+
+def test_port_0_takes_any_free_port(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", arguments=("--port", "0", "--http-port", "0")) as server:
+        _, pulsar_url, http_url = server.process.ready_line.split()
+        assert not pulsar_url.endswith(":0")
+        assert not http_url.endswith(":0")
+
+
+@pytest.mark.parametrize("option", ["--port", "--http-port"])
+def test_a_taken_port_is_one_line(tmp_path: Path, option: str, taken_port: int) -> None:
+    ended = start_in_vain(tmp_path / "data", option, str(taken_port))
+    assert_one_line(ended, 3, str(taken_port))
+
+
+def test_a_locked_data_directory_is_one_line(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        assert_one_line(start_in_vain(server.directory), 4, str(server.directory), "--data")
+        assert server.terminate() == 0
+
+
+def test_the_files_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    directories = [tmp_path / "one", tmp_path / "two"]
+    for each in directories:
+        with Standalone(each) as server:
+            server.terminate()
+    one, two = directories
+    shutil.rmtree(two / "bookie-1")
+    shutil.copytree(one / "bookie-1", two / "bookie-1")
+    assert_one_line(start_in_vain(two), 5)
+
+
+def test_the_files_of_another_place_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Standalone(data, arguments=THREE) as server:
+        server.terminate()
+    shutil.rmtree(data / "bookie-2")
+    shutil.copytree(data / "bookie-1", data / "bookie-2")
+    assert_one_line(start_in_vain(data, *THREE), 5, "bookie-1", "bookie-2")
+
+
+def test_a_data_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    assert_one_line(start_in_vain(tmp_path / "data"), 7, str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--quorum", "3,3,2"), ("--quorum", "1,2,3"), ("--bookies", "2", "--quorum", "3")]
+)
+def test_a_quorum_that_cannot_be_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert_one_line(start_in_vain(tmp_path / "data", *arguments), 2, "quorum")
+
+
+def test_a_bad_setting_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "magnetar.toml").write_text("[bookie]\nno_such_setting = 1\n")
+    ended = start_in_vain(tmp_path / "data", "--config", str(tmp_path / "magnetar.toml"))
+    assert_one_line(ended, 2, "bookie.no_such_setting")
+
+
+def test_data_survives_a_restart(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        produce(server, "one", "two")
+        assert server.terminate() == 0
+        server.start()
+        produce(server, "three")
+        assert read(server) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("place", ["bookie-1", "bookie-2", "bookie-3"])
+def test_one_bookies_files_can_be_deleted_and_everything_is_still_read(
+    tmp_path: Path, place: str
+) -> None:
+    payloads = [f"flight {number}" for number in range(100)]
+    with Standalone(tmp_path / "data", arguments=THREE) as server:
+        produce(server, *payloads)
+        server.kill()
+        shutil.rmtree(server.directory / place)
+        server.start()
+        assert read(server) == payloads
+        produce(server, "after the loss")
+        assert server.terminate() == 0
+        server.start()
+        assert read(server) == [*payloads, "after the loss"]
+
+
+def test_more_lost_bookies_than_the_quorum_can_do_without_are_refused(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", arguments=THREE) as server:
+        produce(server, "one")
+        server.terminate()
+        for place in ("bookie-1", "bookie-2"):
+            shutil.rmtree(server.directory / place)
+        assert_one_line(start_in_vain(server.directory, *THREE), 7, "bookie-1", "bookie-2")

@@ -6,17 +6,21 @@ them:
 - A path is absolute: "/", or "/" before each name; a name is not empty, ".", "..", and holds no
   control characters. A node has a value (bytes, possibly empty), a version and children.
 - The version is 0 when the node is created and grows by one with every `set`. A node that was
-  deleted and created again starts at 0: whoever must tell the two apart puts a token into the value.
-- `set` and `delete` compare and act in one step. All changes of one store handle happen in the order
-  of the calls, and a read by the same handle sees every change that the handle made before it.
+  deleted and created again starts at 0: whoever must tell the two apart puts a token into the
+  value.
+- `set` and `delete` compare and act in one step. All changes of one store handle happen in the
+  order of the calls, and a read by the same handle sees every change that the handle made before
+  it.
 - An *ephemeral* node has no children and goes when its session ends: when the store is closed, or
   when its owner was not heard of for the session timeout.
 - A *sequential* node gets ten decimal digits behind its name, from a counter that its parent keeps
   and that never goes back while the parent lives. Gaps are normal.
 - A write either happens or raises. `UnknownOutcomeError` says that nobody knows: read again and
-  compare. `MetadataUnavailableError` says that nothing was changed. A cancelled write is unknown too.
-- A watch is persistent and may be late or merge events, but after the last change of a node there is
-  an event that was not there before it. Treat an event as "look again", never as the news itself.
+  compare. `MetadataUnavailableError` says that nothing was changed. A cancelled write is unknown
+  too.
+- A watch is persistent and may be late or merge events, but after the last change of a node there
+  is an event that was not there before it. Treat an event as "look again", never as the news
+  itself.
 """
 
 from collections.abc import Callable
@@ -80,8 +84,9 @@ class MetadataStore(Protocol):
     """A handle on the metadata store. Belongs to the event loop that opened it.
 
     Every call may raise `MetadataUnavailableError` when the store does not answer within the
-    operation timeout of the settings, and `InvalidPathError` for a path that breaks the rules. Every
-    write may raise `UnknownOutcomeError`. After `close` every call raises MetadataUnavailableError.
+    operation timeout of the settings, and `InvalidPathError` for a path that breaks the rules.
+    Every write may raise `UnknownOutcomeError`. After `close` every call raises
+    `MetadataUnavailableError`.
     """
 
     @property

@@ -1,0 +1,322 @@
+"""The embedded metadata store: a SQLite file, for standalone and for several processes on one host.
+
+The shell around `sqlite_tree.py`: all blocking calls go, in order, to one worker thread; watches
+and session state live on the event loop. Own changes reach the watches at once. Those of other
+processes are found by asking SQLite's change counter every `embedded_poll_interval_ms`, and only
+while there are watches. Ephemeral nodes: see `session_files.py`.
+
+Not for a network file system: locks and the write-ahead log need a local one.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from magnetar.ledger.errors import (
+    InvalidPathError,
+    MetadataError,
+    MetadataUnavailableError,
+    SessionExpiredError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.session_files import OpenLock
+from magnetar.ledger.metadata.session_keeper import Round, SessionKeeper
+from magnetar.ledger.metadata.sessions import SessionListeners
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
+from magnetar.ledger.metadata.store import (
+    SessionCallback,
+    SessionState,
+    Versioned,
+    Watch,
+    WatchCallback,
+    check_new_path,
+    check_path,
+    check_value,
+)
+from magnetar.ledger.metadata.watches import NodeView, WatchTable
+from magnetar.ledger.ports import Worker
+from magnetar.ledger.system import ThreadWorker
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_ROUNDS_PER_SESSION_TIMEOUT = 3
+"""Heartbeats that may be lost before a session expires, and one more."""
+
+_BUSY_SHARE = 0.8
+"""Share of the operation timeout that SQLite waits for another writer, so that its answer, which is
+certain, comes before ours, which is not."""
+
+
+class EmbeddedStore:
+    """A `MetadataStore` in a SQLite file. Open it with `open`."""
+
+    def __init__(
+        self, tree: SqliteTree, keeper: SessionKeeper, worker: Worker, settings: MetadataSettings
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tree = tree
+        self._keeper = keeper
+        self._worker = worker
+        self._settings = settings
+        self._is_closed = False
+        self._watches = WatchTable(self._loop.call_soon)
+        self._listeners = SessionListeners(self._loop.call_soon)
+        self._change_counter = 0
+        self._must_look = False
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._round_timer = self._loop.call_later(self._round_interval_s, self._start_round)
+
+    @classmethod
+    async def open(
+        cls, path: str, *, settings: MetadataSettings | None = None, worker: Worker | None = None
+    ) -> "EmbeddedStore":
+        """Open the file, create it and its folder if missing; removes nodes of dead processes.
+
+        The store closes the worker.
+
+        Raises:
+            InvalidPathError: the file is something else, or of another version.
+            MetadataUnavailableError: the file or its folder cannot be opened or written.
+        """
+        settings = settings or MetadataSettings()
+        worker = worker or ThreadWorker("metadata")
+        now_s = asyncio.get_running_loop().time()
+        try:
+            tree, keeper = await worker.run(
+                lambda: _open_blocking(os.path.abspath(path), settings, now_s)
+            )
+        except BaseException:
+            worker.close()
+            raise
+        return cls(tree, keeper, worker, settings)
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._listeners.state
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._settings.session_timeout_ms
+
+    async def get(self, path: str) -> Versioned:
+        check_path(path)
+        return await self._read(lambda: self._tree.get(path))
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        check_new_path(path, sequential=sequential)
+        check_value(path, value)
+        if ephemeral:
+            call = partial(self._keeper.create_node, path, value, sequential=sequential)
+        else:
+            call = partial(self._tree.create, path, value, session=None, sequential=sequential)
+        return (await self._write(call)).path
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        check_path(path)
+        check_value(path, value)
+        return (await self._write(partial(self._tree.set, path, value, version=version))).version
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        check_path(path)
+        if path == "/":
+            raise InvalidPathError("the root cannot be deleted")
+        await self._write(partial(self._tree.delete, path, version=version))
+
+    async def exists(self, path: str) -> int | None:
+        check_path(path)
+        return await self._read(lambda: self._tree.version(path))
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return await self._read(lambda: self._tree.children(path))
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        check_path(path)
+        self._check_open()
+        is_first_of_path = path not in self._watches
+        watch = self._watches.add(path, callback)
+        if is_first_of_path:
+            self._look((path,))
+        if self._poll_timer is None:
+            self._poll_timer = self._loop.call_later(self._poll_interval_s, self._start_poll)
+        return watch
+
+    def on_session_change(self, callback: SessionCallback) -> Watch:
+        return self._listeners.add(callback)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._round_timer.cancel()
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+        self._watches.clear()
+        self._listeners.clear()
+        try:
+            await self._worker.run(self._close_blocking)
+        except MetadataError as error:
+            # Its lock is free now: another process, or the next run, removes what stayed.
+            _log.warning("metadata_session_not_ended", error=str(error))
+        finally:
+            self._worker.close()
+
+    # Operations.
+
+    async def _read(self, call: Callable[[], T]) -> T:
+        self._check_open()
+        try:
+            async with asyncio.timeout(self._settings.operation_timeout_s):
+                return await self._worker.run(call)
+        except TimeoutError as exc:
+            raise MetadataUnavailableError("the metadata file did not answer in time") from exc
+
+    async def _write(self, call: Callable[[], Written]) -> Written:
+        self._check_open()
+        future: asyncio.Future[Written] = self._loop.create_future()
+
+        def done(result: Written | None, error: BaseException | None) -> None:
+            # The watches hear of it even if the caller has been cancelled meanwhile.
+            if result is not None:
+                self._on_touched(result.touched)
+            if isinstance(error, SessionExpiredError):
+                self._on_own_session_expired()
+            _resolve(future, result, error)
+
+        self._worker.submit(call, done)
+        try:
+            async with asyncio.timeout(self._settings.operation_timeout_s):
+                return await future
+        except TimeoutError as exc:
+            raise UnknownOutcomeError("the metadata file did not answer in time") from exc
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise MetadataUnavailableError("the metadata store is closed")
+
+    def _close_blocking(self) -> None:
+        try:
+            self._keeper.close()
+        finally:
+            self._tree.close()
+
+    # Watches.
+
+    def _on_touched(self, paths: Iterable[str]) -> None:
+        watched = [path for path in dict.fromkeys(paths) if path in self._watches]
+        if watched:
+            self._look(watched)
+
+    def _look(self, paths: Iterable[str]) -> None:
+        """Look at the nodes, and tell those who watch them what changed."""
+        if self._is_closed:
+            return
+
+        def done(
+            views: list[tuple[str, NodeView | None]] | None, error: BaseException | None
+        ) -> None:
+            if views is None:
+                _log.warning("metadata_watch_look_failed", error=str(error))
+                self._must_look = True
+                for path in paths:
+                    self._watches.on_look_failed(path)
+                return
+            for path, view in views:
+                self._watches.on_view(path, view)
+
+        self._worker.submit(lambda: self._tree.views(paths), done)
+
+    def _start_poll(self) -> None:
+        if self._watches:
+            self._worker.submit(self._tree.change_counter, self._on_polled)
+        else:
+            self._poll_timer = None  # The next watch starts it again.
+
+    def _on_polled(self, counter: int | None, error: BaseException | None) -> None:
+        if self._is_closed:
+            return
+        if counter is not None and (counter != self._change_counter or self._must_look):
+            self._change_counter = counter
+            self._must_look = False
+            self._look(tuple(self._watches.paths))
+        self._poll_timer = self._loop.call_later(self._poll_interval_s, self._start_poll)
+
+    @property
+    def _poll_interval_s(self) -> float:
+        return self._settings.embedded_poll_interval_ms / 1000
+
+    # Sessions.
+
+    @property
+    def _round_interval_s(self) -> float:
+        return _round_interval_s(self._settings)
+
+    def _start_round(self) -> None:
+        # The heartbeat starts from the loop: a process whose loop is stuck must not look alive.
+        now_s = self._loop.time()
+        self._worker.submit(lambda: self._keeper.on_time(now_s), self._on_round)
+
+    def _on_round(self, found: Round | None, error: BaseException | None) -> None:
+        if self._is_closed:
+            return
+        if found is None:
+            _log.warning("metadata_session_round_failed", error=str(error))
+        else:
+            self._on_touched(found.touched)
+            if found.is_own_expired:
+                self._on_own_session_expired()
+        self._round_timer = self._loop.call_later(self._round_interval_s, self._start_round)
+
+    def _on_own_session_expired(self) -> None:
+        _log.warning("metadata_session_expired")
+        self._listeners.on_state(SessionState.EXPIRED)
+        # The next ephemeral node starts a new session; there is nothing to connect to before.
+        self._listeners.on_state(SessionState.CONNECTED)
+
+
+def _open_blocking(
+    path: str, settings: MetadataSettings, now_s: float
+) -> tuple[SqliteTree, SessionKeeper]:
+    folder = f"{path}-sessions"
+    try:
+        with OpenLock(folder):
+            tree = SqliteTree(path, busy_timeout_s=settings.operation_timeout_s * _BUSY_SHARE)
+    except OSError as exc:
+        raise MetadataUnavailableError(f"cannot open the metadata file {path}: {exc}") from exc
+    keeper = SessionKeeper(
+        tree,
+        folder,
+        timeout_ms=settings.session_timeout_ms,
+        interval_s=_round_interval_s(settings),
+    )
+    try:
+        keeper.on_time(now_s)
+    except BaseException:
+        tree.close()
+        raise
+    return tree, keeper
+
+
+def _round_interval_s(settings: MetadataSettings) -> float:
+    return settings.session_timeout_ms / 1000 / _ROUNDS_PER_SESSION_TIMEOUT
+
+
+def _resolve(
+    future: asyncio.Future[Written], result: Written | None, error: BaseException | None
+) -> None:
+    if future.done():
+        return  # The caller has given up.
+    if error is not None:
+        future.set_exception(error)
+    else:
+        assert result is not None
+        future.set_result(result)

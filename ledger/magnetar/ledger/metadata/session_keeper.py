@@ -1,0 +1,92 @@
+"""The sessions of one embedded store handle: its own, and the dead ones of others.
+
+Joins the rows of the tree (`sqlite_tree.py`) with the locked files (`session_files.py`). A handle
+has no session until its first ephemeral node, so a tool that only looks costs nothing. All calls
+block and come from one thread.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+from magnetar.ledger.errors import SessionExpiredError
+from magnetar.ledger.metadata.session_files import SessionFile, SessionObserver
+from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
+
+
+class Round(NamedTuple):
+    """What a round of `SessionKeeper.on_time` found."""
+
+    is_own_expired: bool
+    touched: tuple[str, ...]
+    """Paths of nodes that went with the sessions of others, and their parents."""
+
+
+class SessionKeeper:
+    """Keeps the handle's session alive and ends those that are over."""
+
+    def __init__(
+        self, tree: SqliteTree, folder: str, *, timeout_ms: int, interval_s: float
+    ) -> None:
+        self._tree = tree
+        self._folder = folder
+        self._timeout_ms = timeout_ms
+        self._observer = SessionObserver(folder, interval_s=interval_s)
+        self._session: int | None = None
+        self._file: SessionFile | None = None
+
+    def create_node(self, path: str, value: bytes, *, sequential: bool) -> Written:
+        """Create an ephemeral node of this handle's session; starts one if there is none.
+
+        Raises:
+            SessionExpiredError: the session is gone; the next call starts a new one.
+            As `SqliteTree.create`.
+        """
+        if self._session is None:
+            self._start()
+        try:
+            return self._tree.create(path, value, session=self._session, sequential=sequential)
+        except SessionExpiredError:
+            self._forget()
+            raise
+
+    def on_time(self, now_s: float) -> Round:
+        """One round: to be called at the interval, and once when the store is opened."""
+        is_own_expired = self._session is not None and not self._tree.has_session(self._session)
+        if is_own_expired:
+            self._forget()
+        if self._file is not None:
+            self._file.touch()
+        touched: list[str] = []
+        sessions = self._tree.sessions()
+        for number in self._observer.expired(sessions, own=self._session, now_s=now_s):
+            touched += self._tree.end_session(number, partial(self._is_over, number))
+            if not self._tree.has_session(number):
+                self._observer.remove_file(number)
+        return Round(is_own_expired, tuple(touched))
+
+    def close(self) -> None:
+        """End the handle's session and delete its nodes."""
+        try:
+            if self._session is not None:
+                self._tree.end_session(self._session, lambda: True)
+        finally:
+            self._forget()
+
+    def _is_over(self, session: int) -> bool:
+        return self._observer.is_owner_dead(session) or self._observer.is_untouched(session)
+
+    def _start(self) -> None:
+        def lock(session: int) -> None:
+            self._file = SessionFile(self._folder, session)
+
+        try:
+            self._session = self._tree.create_session(self._timeout_ms, lock)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._session = None
+        if self._file is not None:
+            self._file.remove()
+            self._file = None

@@ -1,0 +1,350 @@
+"""The tree of nodes in a SQLite file: all the SQL, blocking, one connection.
+
+Layout of the tables: docs/formats/ledger-metadata.md. Durability: write-ahead log with
+`synchronous=FULL`, that is one sync per write; a killed process loses nothing that was answered.
+Several processes may use one file. Knows sessions as numbers that ephemeral nodes carry; who is
+alive is decided in `session_files.py`.
+
+Errors of SQLite become the component's errors here: what fails before the commit changed nothing,
+what fails in the commit has an unknown outcome.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidPathError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import SEQUENCE_DIGITS, Versioned, parent_path
+from magnetar.ledger.metadata.watches import NodeView
+
+APPLICATION_ID = 0x4D474D44
+"""Stored on disk ("MGMD"), never renumber."""
+
+SCHEMA_VERSION = 1
+"""Stored on disk, never renumber: grows with every change of the tables."""
+
+# A number is never used twice (AUTOINCREMENT): a node's tells its incarnations apart, and a
+# session's never comes back to own the nodes of a dead one.
+_SCHEMA = (
+    """CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        timeout_ms INTEGER NOT NULL)""",
+    """CREATE TABLE nodes (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        path TEXT NOT NULL UNIQUE,
+        parent INTEGER NOT NULL,
+        value BLOB NOT NULL,
+        version INTEGER NOT NULL DEFAULT 0,
+        children_version INTEGER NOT NULL DEFAULT 0,
+        next_sequence INTEGER NOT NULL DEFAULT 0,
+        session INTEGER)""",
+    "CREATE INDEX nodes_by_parent ON nodes (parent, path)",
+    "CREATE INDEX nodes_by_session ON nodes (session) WHERE session IS NOT NULL",
+    "INSERT INTO nodes (path, parent, value) VALUES ('/', 0, x'')",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+class Written(NamedTuple):
+    """What a write did: its own result and the paths whose node or children changed."""
+
+    path: str
+    version: int
+    touched: tuple[str, ...]
+
+
+class SqliteTree:
+    """The nodes of one file. Every method blocks; all calls come from one thread."""
+
+    def __init__(self, path: str, *, busy_timeout_s: float) -> None:
+        """Open the file; create it if it is missing.
+
+        Raises:
+            InvalidPathError: the file is something else, or of a newer version.
+            MetadataUnavailableError: it cannot be opened.
+        """
+        self._path = path
+        self._is_committing = False
+        with self._translated():
+            self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Reads.
+
+    def get(self, path: str) -> Versioned:
+        with self._translated():
+            row = self._connection.execute(
+                "SELECT value, version FROM nodes WHERE path = ?", (path,)
+            ).fetchone()
+        if row is None:
+            raise NoNodeError(path)
+        return Versioned(value=row[0], version=row[1])
+
+    def version(self, path: str) -> int | None:
+        with self._translated():
+            return self._number("SELECT version FROM nodes WHERE path = ?", path)
+
+    def children(self, path: str) -> list[str]:
+        with self._translated(), self._read_transaction():
+            number = self._number("SELECT number FROM nodes WHERE path = ?", path)
+            if number is None:
+                raise NoNodeError(path)
+            # The order of the index is that of the UTF-8 bytes, which is that of Python strings.
+            found = self._connection.execute(
+                "SELECT path FROM nodes WHERE parent = ? ORDER BY path", (number,)
+            ).fetchall()
+        start = len(path) + (path != "/")
+        return [child[start:] for (child,) in found]
+
+    def views(self, paths: Iterable[str]) -> list[tuple[str, NodeView | None]]:
+        """A look at each node, for the watches."""
+        with self._translated(), self._read_transaction():
+            return [(path, self._view(path)) for path in paths]
+
+    def change_counter(self) -> int:
+        """Differs from the last time if another connection has committed since."""
+        with self._translated():
+            counter: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return counter
+
+    # Writes.
+
+    def create(self, path: str, value: bytes, *, session: int | None, sequential: bool) -> Written:
+        """Create a node and its missing parents; a session makes it ephemeral.
+
+        Raises:
+            NodeExistsError, InvalidPathError (the parent is ephemeral), SessionExpiredError
+        """
+        if path == "/":
+            raise NodeExistsError(path)
+        with self._write_transaction():
+            if session is not None:
+                self._check_session(session)
+            parent, touched = self._ensure(parent_path(path))
+            if sequential:
+                path += f"{self._take_sequence(parent):0{SEQUENCE_DIGITS}d}"
+            elif self._number("SELECT 1 FROM nodes WHERE path = ?", path) is not None:
+                raise NodeExistsError(path)
+            self._insert(path, parent, value, session)
+        return Written(path, 0, (*touched, parent_path(path), path))
+
+    def set(self, path: str, value: bytes, *, version: int) -> Written:
+        with self._write_transaction():
+            self._check_version(path, version)
+            self._connection.execute(
+                "UPDATE nodes SET value = ?, version = version + 1 WHERE path = ?", (value, path)
+            )
+        return Written(path, version + 1, (path,))
+
+    def delete(self, path: str, *, version: int | None) -> Written:
+        with self._write_transaction():
+            number = self._check_version(path, version)
+            if self._number("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", number) is not None:
+                raise NotEmptyError(path)
+            self._remove(path)
+        return Written(path, 0, (parent_path(path), path))
+
+    # Sessions.
+
+    def sessions(self) -> dict[int, int]:
+        """Session numbers and their timeouts in ms."""
+        with self._translated():
+            return dict(self._connection.execute("SELECT number, timeout_ms FROM sessions"))
+
+    def has_session(self, session: int) -> bool:
+        with self._translated():
+            return self._number("SELECT 1 FROM sessions WHERE number = ?", session) is not None
+
+    def create_session(self, timeout_ms: int, lock: Callable[[int], None]) -> int:
+        """Create a session; `lock` makes its number known as living before others can see it."""
+        with self._write_transaction():
+            cursor = self._connection.execute(
+                "INSERT INTO sessions (timeout_ms) VALUES (?)", (timeout_ms,)
+            )
+            assert cursor.lastrowid is not None
+            lock(cursor.lastrowid)
+        return cursor.lastrowid
+
+    def end_session(self, session: int, is_over: Callable[[], bool]) -> tuple[str, ...]:
+        """Delete a session and its nodes, if `is_over` still says so once no other can write.
+
+        Returns the paths that were touched.
+        """
+        touched: list[str] = []
+        with self._write_transaction():
+            if not is_over():
+                return ()
+            paths = self._connection.execute(
+                "SELECT path FROM nodes WHERE session = ?", (session,)
+            ).fetchall()
+            for (path,) in paths:
+                self._remove(path)
+                touched += (parent_path(path), path)
+            self._connection.execute("DELETE FROM sessions WHERE number = ?", (session,))
+        return tuple(touched)
+
+    # Helpers.
+
+    def _prepare(self) -> None:
+        # A reader never waits for a writer, nor a writer for readers.
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        application = self._connection.execute("PRAGMA application_id").fetchone()[0]
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
+            return
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application == APPLICATION_ID:
+            raise InvalidPathError(
+                f"{self._path} has version {version} of the metadata tables, this program knows "
+                f"version {SCHEMA_VERSION}"
+            )
+        if tables or application:
+            raise InvalidPathError(f"{self._path} is a SQLite file, but holds no metadata of ours")
+        with self._write_transaction():
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+        directory = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _number(self, query: str, parameter: str | int) -> int | None:
+        """The first column of the first row, a number; None if there is no row."""
+        row = self._connection.execute(query, (parameter,)).fetchone()
+        if row is None:
+            return None
+        number: int = row[0]
+        return number
+
+    def _view(self, path: str) -> NodeView | None:
+        row = self._connection.execute(
+            "SELECT number, version, children_version FROM nodes WHERE path = ?", (path,)
+        ).fetchone()
+        return None if row is None else NodeView(*row)
+
+    def _check_session(self, session: int) -> None:
+        if self._number("SELECT 1 FROM sessions WHERE number = ?", session) is None:
+            raise SessionExpiredError(f"session {session} of {self._path} has expired")
+
+    def _check_version(self, path: str, version: int | None) -> int:
+        """The number of the node, if it is there and has the version."""
+        row = self._connection.execute(
+            "SELECT number, version FROM nodes WHERE path = ?", (path,)
+        ).fetchone()
+        if row is None:
+            raise NoNodeError(path)
+        number: int = row[0]
+        if version is not None and row[1] != version:
+            raise BadVersionError(f"{path} has version {row[1]}, expected was {version}")
+        return number
+
+    def _ensure(self, path: str) -> tuple[int, tuple[str, ...]]:
+        """The number of a node that is to have children, and the paths touched to make it."""
+        missing: list[str] = []
+        while (row := self._owner(path)) is None:
+            missing.append(path)
+            path = parent_path(path)
+        number, session = row
+        if session is not None:
+            raise InvalidPathError(f"{path} is ephemeral and cannot have children")
+        for each in reversed(missing):
+            number = self._insert(each, number, b"", None)
+        touched = (parent_path(missing[-1]), *missing) if missing else ()
+        return number, touched
+
+    def _owner(self, path: str) -> tuple[int, int | None] | None:
+        """Number and session of a node, if it is there."""
+        row = self._connection.execute(
+            "SELECT number, session FROM nodes WHERE path = ?", (path,)
+        ).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def _insert(self, path: str, parent: int, value: bytes, session: int | None) -> int:
+        cursor = self._connection.execute(
+            "INSERT INTO nodes (path, parent, value, session) VALUES (?, ?, ?, ?)",
+            (path, parent, value, session),
+        )
+        self._connection.execute(
+            "UPDATE nodes SET children_version = children_version + 1 WHERE number = ?", (parent,)
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def _remove(self, path: str) -> None:
+        self._connection.execute("DELETE FROM nodes WHERE path = ?", (path,))
+        self._connection.execute(
+            "UPDATE nodes SET children_version = children_version + 1 WHERE path = ?",
+            (parent_path(path),),
+        )
+
+    def _take_sequence(self, parent: int) -> int:
+        sequence = self._number("SELECT next_sequence FROM nodes WHERE number = ?", parent)
+        assert sequence is not None
+        self._connection.execute(
+            "UPDATE nodes SET next_sequence = next_sequence + 1 WHERE number = ?", (parent,)
+        )
+        return sequence
+
+    @contextmanager
+    def _read_transaction(self) -> Iterator[None]:
+        """Several queries on one state of the file."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _write_transaction(self) -> Iterator[None]:
+        """All or nothing; durable when it ends without an error."""
+        with self._translated():
+            # Take the write lock at once: a transaction that reads first and finds somebody else
+            # has written since could only fail.
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._is_committing = True
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        self._is_committing = False
+        try:
+            yield
+        except sqlite3.OperationalError as exc:
+            # The low byte is the primary code; a busy commit is the one that certainly did nothing.
+            is_busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if self._is_committing and not is_busy:
+                raise UnknownOutcomeError(f"commit to {self._path}: {exc}") from exc
+            raise MetadataUnavailableError(f"{self._path}: {exc}") from exc
+        except sqlite3.DatabaseError as exc:
+            if exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                raise InvalidPathError(f"{self._path} is no SQLite file") from exc
+            raise MetadataError(f"{self._path} is damaged: {exc}") from exc

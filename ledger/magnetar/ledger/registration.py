@@ -166,6 +166,14 @@ class BookieRegistry:
         except NoNodeError:
             return None
 
+    async def cookie_ids(self) -> Sequence[str]:
+        """The ids of all bookies that ever were, running or not, in the order of their names.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return await self._children_if_any(f"{self._root}/cookies")
+
     async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
         """Create the cookie (version None) or replace the one of that version.
 

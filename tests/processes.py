@@ -47,7 +47,10 @@ def magnetar_environment() -> dict[str, str]:
     """This process's environment, with the working tree's components importable."""
     paths = [str(ROOT / component) for component in COMPONENTS]
     inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])]),
+    }
 
 
 class ServerProcess:

@@ -1,12 +1,13 @@
 """The yardstick: a ledger of three synced copies with nothing but the bare work.
 
-Three processes append every entry to a journal, one `writev` + `fdatasync` per group, and answer. One
-writer keeps a number of entries in flight, computes a CRC32C per entry, and counts an entry as done
-when two of the three answered for it and for everything before it. There is no index, no recovery, no
-check of what arrives: it is what Python can do at most here, and the other figures are ratios to it.
-What a machine does varies by the minute, so measure it right beside the figure it is to judge.
+Three processes append every entry to a journal, one `writev` + `fdatasync` per group, and answer.
+One writer keeps a number of entries in flight, computes a CRC32C per entry, and counts an entry as
+done when two of the three answered for it and for everything before it. There is no index, no
+recovery, no check of what arrives: it is what Python can do at most here, and the other figures are
+ratios to it. What a machine does varies by the minute, so measure it right beside the figure it is
+to judge.
 
-usage: python -m tests.bench.ceiling [--entries N] [--size BYTES] [--in-flight N] [--dir DIR] [--json]
+usage: python -m tests.bench.ceiling [--entries N] [--size BYTES] [--in-flight N] [--json]
 """
 
 import argparse
@@ -27,6 +28,9 @@ from typing import cast
 import google_crc32c
 import uvloop
 
+from tests.bench.figures import Latency
+from tests.processes import ROOT
+
 COPIES = 3
 ACK_QUORUM = 2
 
@@ -40,26 +44,6 @@ _JOIN_BYTES_MAX = 8192
 """Larger payloads are not copied together: the copy costs more than the vector."""
 _WRITE_BUFFER_BYTES_MAX = 64 << 20
 _LEDGER_ID = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Milliseconds."""
-
-    p50: float
-    p99: float
-    p999: float
-    max: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> "Latency":
-        ordered = sorted(seconds)
-        last = len(ordered) - 1
-
-        def at(share: float) -> float:
-            return round(ordered[min(last, int(len(ordered) * share))] * 1000, 3)
-
-        return cls(at(0.5), at(0.99), at(0.999), at(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +250,10 @@ def measure(
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         bookies = [
             subprocess.Popen(
-                [sys.executable, __file__, "--bookie", str(Path(folder) / f"journal-{number}")],
+                [sys.executable, "-m", __spec__.name, "--bookie", f"{folder}/journal-{number}"],
                 stdout=subprocess.PIPE,
                 text=True,
+                cwd=ROOT,
             )
             for number in range(COPIES)
         ]

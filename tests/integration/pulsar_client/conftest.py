@@ -1,0 +1,40 @@
+"""One standalone server for the tests of this folder that do not kill it."""
+
+import itertools
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from tests.flights import read_flights
+from tests.integration.pulsar_client.support import connect
+from tests.standalone import Standalone
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone") / "data") as standalone:
+        yield standalone
+        assert standalone.process.returncode is None, "the server ended during the tests"
+        assert standalone.terminate() == 0
+        assert "Traceback" not in standalone.log_text()
+
+
+@pytest.fixture
+def client(server: Standalone) -> Iterator[pulsar.Client]:
+    connection = connect(server.url, log_path=server.log_path.with_suffix(".client.log"))
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of its own for each test."""
+    return f"persistent://public/default/topic-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def flights() -> list[bytes]:
+    return list(read_flights())

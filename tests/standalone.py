@@ -1,0 +1,82 @@
+"""A `magnetar standalone` process for tests: start, kill -9, restart on its directory and ports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
+
+READY_TIMEOUT_S = 30.0
+
+
+class Standalone:
+    """One server on its own directory. The ports stay the same over restarts, so clients come back.
+
+    Use it as a context manager: the server is killed at the end, whatever happened.
+    """
+
+    def __init__(self, directory: Path, *, arguments: Sequence[str] = ()) -> None:
+        self.directory = directory
+        self.log_path = directory.with_name(directory.name + ".log")
+        self.port, self.http_port = free_ports(2)
+        self._arguments = list(arguments)
+        self._process: ServerProcess | None = None
+
+    def __enter__(self) -> "Standalone":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://{HOST}:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def process(self) -> ServerProcess:
+        assert self._process is not None, "start() comes first"
+        return self._process
+
+    def start(self) -> float:
+        """Start the server; returns the seconds until it was ready."""
+        self._process = ServerProcess(
+            magnetar_command(
+                "standalone",
+                *("--data", str(self.directory)),
+                *("--host", HOST),
+                *("--port", str(self.port)),
+                *("--http-port", str(self.http_port)),
+                *self._arguments,
+            ),
+            log_path=self.log_path,
+            is_ready=is_ready_line,
+        )
+        return self._process.wait_ready(READY_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+
+    def terminate(self) -> int:
+        """SIGTERM; returns the exit status after the orderly end."""
+        return self.process.terminate()
+
+    def log_text(self) -> str:
+        """Everything the server printed so far, over all its restarts."""
+        return self.log_path.read_text()
+
+
+def is_ready_line(line: str) -> bool:
+    """Whether this is the line by which every `magnetar` server says that it serves."""
+    return line.split(maxsplit=1)[:1] == ["ready"]

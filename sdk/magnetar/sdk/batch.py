@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.sdk.compression import decompress
 from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.payload import split_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
@@ -179,6 +180,17 @@ class MessageBatch:
             self.count = self._remaining.bit_count()
 
     @property
+    def message_id(self) -> MessageId:
+        """The id of the entry; acknowledging it acknowledges all of its messages."""
+        return MessageId(self.ledger_id, self.entry_id, -1, self.partition)
+
+    def restrict(self, mask: int) -> None:
+        """Deliver only those messages whose bit is set; a message that is no batch has bit 0."""
+        whole = (1 << max(1, self.batch_size)) - 1
+        self._remaining = (whole if self._remaining is None else self._remaining) & mask & whole
+        self.count = self._remaining.bit_count()
+
+    @property
     def remaining(self) -> int | None:
         """Bit i is set if message i is still unacknowledged; None: all of them."""
         return self._remaining
@@ -210,7 +222,7 @@ class MessageBatch:
             MalformedPayloadError: the body cannot be read.
         """
         if self.batch_size == 0:
-            return [Message(self.body(), self, -1, None)]
+            return [Message(self.body(), self, -1, None)] if self.count else []
         remaining = self._remaining
         return [
             Message(data, self, index, single)

@@ -1,9 +1,9 @@
 """One connection to a broker: handshake, keep-alive, requests, and the streams of its users.
 
 The connection turns frames into calls. Answers go to whoever asked, by request id; receipts go to
-producers and messages to consumers, as one call per run of them in a network read. Everything written
-within one turn of the event loop leaves in one piece. It never reconnects: when it is lost it says
-so to everybody, once, and is done (see `session.py`).
+producers and messages to consumers, as one call per run of them in a network read. All that is
+written within one turn of the event loop leaves in one piece. It never reconnects: when it is lost
+it says so to everybody, once, and is done (see `session.py`).
 """
 
 import asyncio
@@ -375,7 +375,10 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
         self._requests.clear()
-        users = [*self.producers.values(), *self.consumers.values()]
+        users: list[ProducerListener | ConsumerListener] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+        ]
         self.producers.clear()
         self.consumers.clear()
         for user in users:

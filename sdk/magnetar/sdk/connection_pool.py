@@ -34,7 +34,7 @@ class ConnectionPool:
             task = asyncio.create_task(self._open(address, proxy_to))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
-        # Several may wait for the same connection: one that gives up must not take it from the rest.
+        # Several may wait for one connection: who gives up must not take it from the rest.
         return await asyncio.shield(task)
 
     async def close(self) -> None:

@@ -1,13 +1,14 @@
 """What a client's producers, consumers and readers share."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.sdk.lookup import Lookup
+from magnetar.sdk.connection import Connection
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.wire.topic_name import TopicName
 
 
 class Closable(Protocol):
@@ -21,7 +22,8 @@ class ClientContext:
     """Passed to everything that a client makes."""
 
     settings: ClientSettings
-    lookup: Lookup
+    find: Callable[[TopicName], Awaitable[Connection]]
+    """The connection to the broker that serves a topic."""
     clock: Clock
     random: random.Random
     forget: Callable[[Closable], None]

@@ -44,6 +44,24 @@ class Message:
         return f"<Message {self.message_id} of {self.topic}, {len(self.data)} bytes>"
 
     @property
+    def ledger_id(self) -> int:
+        return self._entry.ledger_id
+
+    @property
+    def entry_id(self) -> int:
+        return self._entry.entry_id
+
+    @property
+    def batch_index(self) -> int:
+        """Place within the batch; -1 if the message was sent alone."""
+        return self._index
+
+    @property
+    def batch_size(self) -> int:
+        """Messages in the batch; 0 if the message was sent alone."""
+        return self._entry.batch_size
+
+    @property
     def message_id(self) -> MessageId:
         entry = self._entry
         return MessageId(

@@ -1,7 +1,7 @@
 """Sends without receipt: the producer's memory of what is under way. Pure; no I/O, no time.
 
-Sends are kept in the order of their sequence ids, which is the order in which they were given and in
-which receipts come. A receipt for something older than the oldest pending send was seen before or
+Sends are kept in the order of their sequence ids: the order in which they were given, and in which
+receipts come. A receipt for something older than the oldest pending send was seen before or
 is late for one that we gave up; one for something newer means that the broker skipped a message.
 """
 

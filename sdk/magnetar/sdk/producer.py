@@ -88,7 +88,7 @@ class Producer:
         self._closing = False
         self._session = Session(
             f"producer {producer_id} on {self.topic}",
-            find=partial(context.lookup.connection_for, self.topic),
+            find=partial(context.find, topic),
             attach=self._attach,
             on_failed=self._on_failed,
             settings=context.settings,

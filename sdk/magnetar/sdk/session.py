@@ -2,8 +2,8 @@
 
 A `Session` runs one task for the life of its user: find the broker, attach (PRODUCER or SUBSCRIBE),
 wait until the broker or the connection drops it, begin again with growing pauses. Until it was
-attached for the first time an error that no retry can help, or the operation timeout, ends it; later
-only the errors that the protocol calls final do.
+attached for the first time an error that no retry can help, or the operation timeout, ends it;
+later only the errors that the protocol calls final do.
 """
 
 import asyncio
@@ -83,6 +83,7 @@ class Session:
             SdkError: the reason why it could not.
         """
         self._task = asyncio.create_task(self._run(), name=f"magnetar {self._name}")
+        self._task.add_done_callback(self._on_task_done)
         try:
             await self.wait_attached(0)
         except BaseException:
@@ -149,12 +150,21 @@ class Session:
             await self._after_loss(self._clock.monotonic_s() - attached_at_s)
 
     async def _after_loss(self, attached_s: float) -> None:
-        """Go on at once after a good while or an odd loss; pause if the broker keeps dropping us."""
+        """Go on at once after a good while or an odd loss; pause if we are dropped too often."""
         self._quick_losses = self._quick_losses + 1 if attached_s < _QUICK_LOSS_S else 0
         if self._quick_losses > _QUICK_LOSSES_MAX:
             await self._pause()
         else:
             self._backoff.reset()
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """A defect of ours must not leave the user waiting for ever: it is told, and raised on."""
+        defect = None if task.cancelled() else task.exception()
+        if defect is not None and self.failure is None:
+            self.failure = SdkError(f"{self._name}: defect in the client: {defect!r}")
+            self.failure.__cause__ = defect
+            self._on_failed(self.failure)
+            self._wake()
 
     def _is_over(self, error: SdkError, deadline_s: float) -> bool:
         if self.attachments:

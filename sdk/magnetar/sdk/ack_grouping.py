@@ -1,0 +1,162 @@
+"""Acknowledgements on their way: collected, joined, handed out as few commands. Pure; no I/O.
+
+A whole entry is acknowledged by its ids alone. Messages of a batch are either acknowledged one by
+one (batch index acks: the words of what remains), or counted here until the entry is complete.
+"""
+
+from dataclasses import dataclass, field
+
+from magnetar.sdk.batch import words_from_mask
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.hot_commands import encode_acks
+from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
+
+ENTRIES_PER_ACK_MAX = 1_000
+"""Ids in one ACK command: about 20 KB."""
+
+
+@dataclass(slots=True)
+class AckCommands:
+    """What is to be sent."""
+
+    entries: list[tuple[int, int]] = field(default_factory=list)
+    """Whole entries: ledger id, entry id."""
+    others: list[CommandAck] = field(default_factory=list)
+    """Parts of entries, and the cumulative one."""
+
+    def commands(self, consumer_id: int) -> list[CommandAck]:
+        """All of it as protobuf messages."""
+        some = ENTRIES_PER_ACK_MAX
+        chunks = [self.entries[at : at + some] for at in range(0, len(self.entries), some)]
+        return self.others + [
+            CommandAck(
+                consumer_id=consumer_id,
+                ack_type=CommandAck.Individual,
+                message_id=[MessageIdData(ledgerId=le, entryId=en) for le, en in chunk],
+            )
+            for chunk in chunks
+        ]
+
+    def encode_entries(self, consumer_id: int) -> list[bytes]:
+        """Frames for the whole entries."""
+        some = ENTRIES_PER_ACK_MAX
+        return [
+            encode_acks(consumer_id, self.entries[at : at + some])
+            for at in range(0, len(self.entries), some)
+        ]
+
+
+class AckGrouping:
+    """Collects acknowledgements of one consumer."""
+
+    def __init__(self, *, batch_index_ack: bool) -> None:
+        self._batch_index_ack = batch_index_ack
+        self._entries: list[tuple[int, int]] = []
+        self._cumulative: MessageId | None = None
+        self._remaining: dict[tuple[int, int], int] = {}
+        self._touched: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        """How much waits to be sent."""
+        return len(self._entries) + len(self._touched) + (self._cumulative is not None)
+
+    def remaining(self, ledger_id: int, entry_id: int) -> int | None:
+        """Bits of the messages of a batch that are not acknowledged; None: nothing is known."""
+        return self._remaining.get((ledger_id, entry_id))
+
+    def set_remaining(self, ledger_id: int, entry_id: int, mask: int) -> None:
+        """The broker delivered, or the application asked for, a part of a batch only."""
+        self._remaining.setdefault((ledger_id, entry_id), mask)
+
+    def add_entry(self, ledger_id: int, entry_id: int) -> None:
+        """Acknowledge a whole entry."""
+        key = (ledger_id, entry_id)
+        if self._remaining:
+            self._remaining.pop(key, None)
+            self._touched.discard(key)
+        self._entries.append(key)
+
+    def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> None:
+        """Acknowledge one message. Of a batch of unknown size, the whole entry."""
+        if batch_index < 0 or batch_size <= 0:
+            self.add_entry(ledger_id, entry_id)
+            return
+        key = (ledger_id, entry_id)
+        before = self._remaining.get(key, (1 << batch_size) - 1)
+        after = before & ~(1 << batch_index)
+        if not after:
+            self.add_entry(ledger_id, entry_id)
+            return
+        self._remaining[key] = after
+        if self._batch_index_ack and after != before:
+            self._touched.add(key)
+
+    def add_cumulative(self, message_id: MessageId) -> None:
+        """Acknowledge everything up to and including a message."""
+        if self._cumulative is None or self._cumulative < message_id:
+            self._cumulative = message_id
+
+    def drop(self, ledger_id: int, entry_id: int) -> None:
+        """Forget about parts of an entry: it will be delivered again as a whole."""
+        self._remaining.pop((ledger_id, entry_id), None)
+        self._touched.discard((ledger_id, entry_id))
+
+    def take(self, consumer_id: int) -> AckCommands:
+        """Everything that waits; afterwards nothing does."""
+        result = AckCommands(self._entries)
+        self._entries = []
+        cumulative, self._cumulative = self._cumulative, None
+        if cumulative is not None:
+            data = self._cumulative_data(cumulative)
+            if data is not None:
+                result.others.append(
+                    CommandAck(
+                        consumer_id=consumer_id,
+                        ack_type=CommandAck.Cumulative,
+                        message_id=[data],
+                    )
+                )
+        if self._touched:
+            touched, self._touched = self._touched, set()
+            result.others.append(
+                CommandAck(
+                    consumer_id=consumer_id,
+                    ack_type=CommandAck.Individual,
+                    message_id=[
+                        MessageIdData(
+                            ledgerId=ledger_id,
+                            entryId=entry_id,
+                            ack_set=words_from_mask(self._remaining[ledger_id, entry_id]),
+                        )
+                        for ledger_id, entry_id in sorted(touched)
+                    ],
+                )
+            )
+        return result
+
+    def _cumulative_data(self, message_id: MessageId) -> MessageIdData | None:
+        ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
+        passed = [key for key in self._remaining if key < (ledger_id, entry_id)]
+        for key in passed:
+            self.drop(*key)
+        index, size = message_id.batch_index, message_id.batch_size
+        if index < 0 or size <= 0 or index >= size - 1:
+            self.drop(ledger_id, entry_id)
+            return MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+        mask = (1 << size) - (2 << index)
+        if self._batch_index_ack:
+            mask &= self._remaining.get((ledger_id, entry_id), mask)
+            self._remaining[ledger_id, entry_id] = mask
+            return MessageIdData(
+                ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)
+            )
+        # In the middle of a batch without index acks: all before it. What came before the first
+        # entry of a ledger is in another ledger, whose entries we do not know.
+        if entry_id == 0:
+            return None
+        return MessageIdData(ledgerId=ledger_id, entryId=entry_id - 1)
+
+
+def ack_frame(command: CommandAck) -> BaseCommand:
+    """The command as a whole."""
+    return BaseCommand(type=BaseCommand.ACK, ack=command)

@@ -1,0 +1,469 @@
+"""The ZooKeeper metadata store: kazoo behind the store's interface, on the event loop.
+
+kazoo works on threads of its own. Its `*_async` calls are handed over to loop futures with
+`rawlink` and `call_soon_threadsafe`; nothing here blocks. What this shell adds to kazoo:
+
+- Times: kazoo queues calls without limit while the server is away. Here a write waits for the
+  connection first, and when that does not come nothing was sent and nothing was changed. Once it is
+  sent, everything but a clear answer makes its outcome unknown. Reads are repeated until the
+  operation timeout.
+- Order: one connection serves all requests of a handle in the order of the calls. After an unknown
+  outcome the next read asks the server to catch up with its leader first (`sync`), so that "read
+  again and compare" cannot read a follower that has not seen the write yet.
+- Persistent watches: ZooKeeper's are one-shot and die with the connection. Each is armed by looking
+  at the node, and the looks are compared (`watches.py`).
+
+kazoo reports no lost session while there is no contact: SUSPENDED may mean expired.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, Protocol, TypeVar, overload
+
+import structlog
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient, KazooState
+from kazoo.protocol.states import EventType
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidPathError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.sessions import SessionListeners
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.store import (
+    SessionCallback,
+    SessionState,
+    Versioned,
+    Watch,
+    WatchCallback,
+    check_new_path,
+    check_path,
+    check_value,
+    parent_path,
+)
+from magnetar.ledger.metadata.watches import NodeView, WatchTable
+from magnetar.ledger.system import ThreadWorker
+
+_log = structlog.get_logger(__name__)
+# kazoo logs every attempt to reconnect; what matters of that is logged here, as session states.
+_kazoo_log = logging.getLogger("magnetar.ledger.metadata.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_ANY_VERSION = -1
+_PARENT_ATTEMPTS_MAX = 20
+"""How often a creation makes parents again that somebody deletes meanwhile."""
+_CLOSE_TIMEOUT_S = 5.0
+"""How long `close` waits for the server to hear of it; the session expires by itself otherwise."""
+
+_ERRORS: dict[type[Exception], type[MetadataError]] = {
+    kazoo_errors.NoNodeError: NoNodeError,
+    kazoo_errors.NodeExistsError: NodeExistsError,
+    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.BadVersionError: BadVersionError,
+    kazoo_errors.NoChildrenForEphemeralsError: InvalidPathError,
+    kazoo_errors.BadArgumentsError: InvalidPathError,
+}
+"""Clear answers of the server. Any other error leaves the outcome of a write unknown."""
+_CLEAR_ANSWERS = tuple(_ERRORS)
+
+_NO_ANSWER = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.ConnectionClosedError,
+    kazoo_errors.SessionExpiredError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.RequestTimeoutError,
+)
+"""After these a read may be repeated."""
+
+
+class _Stat(Protocol):
+    """The part of ZooKeeper's node status that is used here."""
+
+    czxid: int
+    pzxid: int
+    version: int
+
+
+class _Event(Protocol):
+    type: str
+    path: str | None
+
+
+class _Result(Protocol[T_co]):
+    """kazoo's asynchronous result: `exception` is None, or `value` is meaningless."""
+
+    exception: BaseException | None
+
+    @property
+    def value(self) -> T_co: ...
+
+    def rawlink(self, callback: "Callable[[_Result[T_co]], None]") -> None: ...
+
+
+_KazooWatch = Callable[[_Event], None]
+
+
+class _Client(Protocol):
+    """The part of kazoo's client that is used here, with types."""
+
+    def add_listener(self, listener: Callable[[str], None]) -> None: ...
+    def start_async(self) -> object: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def sync_async(self, path: str) -> _Result[str]: ...
+    def get_async(self, path: str) -> _Result[tuple[bytes | None, _Stat]]: ...
+    def exists_async(
+        self, path: str, watch: _KazooWatch | None = None
+    ) -> _Result[_Stat | None]: ...
+    @overload
+    def get_children_async(self, path: str) -> _Result[list[str]]: ...
+    @overload
+    def get_children_async(
+        self, path: str, watch: _KazooWatch, include_data: Literal[True]
+    ) -> _Result[tuple[list[str], _Stat]]: ...
+    def set_async(self, path: str, value: bytes, version: int) -> _Result[_Stat]: ...
+    def delete_async(self, path: str, version: int) -> _Result[bool]: ...
+    def create_async(
+        self, path: str, value: bytes, *, ephemeral: bool, sequence: bool
+    ) -> _Result[str]: ...
+
+
+class ZooKeeperStore:
+    """A `MetadataStore` in a ZooKeeper ensemble. Open it with `open`."""
+
+    def __init__(self, client: _Client, prefix: str, settings: MetadataSettings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._prefix = prefix
+        self._settings = settings
+        self._is_closed = False
+        self._is_sync_needed = False
+        self._pending: set[asyncio.Future[object]] = set()
+        self._connected = asyncio.Event()
+        self._watches = WatchTable(self._loop.call_soon)
+        self._listeners = SessionListeners(self._loop.call_soon)
+        self._listeners.state = SessionState.SUSPENDED
+        client.add_listener(self._on_kazoo_state)
+
+    @classmethod
+    async def open(
+        cls, hosts: str, chroot: str = "/", *, settings: MetadataSettings | None = None
+    ) -> "ZooKeeperStore":
+        """Connect to `host:port[,host:port...]`; everything lies below `chroot`.
+
+        Raises:
+            MetadataUnavailableError: no server answers within the connect timeout.
+        """
+        settings = settings or MetadataSettings()
+        client: _Client = KazooClient(
+            hosts=hosts,
+            timeout=settings.session_timeout_ms / 1000,
+            connection_retry={
+                "max_tries": -1,
+                "delay": settings.reconnect_delay_ms / 1000,
+                "backoff": 1.5,
+                "max_delay": settings.reconnect_delay_ms_max / 1000,
+            },
+            logger=_kazoo_log,
+        )
+        store = cls(client, "" if chroot == "/" else chroot, settings)
+        try:
+            client.start_async()
+            await store._wait_connected(settings.connect_timeout_s, hosts)
+            if store._prefix:
+                await store._ensure(store._prefix)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._listeners.state
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._settings.session_timeout_ms
+
+    async def get(self, path: str) -> Versioned:
+        check_path(path)
+        full = self._full(path)
+        value, stat = await self._read(path, lambda: self._client.get_async(full))
+        return Versioned(value or b"", stat.version)
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        check_new_path(path, sequential=sequential)
+        check_value(path, value)
+        full = self._full(path)
+
+        def start() -> _Result[str]:
+            return self._client.create_async(full, value, ephemeral=ephemeral, sequence=sequential)
+
+        for _ in range(_PARENT_ATTEMPTS_MAX):
+            try:
+                return self._own(await self._write(path, start))
+            except NoNodeError:
+                await self._ensure(parent_path(full))
+        raise MetadataUnavailableError(f"the parents of {path} are deleted again and again")
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        check_path(path)
+        check_value(path, value)
+        assert version >= 0, version  # ZooKeeper's -1 would overwrite whatever is there.
+        full = self._full(path)
+        stat = await self._write(path, lambda: self._client.set_async(full, value, version))
+        return stat.version
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        check_path(path)
+        if path == "/":
+            raise InvalidPathError("the root cannot be deleted")
+        full, expected = self._full(path), _ANY_VERSION if version is None else version
+        await self._write(path, lambda: self._client.delete_async(full, expected))
+
+    async def exists(self, path: str) -> int | None:
+        check_path(path)
+        full = self._full(path)
+        stat = await self._read(path, lambda: self._client.exists_async(full))
+        return None if stat is None else stat.version
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        full = self._full(path)
+        return sorted(await self._read(path, lambda: self._client.get_children_async(full)))
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        check_path(path)
+        self._check_open()
+        is_first_of_path = path not in self._watches
+        watch = self._watches.add(path, callback)
+        if is_first_of_path:
+            # Sent before anything that the caller reads next: no change can slip in between.
+            self._look(path)
+        return watch
+
+    def on_session_change(self, callback: SessionCallback) -> Watch:
+        return self._listeners.add(callback)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._watches.clear()
+        self._listeners.clear()
+        for future in list(self._pending):
+            future.set_exception(kazoo_errors.ConnectionClosedError("the store was closed"))
+        # kazoo's stop waits for its threads.
+        worker = ThreadWorker("zookeeper-close")
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await worker.run(self._stop_blocking)
+        except TimeoutError:
+            _log.warning("metadata_session_not_ended")
+            return  # The worker's thread is left to wait for kazoo's; it holds up nothing.
+        worker.close()
+
+    # Operations.
+
+    async def _read(self, path: str, start: Callable[[], _Result[T]]) -> T:
+        """Send a read, again after a lost connection, until there is an answer."""
+        self._check_open()
+        try:
+            async with asyncio.timeout(self._settings.operation_timeout_s):
+                while True:
+                    try:
+                        if self._is_sync_needed:
+                            await self._send(self._client.sync_async(self._prefix or "/"))
+                            self._is_sync_needed = False
+                        return await self._send(start())
+                    except _NO_ANSWER as exc:
+                        self._check_open()
+                        _log.debug("metadata_read_repeated", path=path, error=str(exc))
+                        await asyncio.sleep(self._settings.reconnect_delay_ms / 1000)
+                        await self._connected.wait()
+        except TimeoutError as exc:
+            raise MetadataUnavailableError(f"ZooKeeper did not answer in time: {path}") from exc
+        except kazoo_errors.KazooException as exc:
+            raise _translated(exc, path) from exc
+
+    async def _write(self, path: str, start: Callable[[], _Result[T]]) -> T:
+        """Send a write once, while there is a connection."""
+        self._check_open()
+        if not self._connected.is_set():
+            await self._wait_connected(self._settings.operation_timeout_s, path)
+            self._check_open()
+        try:
+            async with asyncio.timeout(self._settings.operation_timeout_s):
+                return await self._send(start())
+        except _CLEAR_ANSWERS as exc:
+            raise _translated(exc, path) from exc
+        except (TimeoutError, kazoo_errors.KazooException) as exc:
+            self._is_sync_needed = True
+            raise UnknownOutcomeError(f"write to {path}: {type(exc).__name__} {exc}") from exc
+        except asyncio.CancelledError:
+            self._is_sync_needed = True
+            raise
+
+    def _send(self, result: _Result[T]) -> asyncio.Future[T]:
+        """The result of a kazoo call as a future of the loop."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._pending.add(future)  # type: ignore[arg-type]  # Future is invariant; only failed here
+        future.add_done_callback(self._pending.discard)
+
+        def on_kazoo_thread(done: _Result[T]) -> None:
+            self._call_soon_threadsafe(partial(_resolve, future, done))
+
+        result.rawlink(on_kazoo_thread)
+        return future
+
+    async def _ensure(self, full: str) -> None:
+        """Create a node and its parents where they are missing; takes ZooKeeper's own paths."""
+        missing = [full]
+        while missing:
+            create = partial(
+                self._client.create_async, missing[-1], b"", ephemeral=False, sequence=False
+            )
+            try:
+                await self._write(missing[-1], create)
+            except NodeExistsError:
+                pass  # There already, or somebody was faster.
+            except NoNodeError:
+                missing.append(parent_path(missing[-1]))
+                continue
+            missing.pop()
+
+    async def _wait_connected(self, timeout_s: float, what: str) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError as exc:
+            raise MetadataUnavailableError(
+                f"no connection to ZooKeeper within {timeout_s} s: {what}"
+            ) from exc
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise MetadataUnavailableError("the metadata store is closed")
+
+    def _stop_blocking(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def _full(self, path: str) -> str:
+        """ZooKeeper's own path for one of ours."""
+        return self._prefix + path if path != "/" or not self._prefix else self._prefix
+
+    def _own(self, full: str) -> str:
+        return full[len(self._prefix) :] or "/"
+
+    # Watches.
+
+    def _look(self, path: str) -> None:
+        """Look at a node, arm ZooKeeper's watches, and tell those who watch what changed.
+
+        The first look counts as well as the second: it is the one that was sent before what the
+        caller read next.
+        """
+        full = self._full(path)
+
+        def on_children(stat: tuple[list[str], _Stat]) -> None:
+            self._watches.on_view(path, _view(stat[1]))
+
+        def on_exists(stat: _Stat | None) -> None:
+            self._watches.on_view(path, None if stat is None else _view(stat))
+            if stat is not None and path in self._watches:
+                children = self._client.get_children_async(
+                    full, watch=self._on_kazoo_event, include_data=True
+                )
+                self._look_for(path, children, on_children)
+
+        exists = self._client.exists_async(full, watch=self._on_kazoo_event)
+        self._look_for(path, exists, on_exists)
+
+    def _look_for(self, path: str, start: _Result[T], on_result: Callable[[T], None]) -> None:
+        def on_done(future: asyncio.Future[T]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if error is None and not future.cancelled():
+                on_result(future.result())
+            elif not self._is_closed:
+                self._on_look_failed(path, error)
+
+        self._send(start).add_done_callback(on_done)
+
+    def _on_look_failed(self, path: str, error: BaseException | None) -> None:
+        if not isinstance(error, kazoo_errors.NoNodeError):
+            self._watches.on_look_failed(path)
+        if self._connected.is_set():
+            # Deleted between the two looks, or connected again before the failure got here. With
+            # no connection there is nothing to do: all nodes are looked at when it is back.
+            self._loop.call_later(self._settings.reconnect_delay_ms / 1000, self._on_trigger, path)
+
+    def _on_kazoo_event(self, event: _Event) -> None:
+        """On kazoo's thread: one of ZooKeeper's watches fired."""
+        if event.type != EventType.NONE and event.path is not None:
+            self._call_soon_threadsafe(partial(self._on_trigger, self._own(event.path)))
+
+    def _on_trigger(self, path: str) -> None:
+        if not self._is_closed and path in self._watches:
+            self._look(path)
+
+    # Session.
+
+    def _on_kazoo_state(self, state: str) -> None:
+        """On kazoo's thread."""
+        self._call_soon_threadsafe(partial(self._on_state, state))
+
+    def _on_state(self, state: str) -> None:
+        if self._is_closed:
+            return
+        _log.info("metadata_session_state", state=state)
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            self._listeners.on_state(SessionState.CONNECTED)
+            for path in list(self._watches.paths):
+                self._look(path)
+            return
+        self._connected.clear()
+        expired = state == KazooState.LOST
+        self._listeners.on_state(SessionState.EXPIRED if expired else SessionState.SUSPENDED)
+
+    def _call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            pass  # The loop is closed: nobody is left to tell.
+
+
+def _view(stat: _Stat) -> NodeView:
+    return NodeView(incarnation=stat.czxid, version=stat.version, children=stat.pzxid)
+
+
+def _translated(exc: Exception, path: str) -> MetadataError:
+    error = next((ours for theirs, ours in _ERRORS.items() if isinstance(exc, theirs)), None)
+    if error is None:
+        return MetadataError(f"{path}: {type(exc).__name__} {exc}")
+    return error(path)
+
+
+def _resolve(future: asyncio.Future[T], result: _Result[T]) -> None:
+    if future.done():
+        return  # The caller has given up, or the store was closed.
+    if result.exception is not None:
+        future.set_exception(result.exception)
+    else:
+        future.set_result(result.value)

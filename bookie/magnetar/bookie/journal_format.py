@@ -1,8 +1,8 @@
 """The bytes of a journal: file header, records, last mark. No I/O.
 
 Layout: docs/formats/journal.md. Record types, magics and the version are stored on disk: never
-renumber them. A record's CRC covers its body, its head and its place (file id and offset), so that a
-record that is valid somewhere else is not valid here.
+renumber them. A record's CRC covers its body, its head and its place (file id and offset), so that
+a record that is valid somewhere else is not valid here.
 """
 
 import hashlib

@@ -1,0 +1,381 @@
+"""The bookie: its parts put together, its start and its end.
+
+Start: lock the data directory; check the cookie; open the storage; replay the journal, flush,
+persist the mark; start journal and checkpoints; listen; register last, so that nobody asks before
+everything acknowledged is readable again (defect B21).
+
+A journal that fails ends the bookie: connections are cut, nothing is answered any more, and
+`on_fatal` ends the process. What is true is what replay finds.
+"""
+
+import asyncio
+import posixpath
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+import structlog
+
+from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.cookie import validate_cookie
+from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.errors import (
+    CookieError,
+    DirectoryLockedError,
+    JournalFullError,
+    PortTakenError,
+    RegistrationTakenError,
+    StorageError,
+)
+from magnetar.bookie.fencing import LedgerTable
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal_files import JournalFiles
+from magnetar.bookie.journal_format import LastMark, owner_of
+from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.last_mark import LastMarkFile
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.replay import StorageReplay
+from magnetar.bookie.request_handler import Batch, BatchContext, RequestHandler
+from magnetar.bookie.server import BookieServer
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.errors import MetadataError, NodeExistsError
+from magnetar.ledger.metadata.store import MetadataStore, SessionState
+from magnetar.ledger.ports import Clock, Disk, Lock, Network, Worker
+from magnetar.ledger.registration import BookieInfo, BookieRegistry
+from magnetar.ledger.system import ThreadWorker
+
+_log = structlog.get_logger(__name__)
+
+VERSION = "0.1.0"
+_REGISTER_RETRY_S = 1.0
+
+
+class Bookie:
+    """One bookie server on one data directory."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        store: MetadataStore,
+        *,
+        clock: Clock,
+        network: Network,
+        disk: Disk,
+        random: random.Random,
+        on_fatal: Callable[[BaseException], None],
+        worker: Callable[[str], Worker] = ThreadWorker,
+    ) -> None:
+        """`on_fatal` must end the process; `worker` makes a named worker thread."""
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._network = network
+        self._disk = disk
+        self._random = random
+        self._end_process = on_fatal
+        self._make_worker = worker
+        self.bookie_id = settings.effective_bookie_id
+        self.metrics = BookieMetrics()
+        self._directory = str(settings.data_directory.absolute())
+        self._journal_directory = posixpath.join(self._directory, "journal")
+        self._ledgers_directory = posixpath.join(self._directory, "ledgers")
+        self._registry = BookieRegistry(store, random=random)
+        self._opened = AsyncExitStack()
+        self._server: BookieServer | None = None
+        self._has_failed = False
+        self._is_session_lost = False
+        self._registering: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """Where the bookie listens."""
+        assert self._server is not None, "start() comes first"
+        return self._server.port
+
+    async def start(self) -> None:
+        """Start serving. On an error nothing is left running.
+
+        Raises:
+            StartError: directory locked, wrong cookie, port taken, id in use: one line each.
+            JournalError, StorageError: the data cannot be trusted or read.
+            MetadataError: as the store.
+        """
+        async with AsyncExitStack() as opened:
+            started_s = self._clock.monotonic_s()
+            opened.callback(self._lock().release)
+            owner = await self._check_identity()
+            storage = self._make_storage()
+            await storage.open()
+            opened.push_async_callback(storage.close)
+            mark_file = LastMarkFile(self._disk, self._ledgers_directory)
+            end, records = await self._replay(storage, mark_file, owner)
+            await self._serve(storage, mark_file, end, owner, opened)
+            await self._register()
+            opened.push_async_callback(self._unregister)
+            watch = self._store.on_session_change(self._on_session_change)
+            opened.callback(watch.close)
+            self._opened = opened.pop_all()
+        _log.info(
+            "bookie_started",
+            bookie=self.bookie_id,
+            port=self.port,
+            replayed_records=records,
+            seconds=round(self._clock.monotonic_s() - started_s, 3),
+        )
+
+    async def stop(self) -> None:
+        """Unregister, answer what was taken, checkpoint, close. Stopping twice is fine."""
+        opened, self._opened = self._opened, AsyncExitStack()
+        await opened.aclose()
+
+    # Start
+
+    def _lock(self) -> Lock:
+        for directory in (self._directory, self._journal_directory, self._ledgers_directory):
+            self._disk.make_directory(directory)
+        try:
+            return self._disk.lock(posixpath.join(self._directory, "lock"))
+        except BlockingIOError as error:
+            raise DirectoryLockedError(
+                f"{self._directory} is in use by another bookie process; "
+                f"stop that one, or choose another data directory"
+            ) from error
+
+    async def _check_identity(self) -> bytes:
+        """Check or stamp the cookie; returns the owner mark of our journal files."""
+        instance_id = await self._registry.instance_id()
+        await validate_cookie(
+            self._registry,
+            self._disk,
+            self._directory,
+            bookie_id=self.bookie_id,
+            instance_id=instance_id,
+            data_directories=(self._journal_directory, self._ledgers_directory),
+            random=self._random,
+        )
+        return owner_of(instance_id=instance_id, bookie_id=self.bookie_id)
+
+    def _make_storage(self) -> LedgerStorage:
+        settings = self._settings
+        return DbStorage(
+            self._ledgers_directory,
+            disk=self._disk,
+            clock=self._clock,
+            make_worker=self._make_worker,
+            options=DbStorageOptions(
+                write_buffer_bytes=settings.write_cache_bytes_max // 2,
+                read_cache_bytes=settings.read_cache_bytes_max,
+                entry_log_bytes_max=settings.entry_log_bytes_max,
+            ),
+        )
+
+    async def _replay(
+        self, storage: LedgerStorage, mark_file: LastMarkFile, owner: bytes
+    ) -> tuple[LastMark, int]:
+        """Replay, flush, persist the mark; returns the end of the journal and the records read."""
+        mark = mark_file.load()
+        journal = JournalReplay(self._disk, self._journal_directory, mark=mark, owner=owner)
+        replay = StorageReplay(storage)
+        await replay.run(journal)
+        if journal.end > mark:
+            await storage.flush()
+            mark_file.advance(journal.end)
+        if replay.skipped:
+            _log.warning("journal_records_skipped", bookie=self.bookie_id, records=replay.skipped)
+        return journal.end, replay.records
+
+    async def _serve(
+        self,
+        storage: LedgerStorage,
+        mark_file: LastMarkFile,
+        end: LastMark,
+        owner: bytes,
+        opened: AsyncExitStack,
+    ) -> None:
+        """Start journal, checkpoints and server; `opened` gets how to end them, in that order."""
+        settings = self._settings
+        ledgers = LedgerTable(storage)
+        handler = RequestHandler(
+            storage,
+            ledgers,
+            clock=self._clock,
+            metrics=self.metrics,
+            bookie_id=self.bookie_id,
+            version=VERSION,
+            free_bytes=lambda: self._disk.free_bytes(self._ledgers_directory),
+            full_wait_ms_max=settings.write_cache_full_wait_ms_max,
+            read_reply_bytes_max=settings.read_reply_bytes_max,
+            on_bug=self._on_fatal,
+        )
+        journal = self._start_journal(end, owner, handler)
+        opened.callback(journal.close)
+        checkpointer = await self._start_checkpoints(
+            storage, mark_file, ledgers, handler, journal, opened
+        )
+        self._server = server = BookieServer(
+            handler,
+            journal,
+            network=self._network,
+            metrics=self.metrics,
+            frame_bytes_max=settings.frame_bytes_max,
+            connections_max=settings.connections_max,
+            connection_buffer_bytes_max=settings.connection_buffer_bytes_max,
+            connection_read_bytes_max=settings.connection_read_bytes_max,
+            journal_queue_bytes_max=settings.journal_queue_bytes_max,
+        )
+        try:
+            await server.start(settings.host, settings.port)
+        except OSError as error:
+            raise PortTakenError(
+                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
+                f"stop what listens there, or choose another port"
+            ) from error
+        opened.push_async_callback(self._stop_serving, server, handler, journal, checkpointer)
+
+    def _start_journal(
+        self, end: LastMark, owner: bytes, handler: RequestHandler
+    ) -> Journal[BatchContext]:
+        settings = self._settings
+        files = JournalFiles(
+            self._disk,
+            self._journal_directory,
+            owner=owner,
+            last_mark=end,
+            first_file_id=self._clock.wall_ms(),
+            file_bytes_max=settings.journal_file_bytes_max,
+            preallocate_bytes=settings.journal_preallocate_bytes,
+        )
+
+        def on_committed(batches: Sequence[Batch], error: JournalFullError | None) -> None:
+            handler.on_committed(batches, error)
+            if self._server is not None:
+                self._server.on_committed()
+
+        journal: Journal[BatchContext] = Journal(
+            files,
+            mark=end,
+            clock=self._clock,
+            metrics=self.metrics,
+            group_wait_ms_max=settings.journal_group_wait_ms_max,
+            group_bytes_max=settings.journal_group_bytes_max,
+            group_entries_max=settings.journal_group_entries_max,
+            on_committed=on_committed,
+            on_failed=self._on_fatal,
+        )
+        handler.use_journal(journal)
+        return journal
+
+    async def _start_checkpoints(
+        self,
+        storage: LedgerStorage,
+        mark_file: LastMarkFile,
+        ledgers: LedgerTable,
+        handler: RequestHandler,
+        journal: Journal[BatchContext],
+        opened: AsyncExitStack,
+    ) -> Checkpointer:
+        worker = self._make_worker("bookie-checkpoint")
+        opened.callback(worker.close)
+        checkpointer = Checkpointer(
+            storage,
+            mark_file,
+            disk=self._disk,
+            journal_directory=self._journal_directory,
+            worker=worker,
+            clock=self._clock,
+            metrics=self.metrics,
+            interval_s=self._settings.flush_interval_s,
+            retry_s=self._settings.flush_retry_s,
+            journal_backups=self._settings.journal_backups,
+            journal_mark=lambda: journal.mark,
+            before_flush=ledgers.put_changed_states,
+            after_flush=handler.on_flushed,
+        )
+        checkpointer.start()
+        opened.push_async_callback(checkpointer.close)
+        return checkpointer
+
+    # End
+
+    async def _stop_serving(
+        self,
+        server: BookieServer,
+        handler: RequestHandler,
+        journal: Journal[BatchContext],
+        checkpointer: Checkpointer,
+    ) -> None:
+        await server.stop_reading()
+        if not self._has_failed:
+            await journal.wait_drained()
+        server.close_connections()
+        await handler.close()
+        await checkpointer.close()
+        if not self._has_failed:
+            try:
+                await checkpointer.checkpoint()
+            except (StorageError, OSError) as error:
+                # Nothing is lost: the journal has it. The next start takes a little longer.
+                _log.warning("checkpoint_at_stop_failed", bookie=self.bookie_id, error=str(error))
+
+    def _on_fatal(self, error: BaseException) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        _log.critical("bookie_failed", bookie=self.bookie_id, error=str(error))
+        if self._server is not None:
+            self._server.close_connections(abort=True)
+        self._end_process(error)
+
+    # Registration
+
+    async def _register(self) -> None:
+        info = BookieInfo(
+            self.bookie_id,
+            self._settings.effective_advertised_host,
+            self.port,
+            readonly=False,
+        )
+        try:
+            await self._registry.register(info, wait_s=self._settings.registration_wait_s)
+        except NodeExistsError as error:
+            raise RegistrationTakenError(
+                f"another process is registered as bookie {self.bookie_id}; stop it, or give this "
+                f"one its own bookie id and data directory"
+            ) from error
+
+    async def _unregister(self) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.gather(self._registering, return_exceptions=True)
+        try:
+            await self._registry.unregister(self.bookie_id)
+        except MetadataError as error:
+            # The registration ends with the session.
+            _log.warning("bookie_unregister_failed", bookie=self.bookie_id, error=str(error))
+
+    def _on_session_change(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._is_session_lost = True
+        elif state is SessionState.CONNECTED and self._is_session_lost:
+            self._is_session_lost = False
+            if self._registering is not None:
+                self._registering.cancel()
+            self._registering = asyncio.get_running_loop().create_task(
+                self._register_again(), name=f"register-{self.bookie_id}"
+            )
+
+    async def _register_again(self) -> None:
+        """The session is gone, and the registration with it: check who we are, and register."""
+        while True:
+            try:
+                await self._check_identity()
+                await self._register()
+            except (CookieError, RegistrationTakenError) as error:
+                self._on_fatal(error)
+                return
+            except MetadataError as error:
+                _log.warning("bookie_register_failed", bookie=self.bookie_id, error=str(error))
+                await asyncio.sleep(_REGISTER_RETRY_S)
+            else:
+                return

@@ -1,0 +1,176 @@
+"""Writing journal files: one group at a time, appended and synced before the next.
+
+All calls block and belong to the journal thread. Layout, and why: docs/formats/journal.md.
+
+Failures, by rule 3.6 of the storage sheet and its exception for a full disk:
+
+- No space while a group is appended: nothing of the group was synced, so nothing of it counts. The
+  file is given up at its last synced length, which the next file's header records; the next group
+  begins a new file, once there is room.
+- Any other error of a write, and every error of a sync, is final. A sync is never tried again: the
+  kernel may have dropped the pages.
+"""
+
+import errno
+import posixpath
+from collections.abc import Callable, Sequence
+
+from magnetar.bookie.errors import JournalFailedError, JournalFullError
+from magnetar.bookie.journal_format import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    LastMark,
+    NewRecord,
+    encode_file_header,
+    encode_group,
+    file_name,
+    records_bytes,
+)
+from magnetar.ledger.ports import Buffer, Disk, File
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+# Joining small buffers and writing one is faster than gathering them; for large ones it is the
+# other way round (measured: docs of the platform; the break-even lies between 0.5 and 4 KB).
+_JOIN_BELOW_BYTES = 1024
+
+# After the disk was full, room for this much beside the group itself must be free again before a
+# new file is tried, so that a nearly full disk does not see a file made and removed per group.
+_ROOM_BYTES_MIN = 1 << 20
+
+
+class JournalFiles:
+    """The files of one journal, as their writer sees them. The first is made when it is needed."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        owner: bytes,
+        last_mark: LastMark,
+        first_file_id: int,
+        file_bytes_max: int,
+        preallocate_bytes: int,
+    ) -> None:
+        """`last_mark` is the end of what replay found; `first_file_id` is for an empty journal."""
+        self._disk = disk
+        self._directory = directory
+        self._owner = owner
+        self._file: File | None = None
+        self._file_id = last_mark.file_id
+        self._length = last_mark.offset
+        self._first_file_id = first_file_id
+        self._file_bytes_max = file_bytes_max
+        self._preallocate_bytes = preallocate_bytes
+        self._allocated = 0
+        self._was_full = False
+        self.after_append: Callable[[], None] = _nothing
+        """Called between append and sync; a seam for tests of crashes."""
+
+    def commit(self, records: Sequence[NewRecord]) -> LastMark:
+        """Append the records as one group and sync; returns the mark behind them.
+
+        Raises:
+            JournalFullError: no room; nothing of the group counts, a later call may succeed.
+            JournalFailedError: final.
+        """
+        size = records_bytes(records)
+        try:
+            file = self._file_for(size)
+            buffers: list[bytes] = encode_group(records, file_id=self._file_id, start=self._length)
+            self._append(file, buffers, size)
+        except OSError as error:
+            self._give_up_file()
+            if error.errno not in _FULL:
+                raise JournalFailedError(
+                    f"journal file {file_name(self._file_id)} in {self._directory} could not be "
+                    f"written: {error}"
+                ) from error
+            self._was_full = True
+            raise JournalFullError(
+                f"no space left on the journal disk ({self._directory}): the add was not stored; "
+                f"free some space, and adds go on"
+            ) from error
+        self.after_append()
+        try:
+            file.datasync()
+        except OSError as error:
+            raise JournalFailedError(
+                f"sync of journal file {file_name(self._file_id)} in {self._directory} failed: "
+                f"{error}; what it holds is not known, so the bookie must end and replay it"
+            ) from error
+        self._length += size
+        return LastMark(self._file_id, self._length)
+
+    def close(self) -> None:
+        """Close the file. Everything that was committed is synced already."""
+        self._give_up_file()
+
+    def _file_for(self, size: int) -> File:
+        if (
+            self._file is not None
+            and self._length + size > self._file_bytes_max
+            and self._length > FILE_HEADER_BYTES
+        ):
+            self._give_up_file()
+        if self._file is None:
+            self._check_room(size)
+            self._file = self._create_next()
+        self._preallocate(self._file, self._length + size)
+        return self._file
+
+    def _check_room(self, size: int) -> None:
+        if not self._was_full:
+            return
+        wanted = size + _ROOM_BYTES_MIN
+        free = self._disk.free_bytes(self._directory)
+        if free < wanted:
+            raise OSError(errno.ENOSPC, f"{free} bytes free, {wanted} wanted")
+        self._was_full = False
+
+    def _create_next(self) -> File:
+        file_id = self._file_id + 1 if self._file_id else self._first_file_id
+        path = posixpath.join(self._directory, file_name(file_id))
+        header = FileHeader(file_id, self._file_id, self._length, self._owner)
+        file = self._disk.create(path)
+        try:
+            file.append([encode_file_header(header)])
+            file.datasync()
+            self._disk.sync_directory(self._directory)
+        except OSError:
+            # Without this the next attempt would find the name taken. If it fails too, that error
+            # is the one to report, and it is final.
+            file.close()
+            self._disk.remove(path)
+            raise
+        self._file_id = file_id
+        self._length = FILE_HEADER_BYTES
+        self._allocated = FILE_HEADER_BYTES
+        return file
+
+    def _preallocate(self, file: File, end: int) -> None:
+        if end <= self._allocated or not self._preallocate_bytes:
+            return
+        step = self._preallocate_bytes
+        target = max(end, min(-(-end // step) * step, self._file_bytes_max))
+        try:
+            file.preallocate(target)
+            self._allocated = target
+        except OSError:
+            pass  # a hint only: whether there is room is for the append to find out
+
+    @staticmethod
+    def _append(file: File, buffers: Sequence[Buffer], size: int) -> None:
+        if size < _JOIN_BELOW_BYTES * len(buffers):
+            buffers = [b"".join(buffers)]
+        file.append(buffers)
+
+    def _give_up_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _nothing() -> None:
+    return None

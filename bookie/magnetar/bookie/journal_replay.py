@@ -1,0 +1,191 @@
+"""Reading the journal at start: which records count, and whether the journal can be trusted.
+
+The rules are in docs/formats/journal.md, section "Reading". The reader yields records in the order
+in which they were written and afterwards knows where the journal ends. It changes nothing, except
+that it removes a last file that was being created when the process died. Calls block.
+
+A record that was synced is never skipped in silence: it may have been acknowledged, and a bookie
+that has lost it would deny an entry that it once confirmed (defects B20, D14).
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from magnetar.bookie.errors import (
+    JournalCorruptError,
+    JournalFailedError,
+    JournalFileMissingError,
+)
+from magnetar.bookie.journal_format import (
+    FILE_HEADER_BYTES,
+    NO_MARK,
+    FileHeader,
+    LastMark,
+    StoredRecord,
+    decode_file_header,
+    decode_record,
+    file_ids,
+    file_name,
+    find_record_starts,
+    wanted_bytes,
+)
+from magnetar.ledger.ports import Disk, File
+
+_WINDOW_BYTES = 4 << 20
+
+
+class JournalReplay:
+    """One pass over a journal. Iterate `records()` to the end, then read `end`."""
+
+    def __init__(self, disk: Disk, directory: str, *, mark: LastMark, owner: bytes) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._mark = mark
+        self._owner = owner
+        self.end = mark
+        """Behind the last valid record; set when `records()` has ended."""
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Every record from the mark on.
+
+        Raises:
+            JournalFileMissingError: a file that is needed is not there.
+            JournalCorruptError: a record that had been synced is damaged.
+            JournalFailedError: a file could not be read.
+        """
+        try:
+            yield from self._records()
+        except OSError as error:
+            raise JournalFailedError(
+                f"journal in {self._directory} could not be read: {error}"
+            ) from error
+
+    def _records(self) -> Iterator[StoredRecord]:
+        headers = self._headers()
+        for index, header in enumerate(headers):
+            start = FILE_HEADER_BYTES
+            if header.file_id == self._mark.file_id:
+                start = max(start, self._mark.offset)
+            follower = headers[index + 1] if index + 1 < len(headers) else None
+            file = self._disk.open(self._path(header.file_id))
+            try:
+                yield from self._file_records(file, header.file_id, start, follower)
+            finally:
+                file.close()
+
+    def _headers(self) -> list[FileHeader]:
+        """Headers of the files to read, oldest first, checked to follow one another."""
+        ids = file_ids(self._disk.list(self._directory))
+        if self._mark != NO_MARK:
+            ids = [file_id for file_id in ids if file_id >= self._mark.file_id]
+            if not ids or ids[0] != self._mark.file_id:
+                raise JournalFileMissingError(
+                    f"journal file {self._path(self._mark.file_id)} is missing; replay must begin "
+                    f"in it, so acknowledged entries would be lost: put it back"
+                )
+        headers: list[FileHeader] = []
+        for file_id in ids:
+            header = self._header(file_id, is_last=file_id == ids[-1])
+            if header is None:
+                break
+            if headers and header.previous_file_id != headers[-1].file_id:
+                raise JournalFileMissingError(
+                    f"journal file {self._path(header.previous_file_id)} is missing; "
+                    f"{file_name(file_id)} continues it, and acknowledged entries would be lost: "
+                    f"put it back"
+                )
+            headers.append(header)
+        return headers
+
+    def _header(self, file_id: int, *, is_last: bool) -> FileHeader | None:
+        """The header of a file; None if the last file was only being created (it is removed)."""
+        path = self._path(file_id)
+        file = self._disk.open(path)
+        try:
+            header = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
+            if header is None and is_last and file_id != self._mark.file_id:
+                # The header is synced before the first record is written: no record, no header.
+                is_empty = self._later_group(file, file_id, -1) is None
+            else:
+                is_empty = False
+        finally:
+            file.close()
+        if is_empty:
+            self._disk.remove(path)
+            self._disk.sync_directory(self._directory)
+            return None
+        if header is None or header.file_id != file_id:
+            raise JournalCorruptError(f"journal file {path}: the header is damaged")
+        if header.owner != self._owner:
+            raise JournalCorruptError(
+                f"journal file {path} belongs to another bookie or cluster: "
+                f"move it out of this bookie's data directory"
+            )
+        return header
+
+    def _file_records(
+        self, file: File, file_id: int, start: int, follower: FileHeader | None
+    ) -> Iterator[StoredRecord]:
+        stop = file.size if follower is None else follower.previous_length
+        if start > stop:
+            raise JournalCorruptError(
+                f"journal file {self._path(file_id)} ends at {stop}, before the mark at {start}"
+            )
+        at = start
+        for record in self._valid_records(file, file_id, start, stop):
+            at = record.end
+            yield record
+        self.end = LastMark(file_id, at)
+        if follower is not None:
+            if at != stop:
+                raise JournalCorruptError(
+                    f"journal file {self._path(file_id)}: the record at {at} is damaged; "
+                    f"everything up to {stop} had been synced"
+                )
+            return
+        later = self._later_group(file, file_id, at)
+        if later is not None:
+            raise JournalCorruptError(
+                f"journal file {self._path(file_id)}: the record at {at} is damaged; it had been "
+                f"synced, since the valid record at {later} was written after it"
+            )
+
+    @staticmethod
+    def _valid_records(file: File, file_id: int, start: int, stop: int) -> Iterator[StoredRecord]:
+        """Valid records, one right behind the other, that end at or before `stop`."""
+        base, data, at = start, b"", 0
+        while base + at < stop:
+            wanted = wanted_bytes(data, at)
+            if wanted > len(data) - at:
+                base, at = base + at, 0
+                data = file.pread(max(_WINDOW_BYTES, wanted), base)
+                wanted = wanted_bytes(data, at)
+                if wanted > _WINDOW_BYTES and len(data) < wanted:
+                    data = file.pread(wanted, base)
+            record = decode_record(data, at, file_id=file_id, offset=base + at)
+            if record is None or record.end > stop:
+                return
+            at = record.end - base
+            yield record
+
+    @staticmethod
+    def _later_group(file: File, file_id: int, end: int) -> int | None:
+        """Offset of a valid record behind `end` whose group began behind `end` too."""
+        base = end + 1
+        while data := file.pread(_WINDOW_BYTES, base):
+            # A magic that straddles two windows is seen whole in the next one: they overlap by 3.
+            step = len(data) - 3 if len(data) == _WINDOW_BYTES else len(data)
+            for index in find_record_starts(data, 0, step):
+                offset = base + index
+                wanted = wanted_bytes(file.pread(12, offset) + bytes(16), 0)
+                if not wanted:
+                    continue
+                candidate = file.pread(wanted, offset)
+                record = decode_record(candidate, 0, file_id=file_id, offset=offset)
+                if record is not None and record.group_start > end:
+                    return offset
+            base += step
+        return None
+
+    def _path(self, file_id: int) -> str:
+        return posixpath.join(self._directory, file_name(file_id))

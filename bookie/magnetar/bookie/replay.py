@@ -1,0 +1,95 @@
+"""Replay at start: the records of the journal put back into the storage.
+
+Idempotent: a crash during replay replays a superset next time. Entries are added whether or not
+their ledger is fenced by now, since they were accepted when they were written. Rules: section 3.5
+of the storage sheet, docs/formats/journal.md.
+"""
+
+from dataclasses import replace
+
+import structlog
+
+from magnetar.bookie.add_check import check_add
+from magnetar.bookie.errors import BadAddError, JournalCorruptError, StorageFullError
+from magnetar.bookie.journal_format import RecordType, StoredRecord
+from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.storage import LedgerState, LedgerStorage
+from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.wire import PACKET_HEADER, decode_block
+
+_log = structlog.get_logger(__name__)
+
+
+class StorageReplay:
+    """Puts records into a storage, and counts them."""
+
+    def __init__(self, storage: LedgerStorage) -> None:
+        self._storage = storage
+        self._lacs: dict[int, int] = {}
+        self.records = 0
+        self.skipped = 0
+        """Records of ledgers that were deleted, and of unknown types."""
+
+    async def run(self, journal: JournalReplay) -> None:
+        """Replay everything. Afterwards `journal.end` is where it ended; nothing is flushed yet.
+
+        Raises:
+            JournalError: the journal cannot be trusted; the bookie must not start.
+            StorageError: the storage had to be flushed on the way, and that failed.
+        """
+        for record in journal.records():
+            self.records += 1
+            try:
+                self._apply(record)
+            except StorageFullError:
+                await self._storage.flush()
+                self._apply(record)
+        self._put_lacs()
+
+    def _apply(self, record: StoredRecord) -> None:
+        if record.type == RecordType.ENTRY_BLOCK:
+            self._add(record)
+        elif record.type == RecordType.MASTER_KEY:
+            self._set_key(record.ledger_id, record.body)
+        elif record.type == RecordType.FENCE:
+            self._fence(record.ledger_id)
+        else:
+            self.skipped += 1
+            _log.warning("journal_record_unknown", type=record.type, ledger_id=record.ledger_id)
+
+    def _add(self, record: StoredRecord) -> None:
+        ledger_id = record.ledger_id
+        if self._storage.state(ledger_id) is None:
+            self.skipped += 1  # without a key: the ledger was deleted
+            return
+        try:
+            block = decode_block(record.body)
+            first = PACKET_HEADER.unpack_from(block.data, block.packets_offset)[1]
+            entry_ids, last_add_confirmed = check_add(ledger_id, first, block)
+        except (BookieProtocolError, BadAddError) as error:
+            raise JournalCorruptError(
+                f"a journal record of ledger {ledger_id} has a valid CRC and bad content: {error}"
+            ) from error
+        self._storage.add(ledger_id, block, entry_ids)
+        if last_add_confirmed > self._lacs.get(ledger_id, -1):
+            self._lacs[ledger_id] = last_add_confirmed
+
+    def _set_key(self, ledger_id: int, key: bytes) -> None:
+        state = self._storage.state(ledger_id)
+        if state is None:
+            self._storage.put_state(ledger_id, LedgerState(key, False, -1))
+        elif not state.master_key:
+            self._storage.put_state(ledger_id, replace(state, master_key=key))
+
+    def _fence(self, ledger_id: int) -> None:
+        state = self._storage.state(ledger_id)
+        if state is None:
+            self.skipped += 1
+        elif not state.fenced:
+            self._storage.put_state(ledger_id, replace(state, fenced=True))
+
+    def _put_lacs(self) -> None:
+        for ledger_id, value in self._lacs.items():
+            state = self._storage.state(ledger_id)
+            if state is not None and value > state.last_add_confirmed:
+                self._storage.put_state(ledger_id, replace(state, last_add_confirmed=value))

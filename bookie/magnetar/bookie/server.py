@@ -1,0 +1,213 @@
+"""The bookie's sockets: bytes to frames, replies to bytes, and the limits on both.
+
+A connection is read only while its client takes the replies, its earlier frames are obeyed and the
+journal keeps up; so every buffer here is bounded, and TCP pushes back to the client.
+"""
+
+import asyncio
+
+import structlog
+
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.request_handler import BatchContext, RequestHandler
+from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.ports import Listener, Network
+from magnetar.ledger.wire import Frame, FrameDecoder
+
+_log = structlog.get_logger(__name__)
+
+
+class BookieServer:
+    """The listening socket and all connections of a bookie."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        journal: Journal[BatchContext],
+        *,
+        network: Network,
+        metrics: BookieMetrics,
+        frame_bytes_max: int,
+        connections_max: int,
+        connection_buffer_bytes_max: int,
+        connection_read_bytes_max: int,
+        journal_queue_bytes_max: int,
+    ) -> None:
+        self.handler = handler
+        self.metrics = metrics
+        self.frame_bytes_max = frame_bytes_max
+        self.connection_buffer_bytes_max = connection_buffer_bytes_max
+        self.connection_read_bytes_max = connection_read_bytes_max
+        self._connections_max = connections_max
+        self._journal = journal
+        self._journal_queue_bytes_max = journal_queue_bytes_max
+        self._network = network
+        self._connections: set[BookieConnection] = set()
+        self._listener: Listener | None = None
+        self.is_reading = True
+        """False while the journal has too much to do, or the bookie stops."""
+        self._is_stopping = False
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None, "start() comes first"
+        return self._listener.port
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address is taken or not ours.
+        """
+        self._listener = await self._network.listen(host, port, lambda: BookieConnection(self))
+
+    async def stop_reading(self) -> None:
+        """Take no more connections and no more requests; replies still go out."""
+        self._is_stopping = True
+        self._set_reading(False)
+        if self._listener is not None:
+            await self._listener.close()
+
+    def close_connections(self, *, abort: bool = False) -> None:
+        """Close every connection, after what it has to send unless `abort`; take no more."""
+        self._is_stopping = True
+        for connection in list(self._connections):
+            connection.close(abort=abort)
+
+    def on_requests(self) -> None:
+        """Requests were handed to the journal: has it too much to do?"""
+        if self.is_reading and self._journal.queued_bytes > self._journal_queue_bytes_max:
+            self._set_reading(False)
+
+    def on_committed(self) -> None:
+        """The journal has less to do."""
+        if (
+            not self.is_reading
+            and not self._is_stopping
+            and self._journal.queued_bytes <= self._journal_queue_bytes_max // 2
+        ):
+            self._set_reading(True)
+
+    def admit(self, connection: "BookieConnection") -> bool:
+        """Whether there is room for one more connection."""
+        if self._is_stopping or len(self._connections) >= self._connections_max:
+            return False
+        self._connections.add(connection)
+        self.metrics.connections = len(self._connections)
+        return True
+
+    def forget(self, connection: "BookieConnection") -> None:
+        """The connection is closed."""
+        self._connections.discard(connection)
+        self.metrics.connections = len(self._connections)
+        self.handler.forget(connection)
+
+    def _set_reading(self, is_reading: bool) -> None:
+        self.is_reading = is_reading
+        for connection in list(self._connections):
+            connection.try_again()
+
+
+class BookieConnection(asyncio.Protocol):
+    """One client. Frames that could not be obeyed yet wait here, and it is not read meanwhile."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._decoder = FrameDecoder(server.frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._backlog: list[Frame] = []
+        self._is_handling = False
+        self._is_paused = False
+        self._is_write_paused = False
+        self.reads_bytes = 0
+
+    @property
+    def is_congested(self) -> bool:
+        return self._is_write_paused or self.reads_bytes >= self._server.connection_read_bytes_max
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if not self._server.admit(self):
+            transport.abort()
+            return
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._server.connection_buffer_bytes_max)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog = []
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._decoder.feed(data)
+        except BookieProtocolError as error:
+            self._on_malformed(error)
+            return
+        if frames:
+            self._handle(self._backlog + frames if self._backlog else frames)
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Obey the frames that wait, if that is possible now, and read on if it is."""
+        if self._backlog and not self._is_handling:
+            self._handle(self._backlog)
+        else:
+            self._update_reading()
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self, *, abort: bool) -> None:
+        """End the connection; frames that wait here are dropped, and so never answered."""
+        transport, self._transport = self._transport, None
+        self._backlog = []
+        if transport is not None:
+            if abort:
+                transport.abort()
+            else:
+                transport.close()
+
+    def _handle(self, frames: list[Frame]) -> None:
+        if self._transport is None:
+            return
+        self._is_handling = True
+        try:
+            taken = self._server.handler.handle(self, frames)
+        except BookieProtocolError as error:
+            self._on_malformed(error)
+            return
+        finally:
+            self._is_handling = False
+        self._backlog = frames[taken:]
+        self._server.on_requests()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        pause = bool(self._backlog) or self.is_congested or not self._server.is_reading
+        if pause == self._is_paused:
+            return
+        self._is_paused = pause
+        if pause:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _on_malformed(self, error: BookieProtocolError) -> None:
+        """What follows in the stream cannot be trusted: end this connection, and only this one."""
+        self._server.metrics.malformed_frames += 1
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        self.close(abort=True)
+        _log.warning("bookie_frame_malformed", peer=str(peer), error=str(error))

@@ -1,0 +1,161 @@
+"""Settings of a bookie. Plain values reach the parts inside; this class stays at the edge."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from magnetar.ledger.wire import FRAME_BYTES_MAX
+
+
+class BookieSettings(BaseModel):
+    """How a bookie stores and serves. Units are in the names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_directory: Path = Field(
+        description="Where the journal, the ledgers, the cookie and the lock lie. One per bookie."
+    )
+    bookie_id: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9.:-]{1,255})?$",
+        description="Name of this bookie in ensembles, for its whole life. Empty: host and port.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    advertised_host: str = Field(
+        default="", description="Address that clients are told to connect to. Empty: host."
+    )
+    port: int = Field(
+        default=3181,
+        ge=0,
+        le=65_535,
+        description="Port to listen on; 0 lets the system choose, and needs a bookie_id.",
+    )
+
+    journal_file_bytes_max: int = Field(
+        default=128 << 20,
+        ge=1 << 10,
+        le=2 << 30,
+        description="A new journal file is begun at this size. A file can be deleted when all of "
+        "it is in the entry logs, so smaller files give the disk back sooner.",
+    )
+    journal_preallocate_bytes: int = Field(
+        default=16 << 20,
+        ge=0,
+        le=1 << 30,
+        description="Room on the disk is taken ahead in such steps, which makes a sync two to five "
+        "times as fast as with a growing file. Taken with the first add, not when idle. 0: off.",
+    )
+    journal_group_wait_ms_max: float = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="How long the first add of a group may wait for others. 0: as soon as the disk "
+        "is free; groups then form while the sync before them runs, and a lone add does not wait.",
+    )
+    journal_group_bytes_max: int = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        le=256 << 20,
+        description="A group is written when it has this size. It bounds what one sync has to "
+        "write and so the time until the first of the group is answered.",
+    )
+    journal_group_entries_max: int = Field(
+        default=65_536, ge=1, le=1 << 20, description="A group is written at this many entries."
+    )
+    journal_queue_bytes_max: int = Field(
+        default=64 << 20,
+        ge=1 << 10,
+        le=4 << 30,
+        description="Adds waiting for the journal; beyond it no connection is read until half of "
+        "them are written.",
+    )
+    journal_backups: int = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="Journal files to keep although they are not needed any more, to look into.",
+    )
+
+    flush_interval_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=3_600,
+        description="What was added is written to the entry logs at least this often, so that the "
+        "journal gets shorter also when little is written.",
+    )
+    flush_retry_s: float = Field(
+        default=1.0, gt=0, le=3_600, description="Wait after a failed flush before the next try."
+    )
+    write_cache_bytes_max: int = Field(
+        default=64 << 20,
+        ge=64 << 10,
+        le=16 << 30,
+        description="Entries in memory that are in no entry log yet; half of it starts a flush. "
+        "It bounds the journal that a restart has to replay.",
+    )
+    write_cache_full_wait_ms_max: int = Field(
+        default=4_000,
+        ge=0,
+        le=60_000,
+        description="How long an add waits for room in the write cache before it is refused. Below "
+        "the request timeout of clients (5 s), so that they hear the reason.",
+    )
+    read_cache_bytes_max: int = Field(
+        default=64 << 20, ge=0, le=64 << 30, description="Entries read from the entry logs."
+    )
+    entry_log_bytes_max: int = Field(
+        default=1 << 30, ge=64 << 10, le=1 << 30, description="Size of an entry log."
+    )
+
+    frame_bytes_max: int = Field(
+        default=FRAME_BYTES_MAX,
+        ge=1 << 10,
+        le=FRAME_BYTES_MAX,
+        description="A larger request frame ends its connection.",
+    )
+    connections_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Further connections are closed at once."
+    )
+    connection_buffer_bytes_max: int = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        le=1 << 30,
+        description="Replies that a connection's client has not taken yet; beyond it the "
+        "connection is not read.",
+    )
+    connection_read_bytes_max: int = Field(
+        default=16 << 20,
+        ge=1 << 10,
+        le=1 << 30,
+        description="Reply bytes that a connection's reads from disk under way have asked for; "
+        "beyond it the connection is not read.",
+    )
+    read_reply_bytes_max: int = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        le=FRAME_BYTES_MAX - (1 << 20),
+        description="Bound of a range read's reply, whatever the client asks for. One entry that "
+        "is larger is returned all the same.",
+    )
+    registration_wait_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=600,
+        description="At start, how long to wait for an earlier registration to expire.",
+    )
+
+    @model_validator(mode="after")
+    def _check_relations(self) -> "BookieSettings":
+        if self.port == 0 and not self.bookie_id:
+            raise ValueError("port 0 needs a bookie_id, since the port can change at every start")
+        if self.journal_group_bytes_max > self.journal_queue_bytes_max:
+            raise ValueError("journal_group_bytes_max is above journal_queue_bytes_max")
+        return self
+
+    @property
+    def effective_bookie_id(self) -> str:
+        return self.bookie_id or f"{self.effective_advertised_host}:{self.port}"
+
+    @property
+    def effective_advertised_host(self) -> str:
+        return self.advertised_host or self.host

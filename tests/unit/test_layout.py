@@ -137,7 +137,7 @@ def test_every_make_target_that_is_documented_exists() -> None:
 
 def test_every_magnetar_command_in_the_readme_exists() -> None:
     built = {command.name or function_name(command.callback) for command in app.registered_commands}
-    built |= {group.name for group in app.registered_groups}
+    built |= {str(group.name) for group in app.registered_groups}
     named = set(
         re.findall(r"(?:^|[`/ ])magnetar ([a-z][a-z-]+)", code_of(ROOT / "README.md"), re.MULTILINE)
     )

@@ -51,6 +51,9 @@ def explain(
     error: Exception, *, data: Path | None = None, metadata_url: str | None = None
 ) -> DeployError | None:
     """The error as a person should read it; None if only a programmer can do something."""
+    while isinstance(error, ExceptionGroup):
+        # Parts that start together fail as a group; the first is what a person should mend first.
+        error = error.exceptions[0]
     text = " ".join(str(error).split())
     match error:
         case DirectoryLockedError():

@@ -1,14 +1,17 @@
 """One server in one process against a metadata URL: a bookie or a broker."""
 
+import os
 import random
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from magnetar.bookie.server import Bookie
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
+from magnetar.deploy.errors import DataDirectoryError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, Sources
 from magnetar.ledger.client import LedgerClient
@@ -16,7 +19,7 @@ from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork, ThreadWorker
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,17 @@ def make_bookie(
         clock=SystemClock(),
         network=SystemNetwork(),
         disk=SystemDisk(),
-        worker=ThreadWorker,
+        random=random.SystemRandom(),
+        on_fatal=_end_process,
     )
+
+
+def _end_process(error: BaseException) -> None:
+    """End at once, without any orderly step that could answer a client: replay tells the truth."""
+    status = DataDirectoryError.exit_status
+    sys.stderr.write(f"magnetar: a journal failed, ending with status {status}: {error}\n")
+    sys.stderr.flush()
+    os._exit(status)
 
 
 async def start_broker(

@@ -19,11 +19,13 @@ from pathlib import Path
 
 import structlog
 
-from magnetar.bookie.server import Bookie
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.cookie import bookie_id_in
 from magnetar.broker.broker import Broker
 from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, Sources
+from magnetar.deploy.places import Assignment, assign_ids
 from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
@@ -36,7 +38,6 @@ _log = structlog.get_logger(__name__)
 _PLACE = re.compile(r"bookie-([1-9][0-9]*)")
 # The bookies of a standalone are reached by its own broker only.
 _BOOKIE_HOST = "127.0.0.1"
-_LOST_TIMES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +127,31 @@ class Standalone:
         opened.callback(lock.release)
 
     async def _start_bookies(self, store: MetadataStore, opened: AsyncExitStack) -> None:
-        registry = BookieRegistry(store)
-        places = [f"bookie-{number}" for number in range(1, self._settings.bookies + 1)]
-        ids = await bookie_ids(
-            registry,
-            {place: has_cookie(self._data / place) for place in places},
-            losses_max=self._settings.quorum.ack - 1,
-            data=self._data,
-        )
-        bookies = [self._make_bookie(store, place, ids[place]) for place in places]
-        for bookie in bookies:
-            # Stopping is asked for before starting, so that a failure of one stops the others.
-            opened.push_async_callback(bookie.stop)
+        assignment = await self._assign_ids(store)
+        for bookie_id in assignment.lost:
+            _log.warning("bookie_files_lost", bookie=bookie_id, data=str(self._data))
+        bookies = [
+            self._make_bookie(store, place, bookie_id)
+            for place, bookie_id in assignment.ids.items()
+        ]
         async with asyncio.TaskGroup() as starting:
             for bookie in bookies:
-                starting.create_task(bookie.start())
+                starting.create_task(self._start_bookie(bookie, opened))
+
+    async def _assign_ids(self, store: MetadataStore) -> Assignment:
+        disk = SystemDisk()
+        places = [f"bookie-{number}" for number in range(1, self._settings.bookies + 1)]
+        registered = frozenset(await BookieRegistry(store).cookie_ids())
+        return assign_ids(
+            {place: bookie_id_in(disk, str(self._data / place)) for place in places},
+            is_registered=registered.__contains__,
+            # A recovery counts on answers from Qw - Qa + 1 bookies of each write set.
+            losses_max=self._settings.quorum.ack - 1,
+        )
+
+    async def _start_bookie(self, bookie: Bookie, opened: AsyncExitStack) -> None:
+        await bookie.start()
+        opened.push_async_callback(bookie.stop)
 
     def _make_bookie(self, store: MetadataStore, place: str, bookie_id: str) -> Bookie:
         return make_bookie(

@@ -1,9 +1,9 @@
 """The tour of `make run`: a broker in this process, real flight records through it and back.
 
 It publishes a few thousand departures from New York City, keyed by carrier, consumes them, checks
-that each carrier's flights came back once, unchanged and in order, and prints what it measured. The
-publisher, the consumer and the whole broker share one event loop here, so the figures are a greeting,
-not a benchmark: `make bench` measures.
+that each carrier's flights came back once, unchanged and in order, and prints what it measured.
+The publisher, the consumer and the whole broker share one event loop here, so the figures are a
+greeting, not a benchmark: `make bench` measures.
 """
 
 import sys
@@ -148,9 +148,7 @@ async def _publish(producer: Producer, flights: Sequence[Flight], progress: Prog
     return Published(latencies_ms, len(rest), time.perf_counter() - started_s)
 
 
-async def _consume(
-    consumer: Consumer, count: int, order: FlightOrder, progress: Progress
-) -> float:
+async def _consume(consumer: Consumer, count: int, order: FlightOrder, progress: Progress) -> float:
     task = progress.add_task("consume", total=count)
     started_s = time.perf_counter()
     for number in range(1, count + 1):

@@ -20,5 +20,7 @@ def test_anything_else_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("bookies", "quorum"), [(1, "1,1,1"), (2, "2,2,2"), (3, "3,3,2"), (5, "3,3,2")]
 )
-def test_the_default_survives_the_loss_of_one_bookie_where_there_are_two(bookies: int, quorum: str) -> None:
+def test_the_default_survives_the_loss_of_one_bookie_where_there_are_two(
+    bookies: int, quorum: str
+) -> None:
     assert str(default_quorum(bookies)) == quorum

@@ -1,0 +1,197 @@
+"""What `magnetar produce`, `consume` and `read` do.
+
+Payloads that are no UTF-8 are printed with replacement characters, and as base64 in JSON, so that
+nothing is lost there.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from enum import Enum
+from typing import TypeVar
+
+import uvloop
+
+from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.sdk.client import Client
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.reader import Reader
+from magnetar.sdk.settings import (
+    ClientSettings,
+    ConsumerSettings,
+    InitialPosition,
+    ProducerSettings,
+    ReaderSettings,
+    SubscriptionType,
+)
+
+E = TypeVar("E", bound=Enum)
+
+_FLUSH_EVERY = 5_000
+_OPERATION_TIMEOUT_MS = 10_000
+_STDIN_BYTES = 64 << 10
+
+
+def run(work: Coroutine[object, object, None]) -> None:
+    """Run a tool; Ctrl-C is a normal way to end it.
+
+    Raises:
+        BrokerUnreachableError: no broker, or it refused.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(work)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except SdkError as error:
+        raise BrokerUnreachableError(" ".join(str(error).split())) from error
+
+
+async def payloads_of(messages: Sequence[str] | None) -> AsyncIterator[bytes]:
+    """The payloads given as options, or the lines of stdin as they come."""
+    if messages:
+        for message in messages:
+            yield message.encode()
+        return
+    stdin = sys.stdin.buffer
+    # A person's lines go out one by one; a file's in pieces. The thread keeps the loop alive
+    # meanwhile, which has PINGs to answer.
+    while lines := (
+        [await asyncio.to_thread(stdin.readline)]
+        if stdin.isatty()
+        else await asyncio.to_thread(stdin.readlines, _STDIN_BYTES)
+    ):
+        for line in lines:
+            if not line:
+                return  # the end of a terminal's input
+            yield line.rstrip(b"\r\n")
+
+
+def parse_properties(texts: Iterable[str]) -> dict[str, str]:
+    """Parse NAME=VALUE pairs.
+
+    Raises:
+        SettingsError: one has no `=`.
+    """
+    properties = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise SettingsError(f"bad --property {text!r}: give NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+async def produce(
+    *,
+    url: str,
+    topic: str,
+    payloads: AsyncIterator[bytes],
+    key: str | None,
+    properties: dict[str, str],
+) -> None:
+    """Publish everything, and return when all of it is durable."""
+    settings = ProducerSettings(pending_messages_max=2 * _FLUSH_EVERY)
+    async with _client(url) as client, await client.producer(topic, settings) as producer:
+        count = 0
+        async for payload in payloads:
+            count += 1
+            producer.send_nowait(payload, key=key, properties=properties or None)
+            if count % _FLUSH_EVERY == 0:
+                await producer.flush()
+        await producer.flush()
+        sys.stderr.write(f"{count} messages are durable\n")
+
+
+async def consume(
+    *,
+    url: str,
+    topic: str,
+    subscription: str,
+    count: int,
+    kind: str,
+    initial: str,
+    as_json: bool,
+) -> None:
+    """Print and acknowledge messages; ends after `count` of them, or never."""
+    settings = ConsumerSettings(
+        subscription_type=_choose(SubscriptionType, "--type", kind),
+        initial_position=_choose(InitialPosition, "--initial", initial),
+    )
+    async with _client(url) as client:
+        consumer: Consumer = await client.consumer(topic, subscription, settings)
+        async with consumer:
+            received = 0
+            while received < count or count == 0:
+                message = await consumer.receive()
+                _print(message, as_json=as_json)
+                consumer.acknowledge(message)
+                received += 1
+
+
+async def read(
+    *, url: str, topic: str, start: str, count: int, follow: bool, as_json: bool
+) -> None:
+    """Print messages from `start` to the end of the topic, or on and on with `follow`."""
+    async with _client(url) as client:
+        position, is_inclusive = _parse_start(start)
+        settings = ReaderSettings(start_inclusive=is_inclusive)
+        reader: Reader = await client.reader(topic, position, settings)
+        async with reader:
+            received = 0
+            while received < count or count == 0:
+                if not follow and not await reader.has_message_available():
+                    return
+                _print(await reader.read_next(), as_json=as_json)
+                received += 1
+
+
+def _client(url: str) -> Client:
+    return Client(url, ClientSettings(operation_timeout_ms=_OPERATION_TIMEOUT_MS))
+
+
+def _parse_start(text: str) -> tuple[MessageId, bool]:
+    """Where to begin, and whether the message there is wanted too."""
+    named = {"earliest": MessageId.EARLIEST, "latest": MessageId.LATEST}
+    if text in named:
+        return named[text], False
+    ledger, colon, entry = text.partition(":")
+    if colon and ledger.isdecimal() and entry.isdecimal():
+        return MessageId(int(ledger), int(entry)), True
+    raise SettingsError(f"bad --start {text!r}: give earliest, latest or LEDGER:ENTRY")
+
+
+def _choose(kinds: type[E], option: str, text: str) -> E:
+    try:
+        return kinds(text.lower())
+    except ValueError as error:
+        known = ", ".join(str(kind.value) for kind in kinds)
+        raise SettingsError(f"bad {option} {text!r}: give one of {known}") from error
+
+
+def _print(message: Message, *, as_json: bool) -> None:
+    sys.stdout.write((_as_json(message) if as_json else _as_text(message.data)) + "\n")
+    sys.stdout.flush()
+
+
+def _as_text(payload: bytes) -> str:
+    return payload.decode(errors="replace")
+
+
+def _as_json(message: Message) -> str:
+    fields: dict[str, object] = {
+        "id": str(message.message_id),
+        "publish_time_ms": message.publish_time_ms,
+        "key": message.key,
+        "properties": dict(message.properties),
+    }
+    try:
+        fields["payload"] = message.data.decode()
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(message.data).decode()
+    return json.dumps(fields)

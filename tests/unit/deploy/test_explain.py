@@ -1,0 +1,52 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.errors import (
+    CookieError,
+    DirectoryLockedError,
+    JournalCorruptError,
+    PortTakenError,
+)
+from magnetar.broker.errors import ListenError
+from magnetar.deploy.errors import DeployError
+from magnetar.deploy.explain import explain, explained
+from magnetar.ledger.errors import InvalidPathError, MetadataUnavailableError
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (PortTakenError("port 3181 is taken"), 3),
+        (ListenError("port 6650 is taken"), 3),
+        (OSError(errno.EADDRINUSE, "in use"), 3),
+        (DirectoryLockedError("locked"), 4),
+        (CookieError("another cluster's"), 5),
+        (MetadataUnavailableError("no answer"), 6),
+        (JournalCorruptError("damaged"), 7),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/lock"), 7),
+        (InvalidPathError("no URL"), 2),
+    ],
+)
+def test_each_cause_has_its_exit_status(error: Exception, status: int) -> None:
+    explanation = explain(error, data=Path("/data"), metadata_url="zk://host/")
+    assert explanation is not None
+    assert explanation.exit_status == status
+    assert "\n" not in str(explanation)
+
+
+def test_an_unexpected_error_keeps_its_traceback() -> None:
+    assert explain(KeyError("bug"), data=Path("/data")) is None
+    with pytest.raises(KeyError), explained():
+        raise KeyError("bug")
+
+
+def test_an_error_with_several_lines_becomes_one() -> None:
+    with pytest.raises(DeployError, match="first second"), explained():
+        raise CookieError("first\n  second")
+
+
+def test_a_group_of_errors_is_told_by_its_first_cause() -> None:
+    with pytest.raises(DeployError, match="taken"), explained():
+        raise ExceptionGroup("starting", [PortTakenError("taken")])

@@ -31,7 +31,7 @@ class Cluster:
 
     async def start_bookie(self, name: str) -> Bookie:
         settings = BookieSettings(
-            bookie_id=name, data_dir=self._directory / name, host="127.0.0.1", port=0
+            bookie_id=name, data_directory=self._directory / name, host="127.0.0.1", port=0
         )
         bookie = Bookie(
             settings,

@@ -1,0 +1,49 @@
+"""The HTTP application: health and metrics. Imported late, FastAPI takes its time."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
+
+from magnetar.broker.metrics import exposition, registry_of
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health(BaseModel):
+    """Answer of GET /health."""
+
+    status: str
+    version: str
+    service_url: str
+    topics: int
+    connections: int
+
+
+def make_app(broker: "Broker") -> FastAPI:
+    """The application of one broker."""
+    app = FastAPI(title="Magnetar broker", version=broker.version, docs_url=None, redoc_url=None)
+    registry = registry_of(broker)
+
+    @app.get("/health")
+    async def health(response: Response) -> Health:
+        """200 while the broker serves clients, 503 before and after."""
+        if not broker.is_serving:
+            response.status_code = 503
+        return Health(
+            status="ok" if broker.is_serving else "stopping",
+            version=broker.version,
+            service_url=broker.service_url,
+            topics=len(broker.services.topics.loaded),
+            connections=broker.connections,
+        )
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(exposition(registry), media_type=METRICS_TYPE)
+
+    return app

@@ -1,0 +1,361 @@
+"""One client connection: the core of the binary protocol.
+
+Bytes come in through `receive`, frames go out through the `ConnectionIO` that the shell
+(`server.py`) passes in. Commands are handled in the order of arrival; requests that have to wait
+(for a topic to load, for a cursor) become tasks and are answered when they are done. Request ids
+are only echoed, never used as keys: clients use the same number twice at a time (trap 3).
+
+States: nothing but CONNECT is allowed first, and only once. Whatever breaks the protocol ends the
+connection with one log line; it never harms others.
+
+Back-pressure: a connection is not read while it has too many unpersisted publishes, while the
+broker as a whole has, or while the client leaves too many answers unread.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker import replies
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.consuming import Consuming
+from magnetar.broker.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    ProtocolViolationError,
+    RequestError,
+    TooManyRequestsError,
+    UnknownFailureError,
+)
+from magnetar.broker.lookups import Lookups
+from magnetar.broker.producer import Producer
+from magnetar.broker.publishing import Publishing
+from magnetar.broker.services import Services
+from magnetar.cursors import CursorError
+from magnetar.ledger.errors import LedgerError
+from magnetar.sdk.wire import (
+    COMMAND_FIELDS,
+    FRAME_SLACK_BYTES,
+    PING_FRAME,
+    PONG_FRAME,
+    BaseCommand,
+    FrameDecoder,
+    FrameError,
+)
+from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
+
+_log = structlog.get_logger()
+
+PROTOCOL_VERSION = 20
+"""The highest version this broker speaks: 21 would promise AUTO_CONSUME schemas."""
+
+HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
+"""Before CONNECT nobody may make the broker buffer more than a large token."""
+
+Refuse = Callable[[RequestError], bytes]
+"""Turns an error into the answer to one request."""
+
+_SEND = int(BaseCommand.SEND)
+
+
+class ConnectionIO(Protocol):
+    """The shell's side of a connection."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """Close after what was written is sent."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+
+class Connection:
+    """State of one connection. The shell calls `receive`, `on_*` and `lost`."""
+
+    def __init__(self, io: ConnectionIO, services: Services, address: str) -> None:
+        self.services = services
+        self.protocol_version = 0
+        self.client_version = ""
+        self.is_writable = True
+        self.is_closed = False
+        self.publishing = Publishing(self)
+        self.consuming = Consuming(self)
+        self.lookups = Lookups(self)
+        self._io = io
+        self._address = address
+        self._is_connected = False
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_heard = False
+        self._is_ping_unanswered = False
+        self._probe: asyncio.Future[bool] | None = None
+        self._is_reading_paused = False
+        self._handlers = self._make_handlers()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def is_connected(self) -> bool:
+        """The handshake is done."""
+        return self._is_connected
+
+    # Input
+
+    def receive(self, data: bytes) -> None:
+        """Handle all commands that `data` completes."""
+        if self.is_closed:
+            return
+        self._has_heard = True
+        if self._probe is not None:
+            self._probe_answered(is_alive=True)
+        try:
+            self._handle_all(self._decoder.feed(data))
+        except FrameError as error:
+            self._end_for(str(error))
+        except ProtocolViolationError as error:
+            self._end_for(str(error))
+        if not self.is_closed:
+            self._check_pressure()
+
+    def _handle_all(self, commands: list[tuple[BaseCommand, bytes]]) -> None:
+        publishing = self.publishing
+        handlers = self._handlers
+        for command, payload in commands:
+            kind = command.type
+            if kind == _SEND and self._is_connected:
+                publishing.on_send(command.send, payload)
+                continue
+            # Whatever follows a SEND must find it on its way to the log.
+            publishing.flush()
+            if not self._is_connected and kind != BaseCommand.CONNECT:
+                raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} before connect")
+            handler = handlers.get(kind)
+            if handler is None:
+                raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} is not for a broker")
+            handler(command)
+            if self.is_closed:
+                return
+        publishing.flush()
+
+    def _make_handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        table: dict[int, Callable[[BaseCommand], None]] = {
+            BaseCommand.CONNECT: lambda command: self._on_connect(command.connect),
+            BaseCommand.PING: lambda _: self.write(PONG_FRAME),
+            BaseCommand.PONG: lambda _: None,
+            # Nobody was challenged: there is no authentication yet, so nothing is to be checked.
+            BaseCommand.AUTH_RESPONSE: lambda _: None,
+        }
+        table.update(self.lookups.handlers())
+        table.update(self.publishing.handlers())
+        table.update(self.consuming.handlers())
+        for kind in _NOT_BUILT:
+            table[kind] = self._refuse_unbuilt
+        return table
+
+    def _on_connect(self, connect: CommandConnect) -> None:
+        if self._is_connected:
+            raise ProtocolViolationError("a second connect")
+        settings = self.services.settings
+        self._is_connected = True
+        self.client_version = connect.client_version
+        self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
+        self._decoder.frame_bytes_max = settings.message_bytes_max + FRAME_SLACK_BYTES
+        self.write(
+            replies.connected(
+                server_version=self.services.server_version,
+                protocol_version=self.protocol_version,
+                message_bytes_max=settings.message_bytes_max,
+            )
+        )
+
+    def _refuse_unbuilt(self, command: BaseCommand) -> None:
+        name = COMMAND_FIELDS[command.type]
+        request_id: int = getattr(command, name).request_id
+        error = NotAllowedError(f"{name} is not supported by this broker")
+        self.write(replies.error(request_id, error.code, str(error)))
+
+    # Output
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; nothing happens if the connection is gone."""
+        if not self.is_closed:
+            self._io.write(data)
+
+    def on_writable(self, is_writable: bool) -> None:
+        """The transport's buffer has passed its high or low mark."""
+        self.is_writable = is_writable
+        if is_writable:
+            self.consuming.wake()
+        self._check_pressure()
+
+    # Requests that wait
+
+    def start(self, work: Coroutine[None, None, None], refuse: Refuse) -> None:
+        """Run a request as a task; an error of ours becomes its answer, made by `refuse`."""
+        if len(self._tasks) >= self.services.settings.requests_per_connection_max:
+            work.close()
+            error = TooManyRequestsError(f"{len(self._tasks)} requests are not answered yet")
+            self.write(refuse(error))
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._request_done, refuse))
+
+    def _request_done(self, refuse: Refuse, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        self.services.counters.requests_failed += 1
+        if isinstance(error, RequestError):
+            self.write(refuse(error))
+        elif isinstance(error, ProtocolViolationError):
+            self._end_for(str(error))
+        elif isinstance(error, (LedgerError, CursorError)):
+            self.write(refuse(BrokerPersistenceError(str(error))))
+        else:
+            _log.error("request_failed", address=self._address, exc_info=error)
+            self.write(refuse(UnknownFailureError(f"the broker failed: {type(error).__name__}")))
+
+    # Keeping alive
+
+    def on_tick(self) -> None:
+        """One keep-alive interval has passed."""
+        self.publishing.on_tick()
+        if not self._is_connected:
+            self._end_for("no handshake in time")
+        elif self._is_ping_unanswered and not self._has_heard and not self._is_reading_paused:
+            self._end_for("no answer to a ping")
+        else:
+            self._has_heard = False
+            self._is_ping_unanswered = True
+            self.write(PING_FRAME)
+
+    async def is_alive(self) -> bool:
+        """Probe the client: any command within the timeout will do. The dead are disconnected."""
+        if self.is_closed:
+            return False
+        if self._is_reading_paused:
+            # It sent more than could be stored just now: that is alive enough, and its answer
+            # could not be read anyway.
+            return True
+        if self._probe is None:
+            loop = asyncio.get_running_loop()
+            probe = self._probe = loop.create_future()
+            timeout_s = self.services.settings.liveness_probe_timeout_ms / 1000
+            timer = loop.call_later(timeout_s, self._probe_timed_out, probe)
+            probe.add_done_callback(lambda _: timer.cancel())
+            self.write(PING_FRAME)
+        return await asyncio.shield(self._probe)
+
+    def _probe_answered(self, *, is_alive: bool) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None and not probe.done():
+            probe.set_result(is_alive)
+
+    def _probe_timed_out(self, probe: "asyncio.Future[bool]") -> None:
+        if self._probe is probe:
+            self._end_for("no answer to a liveness probe")
+
+    # Back-pressure
+
+    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
+        self.publishing.on_publishes_done(messages, size_bytes)
+        if self._is_reading_paused:
+            self._check_pressure()
+
+    def resume_publishing(self) -> None:
+        """The broker has room for publishes again."""
+        self._check_pressure()
+
+    def _check_pressure(self) -> None:
+        """Read, or not."""
+        if self.is_closed:
+            return
+        is_full = self.publishing.is_full(was_paused=self._is_reading_paused)
+        is_full = is_full or (
+            not self.is_writable
+            and self._io.unsent_bytes > self.services.settings.write_buffer_bytes_max
+        )
+        if is_full and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self.services.counters.publish_pauses += 1
+            self._io.pause_reading()
+        elif not is_full and self._is_reading_paused:
+            self._is_reading_paused = False
+            self._io.resume_reading()
+
+    # Closing
+
+    def producer_closed(self, producer: Producer) -> None:
+        self.publishing.closed_by_broker(producer)
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        self.consuming.closed_by_broker(consumer)
+
+    def _end_for(self, reason: str) -> None:
+        """The client broke the protocol or is dead: one line, and out."""
+        if self.is_closed:
+            return
+        self.services.counters.protocol_violations += 1
+        _log.info(
+            "connection_dropped",
+            address=self._address,
+            client=self.client_version[:64],
+            reason=reason,
+        )
+        self.drop()
+
+    def drop(self) -> None:
+        """Close at once and give up everything the connection holds."""
+        self._io.abort()
+        self.lost()
+
+    def close(self) -> None:
+        """Close after what was written is sent, and give up everything."""
+        self._io.close()
+        self.lost()
+
+    def lost(self) -> None:
+        """The connection is gone: its producers and consumers leave at once."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.is_writable = False
+        self._probe_answered(is_alive=False)
+        for task in self._tasks:
+            task.cancel()
+        self.services.budget.forget(self)
+        self.publishing.lost()
+        self.consuming.lost()
+
+
+_NOT_BUILT = (
+    BaseCommand.NEW_TXN,
+    BaseCommand.ADD_PARTITION_TO_TXN,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
+    BaseCommand.END_TXN,
+    BaseCommand.END_TXN_ON_PARTITION,
+    BaseCommand.END_TXN_ON_SUBSCRIPTION,
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST,
+    BaseCommand.WATCH_TOPIC_LIST,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE,
+)
+"""Requests that get NotAllowedError, by their request id."""

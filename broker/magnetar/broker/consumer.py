@@ -1,0 +1,78 @@
+"""A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
+
+from magnetar.broker.peer import Peer
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
+
+EXCLUSIVE = int(CommandSubscribe.Exclusive)
+SHARED = int(CommandSubscribe.Shared)
+FAILOVER = int(CommandSubscribe.Failover)
+KEY_SHARED = int(CommandSubscribe.Key_Shared)
+
+TYPE_NAMES = {
+    EXCLUSIVE: "Exclusive",
+    SHARED: "Shared",
+    FAILOVER: "Failover",
+    KEY_SHARED: "Key_Shared",
+}
+
+
+class Consumer:
+    """State of one consumer on one connection. Dispatchers and the subscription change it.
+
+    `permits` is the credit in messages; it goes below zero when a batch is larger than what was
+    left, and starts from zero with every subscription.
+    """
+
+    __slots__ = (
+        "bytes_out",
+        "connected_at_ms",
+        "consumer_id",
+        "epoch",
+        "is_blocked",
+        "is_closed",
+        "messages_out",
+        "messages_redelivered",
+        "name",
+        "peer",
+        "pending",
+        "permits",
+        "priority",
+        "sub_type",
+        "unacked_messages",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        consumer_id: int,
+        *,
+        name: str,
+        sub_type: int,
+        priority: int = 0,
+        epoch: int = -1,
+        connected_at_ms: int = 0,
+    ) -> None:
+        self.peer = peer
+        self.consumer_id = consumer_id
+        self.name = name
+        self.sub_type = sub_type
+        self.priority = priority
+        self.epoch = epoch
+        """The client's counter against stale messages; -1 if it never sent one."""
+        self.connected_at_ms = connected_at_ms
+        self.permits = 0
+        self.is_closed = False
+        self.is_blocked = False
+        """Too many unacknowledged messages; only Shared consumers have that limit."""
+        self.pending: dict[Position, int] = {}
+        """Entries sent and not acknowledged, with their open messages; Shared consumers only."""
+        self.unacked_messages = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be sent something now."""
+        return self.permits > 0 and not self.is_blocked and self.peer.is_writable

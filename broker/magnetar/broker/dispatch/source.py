@@ -1,0 +1,193 @@
+"""The entries of a topic in order, for one subscription: from the tail cache, or read ahead.
+
+A source stands after a position and hands out runs. What the tail cache holds costs nothing; behind
+the tail it reads ranges of up to `read_ahead_bytes` and keeps one more under way while the last one
+is being written, so that a consumer that catches up waits for neither disk nor broker. There is a
+task per range read, none per entry.
+
+Acknowledged entries are skipped here in ranges; single ones inside a run are left to the encoder.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.run import Run
+from magnetar.broker.tail_cache import TailCache
+from magnetar.cursors import SubscriptionCursor
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.log import LogEntry
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+_RUNS_AHEAD_MAX = 2
+
+
+class ReadableLog(Protocol):
+    """What dispatch needs of a log; `ManagedLog` is one."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def first_position(self) -> Position: ...
+
+    def next_position(self, position: Position, /) -> Position: ...
+
+    def entries_between(self, lower: Position, upper: Position, /) -> int: ...
+
+    async def read(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> list[LogEntry]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Bounds of reads behind the tail."""
+
+    bytes_max: int
+    entries_max: int
+    retry_ms: int
+    retry_ms_max: int
+
+
+class EntrySource:
+    """Runs after a position. `on_ready` is called when a read that was waited for is done."""
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        cache: TailCache,
+        acks: SubscriptionCursor,
+        limits: ReadLimits,
+        *,
+        label: str,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._cache = cache
+        self._acks = acks
+        self._limits = limits
+        self._label = label
+        self._on_ready = on_ready
+        self._after = acks.mark_delete
+        self._ahead: deque[Run] = deque()
+        self._reading: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self.reads = 0
+
+    @property
+    def after(self) -> Position:
+        """The last entry handed out or skipped."""
+        return self._after
+
+    def rewind(self) -> None:
+        """Go back to the first unacknowledged entry."""
+        self._after = self._acks.mark_delete
+        self._drop_ahead()
+
+    def advance(self, run: Run, stop: int) -> None:
+        """Everything before index `stop` of the run has been handed out or skipped."""
+        self._after = Position(run.ledger_id, run.first_entry_id + stop - 1)
+
+    def next_run(self) -> tuple[Run, int] | None:
+        """The run that holds the next entry, and its index; None if there is nothing right now.
+
+        None means either the end of the log (the topic wakes its dispatchers when entries are
+        appended) or a read under way (`on_ready` follows).
+        """
+        position = self._next_position(self._after)
+        if position > self._log.last_confirmed:
+            self._drop_ahead()
+            return None
+        ahead = self._ahead
+        while ahead:
+            index = ahead[0].index_of(position)
+            if index >= 0:
+                if len(ahead) < _RUNS_AHEAD_MAX:
+                    self._read_on(ahead[-1].last)
+                return ahead[0], index
+            ahead.popleft()
+        run = self._cache.find(position)
+        if run is not None:
+            return run, run.index_of(position)
+        self._read(position)
+        return None
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._drop_ahead()
+
+    def _next_position(self, after: Position) -> Position:
+        acks = self._acks
+        if acks.has_holes:
+            return acks.next_unacked(after)
+        return self._log.next_position(max(after, acks.mark_delete))
+
+    def _drop_ahead(self) -> None:
+        self._ahead.clear()
+        self._failures = 0
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _read_on(self, last: Position) -> None:
+        """Read what follows `last`, unless the cache has it or it is not written yet."""
+        if self._reading is not None or self._retry is not None:
+            return
+        position = self._next_position(last)
+        if position <= self._log.last_confirmed and self._cache.find(position) is None:
+            self._read(position)
+
+    def _read(self, start: Position) -> None:
+        if self._reading is None and self._retry is None:
+            self.reads += 1
+            self._reading = asyncio.get_running_loop().create_task(self._read_range(start))
+
+    async def _read_range(self, start: Position) -> None:
+        limits = self._limits
+        try:
+            entries = await self._log.read(
+                start, entries_max=limits.entries_max, bytes_max=limits.bytes_max
+            )
+        except (LogFencedError, LogClosedError):
+            self._reading = None  # the topic is about to be closed
+            return
+        except LedgerError as error:
+            self._reading = None
+            self._retry_later(start, error)
+            return
+        self._reading = None
+        self._failures = 0
+        if entries:
+            first = entries[0].position
+            run = Run(first.ledger_id, first.entry_id, [entry.payload for entry in entries])
+            self._ahead.append(run)
+            if len(self._ahead) < _RUNS_AHEAD_MAX:
+                self._read_on(run.last)
+        self._on_ready()
+
+    def _retry_later(self, start: Position, error: LedgerError) -> None:
+        delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
+        self._failures += 1
+        _log.warning(
+            "read_failed",
+            subscription=self._label,
+            ledger_id=start.ledger_id,
+            entry_id=start.entry_id,
+            error=str(error),
+            retry_ms=delay_ms,
+        )
+        self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        self._on_ready()

@@ -1,0 +1,134 @@
+"""Errors of the broker.
+
+BrokerError                        root
+├── ProtocolViolationError         the client broke the protocol: its connection is closed
+├── ListenError                    an address to listen on is taken or not ours
+└── RequestError                   one request is refused; `code` travels in the answer
+    ├── UnknownFailureError            0   anything without a code of its own
+    ├── BrokerMetadataError            1   metadata trouble, or arguments that make no sense
+    ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
+    ├── ConsumerBusyError              5   the subscription is taken, or of another type
+    ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
+    ├── MessageChecksumError           9   a message arrived damaged
+    ├── UnsupportedVersionError       10   a command that this broker does not speak
+    ├── TopicNotFoundError            11   no such topic, tenant or namespace
+    ├── SubscriptionNotFoundError     12   no such subscription
+    ├── ConsumerNotFoundError         13   no such consumer
+    ├── TooManyRequestsError          14   a limit on concurrent requests is reached
+    ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
+    ├── InvalidTopicNameError         17   a topic name of no known shape
+    └── NotAllowedError               22   a feature that is not built yet, or a limit
+
+Callers decide on the class and on `retryable`, never on the text. The text goes to the client.
+"""
+
+from typing import ClassVar
+
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+
+
+class BrokerError(Exception):
+    """Root of the component's errors."""
+
+
+class ProtocolViolationError(BrokerError):
+    """The client sent what the protocol does not allow: the connection must be closed."""
+
+
+class ListenError(BrokerError):
+    """An address to listen on is taken or does not belong to this host."""
+
+
+class RequestError(BrokerError):
+    """One request is refused. `code` and the text are the answer."""
+
+    code: ClassVar[ServerError] = ServerError.UnknownError
+    retryable: ClassVar[bool] = False
+
+
+class UnknownFailureError(RequestError):
+    """Anything without a code of its own."""
+
+    retryable = True
+
+
+class BrokerMetadataError(RequestError):
+    """Metadata trouble, or arguments that make no sense."""
+
+    code = ServerError.MetadataError
+    retryable = True
+
+
+class BrokerPersistenceError(RequestError):
+    """The ledger store cannot store or read just now."""
+
+    code = ServerError.PersistenceError
+    retryable = True
+
+
+class ConsumerBusyError(RequestError):
+    """The subscription is taken, or its consumers use it with another type."""
+
+    code = ServerError.ConsumerBusy
+
+
+class ServiceNotReadyError(RequestError):
+    """The topic is loading, moving or closing: look it up again."""
+
+    code = ServerError.ServiceNotReady
+    retryable = True
+
+
+class MessageChecksumError(RequestError):
+    """A message does not match its checksum."""
+
+    code = ServerError.ChecksumError
+
+
+class UnsupportedVersionError(RequestError):
+    """A command that this broker does not speak."""
+
+    code = ServerError.UnsupportedVersionError
+
+
+class TopicNotFoundError(RequestError):
+    """No such topic, tenant or namespace, and it may not be created."""
+
+    code = ServerError.TopicNotFound
+
+
+class SubscriptionNotFoundError(RequestError):
+    """No such subscription."""
+
+    code = ServerError.SubscriptionNotFound
+
+
+class ConsumerNotFoundError(RequestError):
+    """No such consumer on this connection."""
+
+    code = ServerError.ConsumerNotFound
+
+
+class TooManyRequestsError(RequestError):
+    """A limit on concurrent requests is reached."""
+
+    code = ServerError.TooManyRequests
+    retryable = True
+
+
+class ProducerBusyError(RequestError):
+    """The producer's name is taken. The protocol also uses this code for bad subscription names."""
+
+    code = ServerError.ProducerBusy
+
+
+class InvalidTopicNameError(RequestError):
+    """A topic name of no known shape."""
+
+    code = ServerError.InvalidTopicName
+
+
+class NotAllowedError(RequestError):
+    """A feature that is not built yet, or a limit that is exceeded."""
+
+    code = ServerError.NotAllowedError

@@ -1,0 +1,87 @@
+"""The HTTP server: uvicorn in the broker's event loop.
+
+Everything heavy is imported when the server starts, so that importing the broker stays cheap.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from magnetar.broker.errors import ListenError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from magnetar.broker.broker import Broker
+
+
+class HttpServer:
+    """Serves the FastAPI application of a broker."""
+
+    def __init__(self, broker: "Broker", *, host: str, port: int) -> None:
+        self._broker = broker
+        self._host = host
+        self._port = port
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ListenError: the address is taken or not ours.
+        """
+        listener = self._listen()
+        self._port = listener.getsockname()[1]
+        import uvicorn
+
+        from magnetar.broker.app import make_app
+
+        class Server(uvicorn.Server):
+            @contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                """Leave the signals to the process: stopping is the broker's decision."""
+                yield
+
+        config = uvicorn.Config(
+            make_app(self._broker),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = Server(config)
+        self._serving = asyncio.get_running_loop().create_task(
+            self._server.serve(sockets=[listener]), name="http-server"
+        )
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self._host, self._port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise ListenError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}; "
+                "is another server running there? Choose another HTTP port"
+            ) from error
+        listener.setblocking(False)
+        return listener
+
+    async def stop(self) -> None:
+        """Finish open requests, within a second."""
+        if self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await asyncio.wait([self._serving], timeout=3.0)
+        self._serving.cancel()

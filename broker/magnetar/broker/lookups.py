@@ -1,0 +1,130 @@
+"""Requests about topics in general: partition metadata, lookup, topic lists, schemas.
+
+A lookup neither needs a topic nor creates one. Local trouble is answered with MetadataError, never
+with ServiceNotReady, on which clients close their whole connection (trap 11).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from magnetar.broker import naming, replies
+from magnetar.broker.errors import RequestError, TopicNotFoundError
+from magnetar.sdk.wire import BaseCommand, checksum
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
+    CommandPartitionedTopicMetadata,
+    ServerError,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.connection import Connection
+
+
+def topics_hash(names: list[str]) -> str:
+    """Hash of a sorted topic list: CRC32C, its four bytes in little-endian order as hex digits."""
+    if not names:
+        return "00000000"
+    return checksum(",".join(names).encode()).to_bytes(4, "little").hex()
+
+
+class Lookups:
+    """Answers of one connection to requests that concern no producer or consumer."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.PARTITIONED_METADATA: self._on_partition_metadata,
+            BaseCommand.LOOKUP: self._on_lookup,
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: self._on_topics,
+            BaseCommand.GET_SCHEMA: self._on_schema,
+            BaseCommand.GET_OR_CREATE_SCHEMA: self._on_create_schema,
+        }
+
+    def _on_partition_metadata(self, command: BaseCommand) -> None:
+        request = command.partitionMetadata
+        self._connection.start(
+            self._partition_metadata(request),
+            partial(_refuse_partition_metadata, request.request_id),
+        )
+
+    async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
+        topics = self._connection.services.topics
+        name = naming.topic_of(request.topic)
+        topics.check_namespace(name.namespace_name)
+        if not request.metadata_auto_creation_enabled and not await topics.exists(name):
+            raise TopicNotFoundError(f"{name} does not exist")
+        # There are no partitioned topics yet: each topic stands for itself.
+        self._connection.write(replies.partition_metadata(request.request_id, 0))
+
+    def _on_lookup(self, command: BaseCommand) -> None:
+        request = command.lookupTopic
+        self._connection.start(self._lookup(request), partial(_refuse_lookup, request.request_id))
+
+    async def _lookup(self, request: CommandLookupTopic) -> None:
+        services = self._connection.services
+        name = naming.topic_of(request.topic)
+        services.topics.check_namespace(name.namespace_name)
+        owner = await services.ownership.owner_of(name)
+        answer = replies.lookup_connect if owner.is_self else replies.lookup_redirect
+        self._connection.write(
+            answer(request.request_id, service_url=owner.service_url, is_authoritative=True)
+        )
+
+    def _on_topics(self, command: BaseCommand) -> None:
+        request = command.getTopicsOfNamespace
+        self._connection.start(self._topics(request), partial(_refuse, request.request_id))
+
+    async def _topics(self, request: CommandGetTopicsOfNamespace) -> None:
+        names: list[str] = []
+        if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            names = await self._connection.services.topics.names(request.namespace)
+        current = topics_hash(names)
+        # Not filtered by the pattern: the client does that itself.
+        is_changed = not request.topics_hash or request.topics_hash != current
+        self._connection.write(
+            replies.topics_of_namespace(
+                request.request_id,
+                names if is_changed else [],
+                topics_hash=current,
+                is_changed=is_changed,
+            )
+        )
+
+    def _on_schema(self, command: BaseCommand) -> None:
+        request = command.getSchema
+        self._connection.write(
+            replies.schema_failed(
+                request.request_id, ServerError.TopicNotFound, f"{request.topic} has no schema"
+            )
+        )
+
+    def _on_create_schema(self, command: BaseCommand) -> None:
+        self._connection.write(
+            replies.get_or_create_schema_failed(
+                command.getOrCreateSchema.request_id,
+                ServerError.NotAllowedError,
+                "schemas are not supported by this broker",
+            )
+        )
+
+
+def _refuse(request_id: int, error: RequestError) -> bytes:
+    return replies.error(request_id, error.code, str(error))
+
+
+def _refuse_partition_metadata(request_id: int, error: RequestError) -> bytes:
+    return replies.partition_metadata_failed(request_id, _lookup_code(error), str(error))
+
+
+def _refuse_lookup(request_id: int, error: RequestError) -> bytes:
+    return replies.lookup_failed(request_id, _lookup_code(error), str(error))
+
+
+def _lookup_code(error: RequestError) -> ServerError:
+    if error.code == ServerError.ServiceNotReady:
+        return ServerError.MetadataError
+    return error.code

@@ -1,0 +1,125 @@
+"""Prometheus metrics: read from the broker's own counters when somebody asks.
+
+The hot path counts in plain integers; this collector turns them into samples, so that a message
+costs nothing here.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+TOPICS_MAX = 1_000
+"""Topics with series of their own; beyond it only the totals are exact."""
+
+
+class BrokerCollector(Collector):
+    """Samples of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._broker_metrics()
+        yield from self._topic_metrics()
+
+    def _broker_metrics(self) -> Iterator[Metric]:
+        broker = self._broker
+        counters = broker.services.counters
+        topics = broker.services.topics
+        yield GaugeMetricFamily(
+            "magnetar_broker_connections", "Client connections.", broker.connections
+        )
+        yield GaugeMetricFamily("magnetar_broker_topics", "Topics loaded.", len(topics.loaded))
+        yield GaugeMetricFamily(
+            "magnetar_broker_pending_publish_bytes",
+            "Bytes received and not yet durable.",
+            broker.services.budget.pending_bytes,
+        )
+        yield GaugeMetricFamily(
+            "magnetar_broker_tail_cache_bytes", "Bytes in the tail cache.", topics.cached_bytes
+        )
+        for name, text, value in (
+            ("connections_opened", "Connections accepted.", counters.connections_opened),
+            ("connections_refused", "Connections over the limit.", counters.connections_refused),
+            (
+                "protocol_violations",
+                "Connections dropped for what they sent, or did not send.",
+                counters.protocol_violations,
+            ),
+            ("requests_failed", "Requests answered with an error.", counters.requests_failed),
+            ("checksum_errors", "Messages that arrived damaged.", counters.checksum_errors),
+            ("publish_pauses", "Times a connection was not read.", counters.publish_pauses),
+            ("topic_loads", "Topics loaded since the start.", topics.loads),
+            ("topic_load_failures", "Topics that could not be loaded.", topics.failed_loads),
+            ("topics_fenced", "Topics taken over by another owner.", topics.fenced),
+        ):
+            yield CounterMetricFamily(f"magnetar_broker_{name}", text, value)
+
+    def _topic_metrics(self) -> Iterator[Metric]:
+        labels = ["topic"]
+        messages_in = CounterMetricFamily(
+            "magnetar_topic_messages_in", "Messages stored.", labels=labels
+        )
+        bytes_in = CounterMetricFamily(
+            "magnetar_topic_bytes_in", "Bytes stored, as received.", labels=labels
+        )
+        failed = CounterMetricFamily(
+            "magnetar_topic_publish_failures", "Messages that were not stored.", labels=labels
+        )
+        messages_out = CounterMetricFamily(
+            "magnetar_topic_messages_out", "Messages sent to consumers.", labels=labels
+        )
+        bytes_out = CounterMetricFamily(
+            "magnetar_topic_bytes_out", "Bytes sent to consumers.", labels=labels
+        )
+        producers = GaugeMetricFamily(
+            "magnetar_topic_producers", "Connected producers.", labels=labels
+        )
+        labels = ["topic", "subscription"]
+        consumers = GaugeMetricFamily(
+            "magnetar_subscription_consumers", "Connected consumers.", labels=labels
+        )
+        backlog = GaugeMetricFamily(
+            "magnetar_subscription_backlog_entries", "Entries not acknowledged.", labels=labels
+        )
+        unacked = GaugeMetricFamily(
+            "magnetar_subscription_unacked_messages",
+            "Messages sent to Shared consumers and not acknowledged.",
+            labels=labels,
+        )
+        for topic in self._broker.services.topics.loaded[:TOPICS_MAX]:
+            name = str(topic.name)
+            sent, sent_bytes = topic.sent()
+            messages_in.add_metric([name], topic.messages_in)
+            bytes_in.add_metric([name], topic.bytes_in)
+            failed.add_metric([name], topic.messages_failed)
+            messages_out.add_metric([name], sent)
+            bytes_out.add_metric([name], sent_bytes)
+            producers.add_metric([name], len(topic.producers))
+            for subscription in topic.subscriptions.values():
+                if not subscription.is_open:
+                    continue
+                both = [name, subscription.name]
+                consumers.add_metric(both, len(subscription.consumers))
+                backlog.add_metric(both, subscription.cursor.backlog_entries)
+                unacked.add_metric(both, subscription.unacked_messages)
+        yield from (messages_in, bytes_in, failed, messages_out, bytes_out, producers)
+        yield from (consumers, backlog, unacked)
+
+
+def registry_of(broker: "Broker") -> CollectorRegistry:
+    """A registry with the broker's metrics."""
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(broker))
+    return registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The metrics in Prometheus' text format."""
+    return generate_latest(registry)

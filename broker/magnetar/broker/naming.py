@@ -1,0 +1,65 @@
+"""Names: where a topic's log stands in the metadata store, and back; names that are refused.
+
+A topic `persistent://tenant/namespace/name` has its managed log at
+`/managed-ledgers/tenant/namespace/persistent/<quoted name>`; the nodes of its durable subscriptions
+are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names themselves is
+`magnetar.sdk.wire.topic_name`.
+"""
+
+from urllib.parse import unquote_plus
+
+from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError, ProducerBusyError
+from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
+
+ROOT = "/managed-ledgers"
+
+SUBSCRIPTION_CHARACTERS_MAX = 1024
+
+_RESERVED_SUBSCRIPTION = "pulsar.dedup"
+_RESERVED_PREFIX = "pulsar.repl"
+
+
+def topic_of(name: str) -> TopicName:
+    """The parsed name of a persistent topic.
+
+    Raises:
+        InvalidTopicNameError: of no known shape.
+        NotAllowedError: a non-persistent topic; these are not built yet.
+    """
+    try:
+        topic = parse_topic_name(name)
+    except TopicNameError as error:
+        raise InvalidTopicNameError(str(error)) from error
+    if not topic.is_persistent:
+        raise NotAllowedError(f"{name}: non-persistent topics are not supported by this broker")
+    return topic
+
+
+def log_path(topic: TopicName) -> str:
+    """Path of the topic's managed log."""
+    return f"{ROOT}/{topic.storage_name}"
+
+
+def topics_path(namespace: str) -> str:
+    """Path whose children are the logs of a namespace's persistent topics."""
+    return f"{ROOT}/{namespace}/persistent"
+
+
+def topic_at(namespace: str, node: str) -> str:
+    """Full name of the topic whose log is the child `node` of `topics_path(namespace)`."""
+    return f"persistent://{namespace}/{unquote_plus(node)}"
+
+
+def check_subscription(name: str) -> None:
+    """Refuse names that the protocol reserves.
+
+    Raises:
+        ProducerBusyError: empty, reserved or too long. The odd class is the protocol's choice: a
+            naming error of a subscription travels under the code of a busy producer.
+    """
+    if not name.strip():
+        raise ProducerBusyError("the subscription name is empty")
+    if name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX):
+        raise ProducerBusyError(f"the subscription name {name} is reserved")
+    if len(name) > SUBSCRIPTION_CHARACTERS_MAX:
+        raise ProducerBusyError(f"a subscription name of {len(name)} characters is too long")

@@ -1,0 +1,46 @@
+"""What producers, consumers and topics see of the connection they belong to."""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.producer import Producer
+
+
+class Peer(Protocol):
+    """One client connection, seen from the topics. `Connection` is the real one."""
+
+    @property
+    def address(self) -> str:
+        """host:port of the client, for logs and statistics."""
+        ...
+
+    @property
+    def protocol_version(self) -> int:
+        """The version that both sides speak."""
+        ...
+
+    @property
+    def is_writable(self) -> bool:
+        """False while too many bytes wait to be sent: dispatch must pause."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; nothing happens if the connection is gone."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Probe the client with a PING. A client that does not answer is disconnected."""
+        ...
+
+    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
+        """Publishes of this connection are durable, or have failed: there is room for more."""
+        ...
+
+    def producer_closed(self, producer: "Producer") -> None:
+        """The broker closed the producer: tell the client, forget the id."""
+        ...
+
+    def consumer_closed(self, consumer: "Consumer") -> None:
+        """The broker closed the consumer: tell the client, forget the id."""
+        ...

@@ -1,0 +1,199 @@
+"""A producer: one client's handle to publish to a topic, and the order of its answers.
+
+Receipts leave strictly in the order of the SENDs, errors included: clients compare each receipt
+with their oldest pending message and drop the connection when it does not fit. The log answers
+batches in order; refusals in between wait for the batches before them.
+
+After a failed publish the producer is closed. The client resends what has no receipt through a new
+one; publishes that were under way behind the failed one must not be answered any more, or a later
+message could be receipted while an earlier one is lost.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from magnetar.broker import replies
+from magnetar.broker.errors import RequestError
+from magnetar.broker.peer import Peer
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.sdk.wire import encode_send_receipts
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic import Topic
+
+_log = structlog.get_logger()
+
+
+class PublishBatch:
+    """The SENDs of one producer in one read: an append to the log, and the receipts it owes."""
+
+    __slots__ = (
+        "_producer",
+        "error",
+        "highest_ids",
+        "messages",
+        "payloads",
+        "sequence_ids",
+        "size_bytes",
+    )
+
+    def __init__(self, producer: "Producer") -> None:
+        self._producer = producer
+        self.error: LedgerError | None = None
+        self.payloads: list[bytes] = []
+        """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
+        self.sequence_ids: list[int] = []
+        self.highest_ids: list[int] = []
+        """highest_sequence_id of each SEND, 0 where it was not set."""
+        self.messages = 0
+        self.size_bytes = 0
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        """The log has the entries durably, at consecutive ids."""
+        self._producer.batch_appended(self, ledger_id, first_entry_id)
+
+    def on_failed(self, error: LedgerError) -> None:
+        """The log could not store the entries, or does not know whether it did."""
+        self._producer.batch_failed(self, error)
+
+
+class Producer:
+    """One producer of a topic. Not thread safe; everything happens on the event loop."""
+
+    __slots__ = (
+        "_on_drained",
+        "_waiting",
+        "bytes_in",
+        "epoch",
+        "is_closed",
+        "messages_in",
+        "name",
+        "peer",
+        "producer_id",
+        "topic",
+    )
+
+    def __init__(
+        self, peer: Peer, producer_id: int, *, topic: "Topic", name: str, epoch: int
+    ) -> None:
+        self.peer = peer
+        self.producer_id = producer_id
+        self.topic = topic
+        self.name = name
+        self.epoch = epoch
+        self.is_closed = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        # Batches under way, and encoded SEND_ERRORs that wait for the batches before them.
+        self._waiting: deque[PublishBatch | bytes] = deque()
+        self._on_drained: Callable[[], None] | None = None
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Append the batch to the topic."""
+        self._waiting.append(batch)
+        self.topic.publish(batch)
+
+    def reject(self, sequence_id: int, error: RequestError) -> None:
+        """Answer one SEND with an error, after the answers to everything before it."""
+        frame = replies.send_error(self.producer_id, sequence_id, error.code, str(error))
+        if self._waiting:
+            self._waiting.append(frame)
+        else:
+            self.peer.write(frame)
+
+    def batch_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """Send the receipts, hand the entries to the topic, make room."""
+        head = self._waiting.popleft()
+        assert head is batch, "the log answers appends in order"
+        sequence_ids = batch.sequence_ids
+        count = len(sequence_ids)
+        if not self.is_closed:
+            self.messages_in += batch.messages
+            self.bytes_in += batch.size_bytes
+            receipts = encode_send_receipts(
+                self.producer_id,
+                sequence_ids,
+                ledger_id=ledger_id,
+                entry_ids=range(first_entry_id, first_entry_id + count),
+                highest_sequence_ids=batch.highest_ids if any(batch.highest_ids) else None,
+            )
+            self.peer.write(receipts)
+        self.topic.entries_appended(batch, ledger_id, first_entry_id)
+        self.peer.on_publishes_done(count, batch.size_bytes)
+        self._go_on()
+
+    def batch_failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Report the failure, once everything before it has been answered.
+
+        A log that refuses an append outright may do so before it has answered earlier ones.
+        """
+        batch.error = error
+        self.topic.on_publish_failed(batch.messages)
+        self.peer.on_publishes_done(len(batch.sequence_ids), batch.size_bytes)
+        self._go_on()
+
+    def _fail(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Tell the client what failed and close the producer: see the module's theory."""
+        if self.is_closed:
+            return
+        # A fenced or closed log says nothing about the message: the client is told to look the
+        # topic up again, and resends by itself.
+        if not isinstance(error, (LogFencedError, LogClosedError)):
+            _log.warning(
+                "publish_failed",
+                topic=str(self.topic.name),
+                producer_id=self.producer_id,
+                messages=batch.messages,
+                error=str(error),
+            )
+            text = f"{self.topic.name}: the message could not be stored: {error}"
+            code = ServerError.PersistenceError
+            self.peer.write(
+                b"".join(
+                    replies.send_error(self.producer_id, max(sequence_id, highest_id), code, text)
+                    for sequence_id, highest_id in zip(
+                        batch.sequence_ids, batch.highest_ids, strict=True
+                    )
+                )
+            )
+        self.close_by_broker()
+
+    def _go_on(self) -> None:
+        """Answer what waited for the answers before it; report when nothing is under way."""
+        waiting = self._waiting
+        while waiting:
+            head = waiting[0]
+            if isinstance(head, bytes):
+                if not self.is_closed:
+                    self.peer.write(head)
+            elif head.error is not None:
+                self._fail(head, head.error)
+            else:
+                return
+            waiting.popleft()
+        if self._on_drained is not None:
+            on_drained, self._on_drained = self._on_drained, None
+            on_drained()
+
+    def close_by_client(self, on_drained: Callable[[], None]) -> None:
+        """Take no more; call back when every publish under way has been answered."""
+        if self._waiting:
+            self._on_drained = on_drained
+        else:
+            on_drained()
+
+    def close(self) -> None:
+        """Leave the topic. Publishes under way go on, but nobody is told."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.topic.remove_producer(self)
+
+    def close_by_broker(self) -> None:
+        """Leave the topic and tell the client, which looks the topic up again."""
+        if not self.is_closed:
+            self.close()
+            self.peer.producer_closed(self)

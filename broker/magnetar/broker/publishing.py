@@ -1,0 +1,284 @@
+"""The publishing side of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
+
+SENDs are the hot path. All SENDs of one read are collected per producer and go to the topic as one
+batch per producer (`flush`); per message there is a checksum and a few list appends, and nothing is
+awaited. What a SEND may be refused for is answered in the order of the SENDs.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from magnetar.broker import naming, replies
+from magnetar.broker.errors import (
+    MessageChecksumError,
+    NotAllowedError,
+    ProtocolViolationError,
+    RequestError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.schemas import check_schema
+from magnetar.sdk.wire import (
+    BaseCommand,
+    MalformedPayloadError,
+    check_checksum,
+    split_payload,
+)
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandCloseProducer,
+    CommandProducer,
+    CommandSend,
+    ProducerAccessMode,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.connection import Connection
+
+_PAYLOAD_BYTES_MIN = 8
+"""Size of the metadata, and the smallest metadata there is."""
+
+
+class _Pending:
+    """A producer that is being created; closing it before that is done cancels it."""
+
+    __slots__ = ("is_cancelled",)
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+
+class Publishing:
+    """Producers of one connection, and their unpersisted publishes."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._settings = connection.services.settings
+        self._budget = connection.services.budget
+        self._clock = connection.services.clock
+        self._producers: dict[int, Producer] = {}
+        self._creating: dict[int, _Pending] = {}
+        self._batches: dict[int, PublishBatch] = {}
+        self._closed_until_s: dict[int, float] = {}
+        """Producers that the broker closed: their SENDs still under way are ignored for a while."""
+        self._pending_messages = 0
+        self._pending_bytes = 0
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.PRODUCER: lambda command: self._on_producer(command.producer),
+            BaseCommand.CLOSE_PRODUCER: lambda command: self._on_close(command.close_producer),
+        }
+
+    # SEND
+
+    def on_send(self, send: CommandSend, payload: bytes) -> None:
+        """Add one message to its producer's batch.
+
+        Raises:
+            ProtocolViolationError: there is no such producer.
+        """
+        producer_id = send.producer_id
+        batch = self._batches.get(producer_id)
+        if batch is None:
+            producer = self._producers.get(producer_id)
+            if producer is None:
+                self._unknown_producer(producer_id)
+                return
+            batch = self._batches[producer_id] = PublishBatch(producer)
+        size = len(payload)
+        sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
+        if (
+            size > self._settings.message_bytes_max
+            or size < _PAYLOAD_BYTES_MIN
+            or send.txnid_most_bits
+            or send.txnid_least_bits
+        ):
+            refusal = self._refusal(send, payload)
+            if refusal is not None:
+                self._reject(producer_id, max(sequence_id, highest_id), refusal)
+                return
+        if not check_checksum(payload):
+            self._connection.services.counters.checksum_errors += 1
+            error = MessageChecksumError("the message does not match its checksum")
+            self._reject(producer_id, max(sequence_id, highest_id), error)
+            return
+        batch.payloads.append(payload)
+        batch.sequence_ids.append(sequence_id)
+        batch.highest_ids.append(highest_id)
+        batch.messages += send.num_messages
+        batch.size_bytes += size
+
+    def _refusal(self, send: CommandSend, payload: bytes) -> RequestError | None:
+        """Why an unusual SEND is refused, if it is."""
+        if send.txnid_most_bits or send.txnid_least_bits:
+            return NotAllowedError("transactions are not supported by this broker")
+        try:
+            _, body_at = split_payload(payload)
+        except MalformedPayloadError as error:
+            return MessageChecksumError(f"the message cannot be read: {error}")
+        # The limit is for the payload alone: a chunk of the official client fills it wholly, and
+        # its metadata comes on top.
+        size, limit = len(payload) - body_at, self._settings.message_bytes_max
+        if size > limit:
+            return NotAllowedError(f"the message has {size} bytes; the limit is {limit}")
+        return None
+
+    def _reject(self, producer_id: int, sequence_id: int, error: RequestError) -> None:
+        self._flush_one(producer_id)
+        producer = self._producers.get(producer_id)
+        if producer is not None:
+            producer.reject(sequence_id, error)
+
+    def _unknown_producer(self, producer_id: int) -> None:
+        if self._clock.monotonic_s() >= self._closed_until_s.get(producer_id, 0.0):
+            raise ProtocolViolationError(f"a message of producer {producer_id}, which is unknown")
+
+    def flush(self) -> None:
+        """Hand what was collected to the topics."""
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        for producer_id, batch in batches.items():
+            self._publish(producer_id, batch)
+
+    def _flush_one(self, producer_id: int) -> None:
+        batch = self._batches.pop(producer_id, None)
+        if batch is not None:
+            self._publish(producer_id, batch)
+
+    def _publish(self, producer_id: int, batch: PublishBatch) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is None or not batch.payloads:
+            return  # closed since: the client sends again what has no receipt
+        self._pending_messages += len(batch.payloads)
+        self._pending_bytes += batch.size_bytes
+        self._budget.take(batch.size_bytes)
+        producer.publish(batch)
+
+    # Back-pressure
+
+    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
+        """Publishes are durable, or have failed."""
+        self._pending_messages -= messages
+        self._pending_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+
+    def is_full(self, *, was_paused: bool) -> bool:
+        """Whether the connection must not be read; once paused, it waits for half to be free."""
+        settings = self._settings
+        share = 2 if was_paused else 1
+        if self._budget.is_exhausted and self._pending_bytes:
+            self._budget.wait(self._connection)
+            return True
+        return (
+            self._pending_messages * share >= settings.publishes_per_connection_max
+            or self._pending_bytes * share >= settings.publish_bytes_per_connection_max
+        )
+
+    # PRODUCER
+
+    def _on_producer(self, request: CommandProducer) -> None:
+        connection = self._connection
+        request_id, producer_id = request.request_id, request.producer_id
+        existing = self._producers.get(producer_id)
+        refuse = partial(_refuse, request_id)
+        if existing is not None:
+            connection.write(replies.producer_success(request_id, producer_name=existing.name))
+        elif producer_id in self._creating:
+            connection.write(
+                refuse(ServiceNotReadyError(f"producer {producer_id} is being created"))
+            )
+        elif (
+            len(self._producers) + len(self._creating)
+            >= self._settings.producers_per_connection_max
+        ):
+            connection.write(refuse(NotAllowedError("too many producers on this connection")))
+        else:
+            pending = self._creating[producer_id] = _Pending()
+            connection.start(self._create(request, pending), refuse)
+
+    async def _create(self, request: CommandProducer, pending: _Pending) -> None:
+        services = self._connection.services
+        producer_id = request.producer_id
+        try:
+            name = naming.topic_of(request.topic)
+            _check_producer(request)
+            topic = await services.topics.get(name)
+            producer = await topic.add_producer(
+                self._connection,
+                producer_id,
+                name=request.producer_name or services.next_producer_name(),
+                epoch=request.epoch,
+            )
+        finally:
+            if self._creating.get(producer_id) is pending:
+                del self._creating[producer_id]
+        if self._connection.is_closed or pending.is_cancelled:
+            producer.close()
+            return
+        self._closed_until_s.pop(producer_id, None)
+        self._producers[producer_id] = producer
+        self._connection.write(
+            replies.producer_success(request.request_id, producer_name=producer.name)
+        )
+
+    # Closing
+
+    def _on_close(self, request: CommandCloseProducer) -> None:
+        answer = replies.success(request.request_id)
+        pending = self._creating.pop(request.producer_id, None)
+        if pending is not None:
+            pending.is_cancelled = True
+        producer = self._producers.pop(request.producer_id, None)
+        if producer is None:
+            self._connection.write(answer)
+            return
+        producer.close_by_client(partial(self._closed, producer, answer))
+
+    def _closed(self, producer: Producer, answer: bytes) -> None:
+        producer.close()
+        self._connection.write(answer)
+
+    def closed_by_broker(self, producer: Producer) -> None:
+        """The producer was closed: tell the client, ignore what it has sent already."""
+        if self._producers.get(producer.producer_id) is not producer:
+            return
+        del self._producers[producer.producer_id]
+        self._batches.pop(producer.producer_id, None)
+        self._closed_until_s[producer.producer_id] = (
+            self._clock.monotonic_s() + self._settings.keep_alive_interval_ms / 1000
+        )
+        self._connection.write(replies.close_producer(producer.producer_id))
+
+    def on_tick(self) -> None:
+        """Forget closed producers whose last SENDs must have arrived."""
+        now_s = self._clock.monotonic_s()
+        for producer_id in [each for each, until in self._closed_until_s.items() if until <= now_s]:
+            del self._closed_until_s[producer_id]
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._batches.clear()
+        producers, self._producers = self._producers, {}
+        for producer in producers.values():
+            producer.close()
+
+
+def _refuse(request_id: int, error: RequestError) -> bytes:
+    return replies.error(request_id, error.code, str(error))
+
+
+def _check_producer(request: CommandProducer) -> None:
+    """Refuse what is not built.
+
+    Raises:
+        NotAllowedError
+    """
+    if request.producer_access_mode != ProducerAccessMode.Shared:
+        mode = ProducerAccessMode.Name(request.producer_access_mode)
+        raise NotAllowedError(f"producer access mode {mode} is not supported by this broker")
+    if request.txn_enabled:
+        raise NotAllowedError("transactions are not supported by this broker")
+    if request.HasField("schema"):
+        check_schema(request.schema)

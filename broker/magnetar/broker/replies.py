@@ -1,0 +1,265 @@
+"""The commands that the broker sends, except the hot ones (`magnetar.sdk.wire.hot_commands`).
+
+Plain functions from values to frames. Fields that clients insist on although the protocol calls
+them optional are always set (traps 1 and 14 of the protocol sheet's appendix C).
+"""
+
+from collections.abc import Sequence
+
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand, encode_command
+from magnetar.sdk.wire import pulsar_pb2 as pb
+
+NO_REQUEST = (1 << 64) - 1
+"""Request id of commands that answer no request: -1."""
+
+_MASK_64 = (1 << 64) - 1
+
+
+def connected(*, server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
+    """CONNECTED, with the feature flags that this broker honours."""
+    flags = pb.FeatureFlags(
+        supports_get_partitioned_metadata_without_auto_creation=True,
+        # Not offered: topic watchers, so that pattern consumers poll; auth refresh.
+    )
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.CONNECTED,
+            connected=pb.CommandConnected(
+                server_version=server_version,
+                protocol_version=protocol_version,
+                max_message_size=message_bytes_max,
+                feature_flags=flags,
+            ),
+        )
+    )
+
+
+def error(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.ERROR,
+            error=pb.CommandError(request_id=request_id, error=code, message=message),
+        )
+    )
+
+
+def success(request_id: int) -> bytes:
+    return encode_command(
+        BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
+    )
+
+
+def producer_success(request_id: int, *, producer_name: str, last_sequence_id: int = -1) -> bytes:
+    """`last_sequence_id` is -1 without deduplication: a fresh producer then starts at 0."""
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.PRODUCER_SUCCESS,
+            producer_success=pb.CommandProducerSuccess(
+                request_id=request_id,
+                producer_name=producer_name,
+                last_sequence_id=last_sequence_id,
+                schema_version=b"",
+                producer_ready=True,
+            ),
+        )
+    )
+
+
+def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.SEND_ERROR,
+            send_error=pb.CommandSendError(
+                producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
+            ),
+        )
+    )
+
+
+def close_producer(producer_id: int) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.CLOSE_PRODUCER,
+            close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST),
+        )
+    )
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.CLOSE_CONSUMER,
+            close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST),
+        )
+    )
+
+
+def partition_metadata(request_id: int, partitions: int) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.PARTITIONED_METADATA_RESPONSE,
+            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+                request_id=request_id,
+                partitions=partitions,
+                response=pb.CommandPartitionedTopicMetadataResponse.Success,
+            ),
+        )
+    )
+
+
+def partition_metadata_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.PARTITIONED_METADATA_RESPONSE,
+            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+                request_id=request_id,
+                response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+                error=code,
+                message=message,
+            ),
+        )
+    )
+
+
+def lookup_connect(request_id: int, *, service_url: str, is_authoritative: bool) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.LOOKUP_RESPONSE,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id,
+                brokerServiceUrl=service_url,
+                response=pb.CommandLookupTopicResponse.Connect,
+                authoritative=is_authoritative,
+                proxy_through_service_url=False,
+            ),
+        )
+    )
+
+
+def lookup_redirect(request_id: int, *, service_url: str, is_authoritative: bool) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.LOOKUP_RESPONSE,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id,
+                brokerServiceUrl=service_url,
+                response=pb.CommandLookupTopicResponse.Redirect,
+                authoritative=is_authoritative,
+            ),
+        )
+    )
+
+
+def lookup_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.LOOKUP_RESPONSE,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id,
+                response=pb.CommandLookupTopicResponse.Failed,
+                error=code,
+                message=message,
+            ),
+        )
+    )
+
+
+def ack_response(
+    consumer_id: int,
+    request_id: int,
+    *,
+    code: pb.ServerError | None = None,
+    message: str | None = None,
+) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.ACK_RESPONSE,
+            ackResponse=pb.CommandAckResponse(
+                consumer_id=consumer_id, request_id=request_id, error=code, message=message
+            ),
+        )
+    )
+
+
+def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.ACTIVE_CONSUMER_CHANGE,
+            active_consumer_change=pb.CommandActiveConsumerChange(
+                consumer_id=consumer_id, is_active=is_active
+            ),
+        )
+    )
+
+
+def message_id(
+    position: Position, *, partition: int = -1, batch_index: int | None = None
+) -> pb.MessageIdData:
+    """A message id; negative ledger and entry ids travel as 2^64 minus something (trap 2)."""
+    return pb.MessageIdData(
+        ledgerId=position.ledger_id & _MASK_64,
+        entryId=position.entry_id & _MASK_64,
+        partition=partition,
+        batch_index=batch_index,
+    )
+
+
+def last_message_id(
+    request_id: int, *, last: pb.MessageIdData, mark_delete: pb.MessageIdData | None
+) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+                request_id=request_id,
+                last_message_id=last,
+                consumer_mark_delete_position=mark_delete,
+            ),
+        )
+    )
+
+
+def consumer_stats(response: pb.CommandConsumerStatsResponse) -> bytes:
+    return encode_command(
+        BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=response)
+    )
+
+
+def topics_of_namespace(
+    request_id: int, topics: Sequence[str], *, topics_hash: str, is_changed: bool
+) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+            getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+                request_id=request_id,
+                topics=topics,
+                filtered=False,
+                topics_hash=topics_hash,
+                changed=is_changed,
+            ),
+        )
+    )
+
+
+def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_SCHEMA_RESPONSE,
+            getSchemaResponse=pb.CommandGetSchemaResponse(
+                request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )
+
+
+def get_or_create_schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+                request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )

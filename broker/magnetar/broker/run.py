@@ -1,0 +1,47 @@
+"""A run: consecutive entries of one ledger, as they were appended or read together.
+
+The unit in which entries move through the broker: a batch of publishes becomes one run in the tail
+cache, a read behind the tail becomes one, and dispatchers walk through runs. The entries are the
+very bytes objects that were received or read.
+"""
+
+from collections.abc import Sequence
+
+from magnetar.broker.entry import messages_of
+from magnetar.ledger.position import Position
+
+
+class Run:
+    """Entries `first_entry_id`, `first_entry_id + 1`, … of a ledger. At least one; immutable."""
+
+    __slots__ = ("_messages", "entries", "first_entry_id", "ledger_id", "size_bytes")
+
+    def __init__(self, ledger_id: int, first_entry_id: int, entries: Sequence[bytes]) -> None:
+        assert entries
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.entries = entries
+        self.size_bytes = sum(map(len, entries))
+        self._messages: list[int] | None = None
+
+    @property
+    def first(self) -> Position:
+        return Position(self.ledger_id, self.first_entry_id)
+
+    @property
+    def last(self) -> Position:
+        return Position(self.ledger_id, self.first_entry_id + len(self.entries) - 1)
+
+    @property
+    def messages(self) -> list[int]:
+        """Messages in each entry. Worked out once, for all the subscriptions of the topic."""
+        if self._messages is None:
+            self._messages = list(map(messages_of, self.entries))
+        return self._messages
+
+    def index_of(self, position: Position) -> int:
+        """Index of the entry at `position`; -1 if it is not in this run."""
+        index = position.entry_id - self.first_entry_id
+        if position.ledger_id != self.ledger_id or not 0 <= index < len(self.entries):
+            return -1
+        return index

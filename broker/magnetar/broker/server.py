@@ -1,0 +1,164 @@
+"""The shell of the binary protocol: sockets and timers around the `Connection` core."""
+
+import asyncio
+
+import structlog
+
+from magnetar.broker.connection import Connection
+from magnetar.broker.errors import ListenError
+from magnetar.broker.services import Services
+from magnetar.ledger.ports import Listener, Network
+
+_log = structlog.get_logger()
+
+
+class _ConnectionShell(asyncio.Protocol):
+    """One socket: feeds its connection, carries out what that decides."""
+
+    def __init__(self, server: "BinaryServer") -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._tick: asyncio.TimerHandle | None = None
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        self._connection = self._server.admit(self, f"{host}:{port}")
+        if self._connection is None:
+            transport.abort()
+            return
+        high = self._server.services.settings.write_buffer_bytes_high
+        transport.set_write_buffer_limits(high=high, low=high // 2)
+        self._schedule_tick()
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection is not None:
+            self._connection.receive(data)
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.on_writable(False)
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.on_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._connection is not None:
+            self._connection.lost()
+            self._server.forget(self._connection)
+
+    # The connection's side
+
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def close(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        assert self._transport is not None
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        assert self._transport is not None
+        self._transport.resume_reading()
+
+    @property
+    def unsent_bytes(self) -> int:
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size()
+
+    def _schedule_tick(self) -> None:
+        interval_s = self._server.services.settings.keep_alive_interval_ms / 1000
+        self._tick = asyncio.get_running_loop().call_later(interval_s, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._tick = None
+        if self._connection is not None and not self._connection.is_closed:
+            self._connection.on_tick()
+            self._schedule_tick()
+
+
+class BinaryServer:
+    """Listens for clients of the binary protocol."""
+
+    def __init__(self, services: Services, network: Network) -> None:
+        self.services = services
+        self._network = network
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+        self._is_accepting = False
+        self._is_full = False
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        assert self._listener is not None, "the server is not started"
+        return self._listener.port
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: the address is taken or not ours.
+        """
+        settings = self.services.settings
+        self._is_accepting = True
+        try:
+            self._listener = await self._network.listen(
+                settings.host, settings.port, lambda: _ConnectionShell(self)
+            )
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+                "is another broker running there? Choose another port"
+            ) from error
+
+    async def stop_accepting(self) -> None:
+        """Take no more connections; those that exist stay."""
+        self._is_accepting = False
+        if self._listener is not None:
+            await self._listener.close()
+
+    def close_connections(self) -> None:
+        """Close every connection, after what was written is sent."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def admit(self, shell: _ConnectionShell, address: str) -> Connection | None:
+        """A connection for a new socket; None if there are too many."""
+        counters = self.services.counters
+        if not self._is_accepting:
+            return None
+        if len(self._connections) >= self.services.settings.connections_max:
+            counters.connections_refused += 1
+            if not self._is_full:  # one line, not one per refused client
+                self._is_full = True
+                _log.warning("connections_full", connections=len(self._connections))
+            return None
+        counters.connections_opened += 1
+        connection = Connection(shell, self.services, address)
+        self._connections.add(connection)
+        return connection
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self._connections.discard(connection)
+        self._is_full = False

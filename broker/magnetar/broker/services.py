@@ -1,0 +1,38 @@
+"""What every connection needs from the broker it belongs to, and the broker-wide counters."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from magnetar.broker.ownership import Ownership
+from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topics import Topics
+from magnetar.ledger.ports import Clock
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the broker started; plain numbers, so that the hot path pays nothing."""
+
+    connections_opened: int = 0
+    connections_refused: int = 0
+    protocol_violations: int = 0
+    requests_failed: int = 0
+    checksum_errors: int = 0
+    publish_pauses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The broker, seen from a connection."""
+
+    settings: BrokerSettings
+    topics: Topics
+    ownership: Ownership
+    budget: PublishBudget
+    clock: Clock
+    random: random.Random
+    server_version: str
+    next_producer_name: Callable[[], str]
+    counters: Counters = field(default_factory=Counters)

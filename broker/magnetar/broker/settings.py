@@ -1,0 +1,190 @@
+"""Settings of the broker. Every buffer, queue and wait of the broker has its bound here."""
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_MIB = 1 << 20
+
+
+class BrokerSettings(BaseSettings):
+    """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables."""
+
+    model_config = SettingsConfigDict(env_prefix="MAGNETAR_BROKER_", frozen=True)
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. Loopback unless told otherwise: there is no auth yet.",
+    )
+    port: int = Field(
+        default=6650, ge=0, le=65_535, description="Port of the binary protocol; 0 = any free one."
+    )
+    http_port: int = Field(
+        default=8080, ge=0, le=65_535, description="Port of the HTTP service; 0 = any free one."
+    )
+    advertised_host: str = Field(
+        default="", description="Host that lookups answer; empty = the listening address."
+    )
+    name: str = Field(
+        default="standalone",
+        min_length=1,
+        pattern=r"^[-=:.\w]+$",
+        description="Prefix of generated producer names; unique in a cluster.",
+    )
+    namespaces: tuple[str, ...] = Field(
+        default=("public/default",),
+        description="Namespaces that exist, as tenant/namespace; topics appear in them on demand.",
+    )
+
+    # --- quorums of topics
+    ensemble_size: int = Field(default=1, ge=1, le=32, description="Bookies of a topic's ledger.")
+    write_quorum: int = Field(default=1, ge=1, le=32, description="Copies of each entry.")
+    ack_quorum: int = Field(
+        default=1, ge=1, le=32, description="Copies that are durable before a publish is answered."
+    )
+
+    # --- ledgers of topics
+    ledger_entries_max: int = Field(
+        default=50_000, ge=1, description="A topic's ledger is full at this many entries."
+    )
+    ledger_bytes_max: int = Field(
+        default=2048 * _MIB, ge=1, description="A topic's ledger is full at this many bytes."
+    )
+    ledger_age_min_s: float = Field(
+        default=600.0, ge=0, description="A younger ledger is not rolled, however full it is."
+    )
+    ledger_age_max_s: float = Field(
+        default=14_400.0, gt=0, description="An older ledger is rolled at the next append."
+    )
+
+    # --- connections
+    message_bytes_max: int = Field(
+        default=5 * _MIB,
+        ge=1024,
+        le=7 * _MIB,
+        description="Largest message, announced to clients. 5 MiB is what clients assume.",
+    )
+    connections_max: int = Field(
+        default=10_000, ge=1, description="Connections at once; more are closed on arrival."
+    )
+    keep_alive_interval_ms: int = Field(
+        default=30_000,
+        ge=10,
+        description="Time between PINGs, and to answer one; also the limit of the handshake.",
+    )
+    liveness_probe_timeout_ms: int = Field(
+        default=5_000,
+        ge=10,
+        description="Time a silent connection has to prove itself when its name or place is wanted",
+    )
+    write_buffer_bytes_high: int = Field(
+        default=_MIB,
+        ge=4096,
+        description="Unsent bytes of a connection at which dispatch to it pauses.",
+    )
+    write_buffer_bytes_max: int = Field(
+        default=16 * _MIB,
+        ge=4096,
+        description="Unsent bytes at which the connection is not read either: a client that sends "
+        "requests and reads no answers.",
+    )
+    requests_per_connection_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Unanswered requests of one connection; more get TooManyRequests.",
+    )
+    producers_per_connection_max: int = Field(
+        default=10_000, ge=1, description="Producers of one connection."
+    )
+    consumers_per_connection_max: int = Field(
+        default=10_000, ge=1, description="Consumers of one connection."
+    )
+
+    # --- publishing
+    publishes_per_connection_max: int = Field(
+        default=4_000,
+        ge=1,
+        description="Unpersisted publishes at which a connection is not read; it is again at half. "
+        "Four producers with the usual 1000 in flight share a connection unhindered.",
+    )
+    publish_bytes_per_connection_max: int = Field(
+        default=128 * _MIB,
+        ge=1,
+        description="The same in bytes: 1000 batches of 100 KB fit.",
+    )
+    publish_bytes_max: int = Field(
+        default=256 * _MIB,
+        ge=1,
+        description="Unpersisted bytes of the whole broker at which no publisher is read.",
+    )
+
+    # --- dispatch
+    tail_cache_bytes_max: int = Field(
+        default=64 * _MIB, ge=0, description="Newest entries of all topics that stay in memory."
+    )
+    dispatch_bytes_max: int = Field(
+        default=512 * 1024,
+        ge=1,
+        description="Bytes that one dispatcher writes before others get their turn.",
+    )
+    read_ahead_bytes: int = Field(
+        default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
+    )
+    read_ahead_entries: int = Field(
+        default=5_000, ge=1, description="Entries of one read behind the tail."
+    )
+    read_retry_ms: int = Field(
+        default=100, ge=1, description="Pause after a failed read; doubles up to the maximum."
+    )
+    read_retry_ms_max: int = Field(default=5_000, ge=1, description="Longest pause between reads.")
+    round_robin_messages_max: int = Field(
+        default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
+    )
+    unacked_per_consumer_max: int = Field(
+        default=50_000, ge=0, description="Unacknowledged messages of a Shared consumer; 0 = off."
+    )
+    unacked_per_subscription_max: int = Field(
+        default=200_000, ge=0, description="The same for a Shared subscription; 0 = off."
+    )
+    failover_delay_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Wait for the former active consumer's acks before the new one is sent to.",
+    )
+
+    # --- topics
+    topics_max: int = Field(default=100_000, ge=1, description="Topics loaded at once.")
+    subscriptions_per_topic_max: int = Field(
+        default=2_000, ge=1, description="Subscriptions of one topic; each is a node and a cursor."
+    )
+    topic_load_timeout_ms: int = Field(
+        default=25_000,
+        ge=1,
+        description="Requests wait this long for a topic to load. Below the clients' usual 30 s.",
+    )
+    topic_load_retry_ms: int = Field(
+        default=200, ge=1, description="Pause before a failed load is tried again."
+    )
+    seek_return_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="A reader's place is kept this long after a seek closed its consumer.",
+    )
+    ack_persist_interval_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Acknowledgements younger than this may be repeated after a crash.",
+    )
+    shutdown_timeout_ms: int = Field(
+        default=10_000, ge=1, description="Time to drain and to close topics when stopping."
+    )
+
+    @model_validator(mode="after")
+    def _quorums_fit(self) -> "BrokerSettings":
+        if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            raise ValueError(
+                "ack_quorum <= write_quorum <= ensemble_size must hold, "
+                f"got {self.ack_quorum}, {self.write_quorum}, {self.ensemble_size}"
+            )
+        if self.write_buffer_bytes_max < self.write_buffer_bytes_high:
+            raise ValueError("write_buffer_bytes_max must not be below write_buffer_bytes_high")
+        return self

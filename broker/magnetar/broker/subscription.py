@@ -1,0 +1,275 @@
+"""A subscription: one cursor, its consumers, and who may join, seek or leave.
+
+Joining, seeking and deleting exclude each other: a SUBSCRIBE that arrives during a seek waits for
+it (a retryable error would hang the official client). Leaving does not wait: a connection that is
+lost takes its consumers with it at once.
+
+A non-durable subscription lives as long as its consumers, except that a seek, which closes them,
+keeps its place until they come back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from magnetar.broker.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    SHARED,
+    TYPE_NAMES,
+    Consumer,
+)
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, SingleActiveDispatcher
+from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    UnknownFailureError,
+)
+from magnetar.cursors import CursorError, SubscriptionCursor
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+DISPATCHERS: dict[int, Callable[[DispatchContext], Dispatcher]] = {
+    EXCLUSIVE: ExclusiveDispatcher,
+    FAILOVER: FailoverDispatcher,
+    SHARED: SharedDispatcher,
+}
+"""Subscription types that are built."""
+
+
+class Subscription:
+    """One subscription of one topic. `context` comes with the cursor, once that is open."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        *,
+        is_durable: bool,
+        seek_return_timeout_ms: int,
+        on_abandoned: Callable[["Subscription"], None],
+    ) -> None:
+        """`on_abandoned`: a non-durable subscription has lost its last consumer."""
+        self.topic = topic
+        self.name = name
+        self.is_durable = is_durable
+        self.lock = asyncio.Lock()
+        self.is_closed = False
+        self.context: DispatchContext | None = None
+        self.dispatcher: Dispatcher | None = None
+        self._seek_return_timeout_ms = seek_return_timeout_ms
+        self._on_abandoned = on_abandoned
+        self._return_timer: asyncio.TimerHandle | None = None
+
+    # State
+
+    @property
+    def is_open(self) -> bool:
+        return self.context is not None
+
+    @property
+    def cursor(self) -> SubscriptionCursor:
+        assert self.context is not None, "the cursor is not open yet"
+        return self.context.cursor
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self.dispatcher.consumers if self.dispatcher is not None else ()
+
+    @property
+    def type_name(self) -> str:
+        return TYPE_NAMES[self.dispatcher.sub_type] if self.dispatcher is not None else "None"
+
+    @property
+    def unacked_messages(self) -> int:
+        return sum(consumer.unacked_messages for consumer in self.consumers)
+
+    def wake(self) -> None:
+        """Entries were appended, or a consumer can take more."""
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+
+    # Joining and leaving; `lock` is held by the caller of the coroutines
+
+    async def join(self, consumer: Consumer) -> None:
+        """Let a consumer in.
+
+        Raises:
+            ConsumerBusyError: taken, or used with another type.
+            NotAllowedError: a type that is not built.
+        """
+        assert self.lock.locked()
+        assert self.context is not None
+        make = DISPATCHERS.get(consumer.sub_type)
+        if make is None:
+            raise NotAllowedError(
+                f"{TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)} subscriptions "
+                "are not supported by this broker"
+            )
+        while self.consumers:
+            assert self.dispatcher is not None
+            if self.dispatcher.sub_type != consumer.sub_type:
+                raise ConsumerBusyError(
+                    f"subscription {self.name} is in use as {self.type_name}; "
+                    f"{TYPE_NAMES[consumer.sub_type]} was asked for"
+                )
+            if consumer.sub_type != EXCLUSIVE:
+                break
+            holder = self.consumers[0]
+            is_taken = holder.peer is consumer.peer or await holder.peer.is_alive()
+            if is_taken and holder in self.consumers:
+                raise ConsumerBusyError(
+                    f"subscription {self.name} is exclusive and has a consumer: "
+                    f"{holder.name!r} at {holder.peer.address}"
+                )
+        if self.is_closed:
+            raise ServiceNotReadyError(f"{self.topic} is closing")
+        if self.dispatcher is None or self.dispatcher.sub_type != consumer.sub_type:
+            if self.dispatcher is not None:
+                self.dispatcher.close()
+            self.dispatcher = make(self.context)
+        self._stop_return_timer()
+        self.dispatcher.add(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Take a consumer out; it is gone for good."""
+        if consumer.is_closed:
+            return
+        consumer.is_closed = True
+        if self.dispatcher is not None:
+            self.dispatcher.remove(consumer)
+        if not self.is_durable and not self.consumers and not self.lock.locked():
+            # While the lock is held somebody joins or seeks: the subscription is not abandoned.
+            self._on_abandoned(self)
+
+    def disconnect(self, consumer: Consumer) -> None:
+        """Take a consumer out and tell its client."""
+        if not consumer.is_closed:
+            self.leave(consumer)
+            consumer.peer.consumer_closed(consumer)
+
+    # What consumers ask for
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """More credit."""
+        consumer.permits += permits
+        self.wake()
+
+    def acknowledge(self, consumer: Consumer, position: Position, words: Sequence[int]) -> None:
+        """Acknowledge one entry, or the indexes whose bit is 0 in the ack_set words."""
+        cursor, dispatcher = self.cursor, self.dispatcher
+        assert dispatcher is not None
+        if not words:
+            if cursor.ack(position):
+                dispatcher.acked(consumer, position)
+            return
+        if cursor.is_acked(position):
+            return
+        if cursor.ack_batch(position, words):
+            dispatcher.acked(consumer, position)
+        else:
+            dispatcher.partly_acked(position)
+
+    def acknowledge_through(self, position: Position, words: Sequence[int]) -> None:
+        """Acknowledge cumulatively; a Shared subscription ignores that."""
+        assert self.dispatcher is not None
+        if self.dispatcher.sub_type != SHARED:
+            self.cursor.ack_cumulative(position, words)
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int
+    ) -> None:
+        """Send unacknowledged entries again; None means all of the consumer's."""
+        assert self.dispatcher is not None
+        if epoch >= 0:
+            consumer.epoch = epoch
+        self.dispatcher.redeliver(consumer, positions)
+
+    def check_unsubscribe(self, consumer: Consumer, *, is_forced: bool) -> None:
+        """Whether the consumer may delete the subscription.
+
+        Raises:
+            BrokerMetadataError: others are connected, or it is not the active consumer.
+        """
+        if is_forced:
+            return
+        if len(self.consumers) > 1:
+            raise BrokerMetadataError(
+                f"subscription {self.name} has {len(self.consumers)} consumers; "
+                "only a consumer that is alone can unsubscribe"
+            )
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active not in (
+            None,
+            consumer,
+        ):
+            raise BrokerMetadataError(f"not the active consumer of subscription {self.name}")
+
+    async def seek(
+        self, consumer: Consumer, find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]]
+    ) -> None:
+        """Close the consumers, move the cursor; they come back to the new position.
+
+        Closed are the one that asks and the active one, or all of a Shared subscription.
+
+        `find` returns the position to deliver next and the ack_set words of its passed indexes.
+
+        Raises:
+            UnknownFailureError: the new position could not be stored.
+            LedgerError: it could not be found.
+        """
+        async with self.lock:
+            dispatcher = self.dispatcher
+            if dispatcher is None or self.is_closed:
+                raise UnknownFailureError(f"subscription {self.name} is being closed")
+            dispatcher.pause()
+            try:
+                for closing in self._seeking(dispatcher, consumer):
+                    self.disconnect(closing)
+                position, words = await find()
+                await self.cursor.reset(position, words)
+            except CursorError as error:
+                raise UnknownFailureError(f"the new position is not stored: {error}") from error
+            finally:
+                if not self.is_closed:
+                    dispatcher.resume()
+            self._await_return()
+
+    def _seeking(self, dispatcher: Dispatcher, asking: Consumer) -> list[Consumer]:
+        if isinstance(dispatcher, SingleActiveDispatcher):
+            return [each for each in dispatcher.consumers if each in (asking, dispatcher.active)]
+        return list(dispatcher.consumers)
+
+    def _await_return(self) -> None:
+        """Keep a non-durable subscription for consumers that a seek closed, but not for ever."""
+        if not self.is_durable and not self.consumers:
+            self._stop_return_timer()
+            self._return_timer = asyncio.get_running_loop().call_later(
+                self._seek_return_timeout_ms / 1000, self._nobody_returned
+            )
+
+    def _nobody_returned(self) -> None:
+        self._return_timer = None
+        if not self.consumers and not self.lock.locked():
+            self._on_abandoned(self)
+
+    def _stop_return_timer(self) -> None:
+        if self._return_timer is not None:
+            self._return_timer.cancel()
+            self._return_timer = None
+
+    def close(self) -> None:
+        """Disconnect everybody and stop; the cursor is the caller's to close or delete."""
+        self.is_closed = True
+        self._stop_return_timer()
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+            for consumer in list(self.dispatcher.consumers):
+                self.disconnect(consumer)

@@ -1,0 +1,335 @@
+"""A topic: one managed log, its tail cache, its producers and its subscriptions.
+
+A topic is loaded when it is first used (`topics.py`), and closed when the broker stops or when
+another owner takes its log over. Closing tells every producer and consumer, which look the topic up
+again; the object is never revived.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
+from magnetar.broker.entry import last_batch_index_of
+from magnetar.broker.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    ProducerBusyError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.peer import Peer
+from magnetar.broker.positions import ListedLog
+from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.run import Run
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.tail_cache import TailCache
+from magnetar.cursors import CursorError, SubscriptionCursor
+from magnetar.ledger.errors import LedgerError, LogClosedError
+from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import TopicName
+
+OpenCursor = Callable[[], Awaitable[SubscriptionCursor]]
+
+
+class TopicLog(ListedLog, Protocol):
+    """What a topic needs of its log; `ManagedLog` is one."""
+
+    def append(self, batch: AppendBatch, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Bounds of one topic; see `BrokerSettings`."""
+
+    subscriptions_max: int
+    seek_return_timeout_ms: int
+    dispatch: DispatchLimits
+
+
+class Topic:
+    """One topic that this broker owns. All methods run on the event loop."""
+
+    def __init__(
+        self, name: TopicName, log: TopicLog, cache: TailCache, limits: TopicLimits
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.cache = cache
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.is_closed = False
+        self._full_name = str(name)
+        self._partition = name.partition_index
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._is_wake_scheduled = False
+        self._last_index: tuple[Position, int] = (Position(-1, -1), -1)
+        # Statistics; the metrics collector reads them.
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.messages_failed = 0
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
+
+    # Publishing
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Append a batch; its producer hears of the outcome."""
+        if self.is_closed:
+            batch.on_failed(LogClosedError(f"{self._full_name} is closed"))
+        else:
+            self.log.append(batch)
+
+    def entries_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """Entries are durable: keep them for those who tail, and wake the dispatchers once."""
+        self.entries_in += len(batch.payloads)
+        self.messages_in += batch.messages
+        self.bytes_in += batch.size_bytes
+        if not self.subscriptions:
+            return
+        self.cache.add(Run(ledger_id, first_entry_id, batch.payloads))
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def on_publish_failed(self, messages: int) -> None:
+        """Count messages that could not be stored."""
+        self.messages_failed += messages
+
+    def _wake(self) -> None:
+        self._is_wake_scheduled = False
+        for subscription in list(self.subscriptions.values()):
+            subscription.wake()
+        self.trim_cache()
+
+    def trim_cache(self) -> None:
+        """Drop from the cache what every connected subscription has passed."""
+        if not len(self.cache):
+            return
+        slowest: Position | None = None
+        for subscription in self.subscriptions.values():
+            dispatcher = subscription.dispatcher
+            if dispatcher is not None and dispatcher.consumers:
+                after = dispatcher.read_after
+                if slowest is None or after < slowest:
+                    slowest = after
+        if slowest is None:
+            self.cache.clear()  # nobody is connected who could use it
+        else:
+            self.cache.evict_through(slowest)
+
+    # Producers
+
+    async def add_producer(
+        self, peer: Peer, producer_id: int, *, name: str, epoch: int
+    ) -> Producer:
+        """Let a producer in.
+
+        A connected producer of the same name wins, unless it is an earlier incarnation of this one
+        on the same connection, or its connection turns out to be dead.
+
+        Raises:
+            ProducerBusyError: the name is taken.
+            ServiceNotReadyError: the topic was closed meanwhile.
+        """
+        while (holder := self.producers.get(name)) is not None:
+            if holder.peer is peer:
+                if holder.producer_id != producer_id or holder.epoch >= epoch:
+                    raise ProducerBusyError(
+                        f"{self._full_name} has a producer named {name} on this connection"
+                    )
+                holder.close()
+            elif await holder.peer.is_alive() and self.producers.get(name) is holder:
+                raise ProducerBusyError(
+                    f"{self._full_name} has a producer named {name} at {holder.peer.address}"
+                )
+        if self.is_closed:
+            raise ServiceNotReadyError(f"{self._full_name} is closing")
+        producer = Producer(peer, producer_id, topic=self, name=name, epoch=epoch)
+        self.producers[name] = producer
+        return producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer that has left."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    # Subscriptions
+
+    async def subscribe(
+        self, name: str, consumer: Consumer, *, is_durable: bool, open_cursor: OpenCursor
+    ) -> Subscription:
+        """Let a consumer in, creating the subscription if need be.
+
+        `open_cursor` makes the cursor; it is called while nobody else can join or seek.
+
+        Raises:
+            ConsumerBusyError, NotAllowedError: see `Subscription.join`.
+            ServiceNotReadyError: the topic was closed meanwhile.
+            BrokerPersistenceError: the cursor cannot be opened now.
+        """
+        while True:
+            subscription = self._subscription(name, is_durable=is_durable)
+            async with subscription.lock:
+                if subscription.is_closed and not self.is_closed:
+                    continue  # deleted while we waited for it: make a new one
+                if self.is_closed:
+                    raise ServiceNotReadyError(f"{self._full_name} is closing")
+                try:
+                    await self._open(subscription, open_cursor)
+                    await subscription.join(consumer)
+                except BaseException:
+                    self._drop_if_unused(subscription)
+                    raise
+                return subscription
+
+    def _subscription(self, name: str, *, is_durable: bool) -> Subscription:
+        """The subscription of that name, or a new one without a cursor yet."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            if len(self.subscriptions) >= self._limits.subscriptions_max:
+                raise NotAllowedError(
+                    f"{self._full_name} has {len(self.subscriptions)} subscriptions, "
+                    "which is the limit"
+                )
+            subscription = self.subscriptions[name] = Subscription(
+                self._full_name,
+                name,
+                is_durable=is_durable,
+                seek_return_timeout_ms=self._limits.seek_return_timeout_ms,
+                on_abandoned=self._abandoned,
+            )
+        elif subscription.is_durable != is_durable:
+            kind = "durable" if subscription.is_durable else "not durable"
+            raise NotAllowedError(f"subscription {name} of {self._full_name} is {kind}")
+        return subscription
+
+    async def restore(self, name: str, open_cursor: OpenCursor) -> None:
+        """Open the cursor of a durable subscription that exists, at load."""
+        subscription = self._subscription(name, is_durable=True)
+        async with subscription.lock:
+            await self._open(subscription, open_cursor)
+
+    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+        if subscription.is_open:
+            return
+        try:
+            cursor = await open_cursor()
+        except CursorError as error:
+            raise BrokerPersistenceError(
+                f"subscription {subscription.name} of {self._full_name}: {error}"
+            ) from error
+        subscription.context = DispatchContext(
+            topic=self._full_name,
+            subscription=subscription.name,
+            partition=self._partition,
+            log=self.log,
+            cache=self.cache,
+            cursor=cursor,
+            limits=self._limits.dispatch,
+            on_progress=self.trim_cache,
+        )
+
+    def _drop_if_unused(self, subscription: Subscription) -> None:
+        """After a failed join: a subscription without cursor, or a reader's without a reader."""
+        if not subscription.is_open or (not subscription.is_durable and not subscription.consumers):
+            self._abandoned(subscription)
+
+    def _abandoned(self, subscription: Subscription) -> None:
+        """Forget a subscription that lives in memory only, or was deleted."""
+        if subscription.is_closed:
+            return
+        self._count_out(subscription)
+        subscription.close()
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        self.trim_cache()
+
+    async def unsubscribe(
+        self, subscription: Subscription, consumer: Consumer, *, is_forced: bool
+    ) -> None:
+        """Delete a subscription on behalf of one of its consumers, who is not told otherwise.
+
+        Raises:
+            BrokerMetadataError: not allowed, see `Subscription.check_unsubscribe`.
+            BrokerPersistenceError: the cursor could not be deleted.
+        """
+        async with subscription.lock:
+            subscription.check_unsubscribe(consumer, is_forced=is_forced)
+            try:
+                await subscription.cursor.delete()
+            except CursorError as error:
+                raise BrokerPersistenceError(
+                    f"subscription {subscription.name} is not deleted: {error}"
+                ) from error
+            subscription.leave(consumer)
+            self._abandoned(subscription)
+
+    def consumer_left(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Take a consumer out of its subscription."""
+        subscription.leave(consumer)
+        self.messages_out_before += consumer.messages_out
+        self.bytes_out_before += consumer.bytes_out
+        self.trim_cache()
+
+    def _count_out(self, subscription: Subscription) -> None:
+        for consumer in subscription.consumers:
+            self.messages_out_before += consumer.messages_out
+            self.bytes_out_before += consumer.bytes_out
+
+    # Questions
+
+    def sent(self) -> tuple[int, int]:
+        """Messages and bytes sent to consumers, those that have left included."""
+        messages, size = self.messages_out_before, self.bytes_out_before
+        for subscription in self.subscriptions.values():
+            for consumer in subscription.consumers:
+                messages += consumer.messages_out
+                size += consumer.bytes_out
+        return messages, size
+
+    async def last_message(self) -> tuple[Position, int]:
+        """Position of the last entry, and the index of the last message in it (-1: no batch).
+
+        (-1, -1) and -1 if the topic holds nothing.
+
+        Raises:
+            BrokerPersistenceError: the entry could not be read.
+        """
+        last = self.log.last_confirmed
+        if last.entry_id < 0 or self.log.first_position() > last:
+            return Position(-1, -1), -1
+        known, index = self._last_index
+        if known == last:
+            return last, index
+        run = self.cache.find(last)
+        if run is not None:
+            entry = run.entries[run.index_of(last)]
+        else:
+            try:
+                found = await self.log.read(last, entries_max=1, bytes_max=1)
+            except LedgerError as error:
+                raise BrokerPersistenceError(
+                    f"{self._full_name}: the last message cannot be read: {error}"
+                ) from error
+            if not found:
+                raise BrokerPersistenceError(f"{self._full_name}: the last message is gone")
+            entry = found[0].payload
+        self._last_index = (last, last_batch_index_of(entry))
+        return self._last_index
+
+    # Closing
+
+    def disconnect_all(self) -> None:
+        """Take no more; tell every producer and consumer to look the topic up again."""
+        self.is_closed = True
+        for producer in list(self.producers.values()):
+            producer.close_by_broker()
+        for subscription in list(self.subscriptions.values()):
+            self._count_out(subscription)
+            subscription.close()
+        self.cache.clear()

@@ -1,0 +1,375 @@
+"""The topics of this broker: loading on first use, closing, and what exists in the metadata.
+
+Loading a topic takes its log over (fencing a former owner), then recovers its cursors. It happens
+once, however many requests wait for it, and does not hold up other topics. Failures that may pass
+are tried again until `topic_load_timeout_ms`: to the official client, an error it may retry is
+worse than waiting (trap 10 of the protocol sheet's appendix C).
+
+Topics appear by themselves in the namespaces of the settings; in others they are refused.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from magnetar.broker import naming
+from magnetar.broker.dispatch.base import DispatchLimits
+from magnetar.broker.dispatch.source import ReadLimits
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.broker.ownership import Ownership
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic import Topic, TopicLimits
+from magnetar.cursors import (
+    Cursor,
+    CursorError,
+    CursorSettings,
+    CursorUnavailableError,
+    list_cursors,
+)
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, LogFencedError, MetadataError, NoNodeError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.ledger.settings import LogConfig
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_CURSORS_AT_ONCE = 32
+
+
+class Topics:
+    """Registry of loaded topics."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client: LedgerClient,
+        store: MetadataStore,
+        ownership: Ownership,
+        *,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._store = store
+        self._ownership = ownership
+        self._clock = clock
+        self._random = random
+        self._pool = TailCachePool(settings.tail_cache_bytes_max)
+        self._limits = _topic_limits(settings)
+        self._log_config = _log_config(settings)
+        self._cursor_settings = CursorSettings(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            ack_persist_interval_ms=settings.ack_persist_interval_ms,
+        )
+        self._topics: dict[TopicName, Topic] = {}
+        self._logs: dict[Topic, ManagedLog] = {}
+        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self._is_stopping = False
+        self.loads = 0
+        self.failed_loads = 0
+        self.fenced = 0
+
+    @property
+    def loaded(self) -> Sequence[Topic]:
+        """The topics that are in use, for statistics."""
+        return list(self._topics.values())
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._pool.size_bytes
+
+    # Existence
+
+    def check_namespace(self, namespace: str) -> None:
+        """Refuse namespaces that do not exist.
+
+        Raises:
+            TopicNotFoundError
+        """
+        if namespace not in self._settings.namespaces:
+            raise TopicNotFoundError(f"namespace {namespace} does not exist")
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether the topic exists, loaded or not.
+
+        Raises:
+            BrokerMetadataError: the metadata store does not answer.
+        """
+        if name in self._topics:
+            return True
+        try:
+            return await self._store.exists(naming.log_path(name)) is not None
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot tell whether {name} exists: {error}") from error
+
+    async def names(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics of a namespace, sorted.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+        self.check_namespace(namespace)
+        try:
+            nodes = await self._store.children(naming.topics_path(namespace))
+        except NoNodeError:
+            return []
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot list {namespace}: {error}") from error
+        return sorted(naming.topic_at(namespace, node) for node in nodes)
+
+    # Loading
+
+    async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
+        """The topic, loaded now if need be.
+
+        Raises:
+            TopicNotFoundError: it does not exist and may not be created.
+            ServiceNotReadyError: it could not be loaded in time, or the broker stops.
+            BrokerPersistenceError: it cannot be loaded at all.
+            NotAllowedError: too many topics.
+        """
+        self.check_namespace(name.namespace_name)
+        while True:
+            topic = self._topics.get(name)
+            if topic is not None and not topic.is_closed:
+                return topic
+            if self._is_stopping:
+                raise ServiceNotReadyError("the broker is stopping")
+            if (closing := self._closing.get(name)) is not None:
+                await asyncio.wait([closing])
+                continue
+            if name not in self._loading and not may_create and not await self.exists(name):
+                raise TopicNotFoundError(f"{name} does not exist")
+            await asyncio.shield(self._start_loading(name))
+
+    def _start_loading(self, name: TopicName) -> "asyncio.Task[Topic]":
+        loading = self._loading.get(name)
+        if loading is None:
+            if len(self._topics) + len(self._loading) >= self._settings.topics_max:
+                raise NotAllowedError(
+                    f"the broker serves {len(self._topics)} topics, which is its limit"
+                )
+            loading = asyncio.get_running_loop().create_task(self._load(name), name=f"load-{name}")
+            self._loading[name] = loading
+            loading.add_done_callback(partial(self._loaded, name))
+        return loading
+
+    def _loaded(self, name: TopicName, loading: "asyncio.Task[Topic]") -> None:
+        del self._loading[name]
+        if loading.cancelled():
+            return
+        error = loading.exception()  # retrieved, even if nobody waits any more
+        if error is None:
+            self.loads += 1
+        else:
+            self.failed_loads += 1
+            _log.warning("topic_not_loaded", topic=str(name), error=str(error))
+
+    async def _load(self, name: TopicName) -> Topic:
+        started_s = self._clock.monotonic_s()
+        deadline_s = started_s + self._settings.topic_load_timeout_ms / 1000
+        while True:
+            try:
+                topic = await self._try_load(name)
+            except (LedgerError, CursorError, BrokerPersistenceError) as error:
+                # Losing a race for the log is no reason to give up: whoever won may be gone.
+                may_pass = getattr(error, "retryable", False) or isinstance(error, LogFencedError)
+                if not may_pass:
+                    raise BrokerPersistenceError(f"{name} cannot be loaded: {error}") from error
+                if self._clock.monotonic_s() >= deadline_s or self._is_stopping:
+                    raise ServiceNotReadyError(f"{name} cannot be loaded now: {error}") from error
+                await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
+            else:
+                _log.info(
+                    "topic_loaded",
+                    topic=str(name),
+                    subscriptions=len(topic.subscriptions),
+                    milliseconds=round((self._clock.monotonic_s() - started_s) * 1000),
+                )
+                return topic
+
+    async def _try_load(self, name: TopicName) -> Topic:
+        await self._ownership.acquire(name)
+        log = await ManagedLog.open(
+            self._client,
+            self._store,
+            naming.log_path(name),
+            self._log_config,
+            clock=self._clock,
+            random=self._random,
+        )
+        topic = Topic(name, log, TailCache(self._pool), self._limits)
+        try:
+            await self._restore_subscriptions(topic, log)
+        except BaseException:
+            topic.disconnect_all()
+            await log.close()
+            raise
+        log.on_fenced(partial(self.fence, topic))
+        self._logs[topic] = log
+        self._topics[name] = topic
+        return topic
+
+    async def _restore_subscriptions(self, topic: Topic, log: ManagedLog) -> None:
+        at_once = asyncio.Semaphore(_CURSORS_AT_ONCE)
+
+        async def restore(subscription: str) -> None:
+            async with at_once:
+                open_cursor = partial(self.open_cursor, topic, log, subscription)
+                await topic.restore(subscription, open_cursor)
+
+        names = await list_cursors(self._store, log.path)
+        # All are waited for, so that none is still being opened when a failure closes the log.
+        results = await asyncio.gather(*map(restore, names), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def open_cursor(
+        self,
+        topic: Topic,
+        log: ManagedLog,
+        subscription: str,
+        initial: Position | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> Cursor:
+        """Open the durable cursor of a subscription; with `initial`, create it if need be.
+
+        Raises:
+            CursorError
+        """
+        cursor = await Cursor.open(
+            log,
+            self._client,
+            self._store,
+            subscription,
+            initial=initial,
+            properties=properties,
+            settings=self._cursor_settings,
+            clock=self._clock,
+        )
+        cursor.on_fenced(partial(self.fence, topic))
+        return cursor
+
+    def log_of(self, topic: Topic) -> ManagedLog:
+        """The log of a loaded topic.
+
+        Raises:
+            ServiceNotReadyError: it has been closed.
+        """
+        log = self._logs.get(topic)
+        if log is None:
+            raise ServiceNotReadyError(f"{topic.name} is closing")
+        return log
+
+    # Closing
+
+    def fence(self, topic: Topic) -> None:
+        """Another owner has the topic: drop it at once, write nothing, let clients look again."""
+        if topic not in self._logs:
+            return
+        self.fenced += 1
+        _log.warning("topic_fenced", topic=str(topic.name))
+        for subscription in topic.subscriptions.values():
+            if subscription.is_open and isinstance(subscription.cursor, Cursor):
+                subscription.cursor.abandon()
+        self._start_closing(topic)
+
+    def _start_closing(self, topic: Topic) -> "asyncio.Task[None]":
+        log = self._logs.pop(topic)
+        del self._topics[topic.name]
+        cursors = [
+            subscription.cursor
+            for subscription in topic.subscriptions.values()
+            if subscription.is_open
+        ]
+        topic.disconnect_all()
+        closing = asyncio.get_running_loop().create_task(
+            self._close(topic, log, [each for each in cursors if isinstance(each, Cursor)]),
+            name=f"close-{topic.name}",
+        )
+        self._closing[topic.name] = closing
+        closing.add_done_callback(lambda _: self._closing.pop(topic.name))
+        return closing
+
+    async def _close(self, topic: Topic, log: ManagedLog, cursors: Sequence[Cursor]) -> None:
+        closing = [cursor.close() for cursor in cursors]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, CursorUnavailableError):
+                # Nothing is lost: what was not saved is delivered again.
+                _log.warning("cursor_not_saved", topic=str(topic.name), error=str(result))
+            elif isinstance(result, BaseException) and not isinstance(result, CursorError):
+                raise result
+        try:
+            await log.close()
+        except LedgerError as error:
+            _log.warning("log_not_closed", topic=str(topic.name), error=str(error))
+        await self._ownership.release(topic.name)
+        _log.info("topic_closed", topic=str(topic.name))
+
+    async def close(self, timeout_s: float) -> None:
+        """Close every topic; what is not done in time is left to the next owner's recovery."""
+        self._is_stopping = True
+        for topic in list(self._logs):
+            self._start_closing(topic)
+        for loading in self._loading.values():
+            loading.cancel()
+        tasks = [*self._closing.values(), *self._loading.values()]
+        if not tasks:
+            return
+        _, unfinished = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            _log.warning("topics_not_closed", topics=len(unfinished))
+            await asyncio.wait(unfinished, timeout=1.0)
+
+
+def _topic_limits(settings: BrokerSettings) -> TopicLimits:
+    return TopicLimits(
+        subscriptions_max=settings.subscriptions_per_topic_max,
+        seek_return_timeout_ms=settings.seek_return_timeout_ms,
+        dispatch=DispatchLimits(
+            dispatch_bytes_max=settings.dispatch_bytes_max,
+            round_robin_messages_max=settings.round_robin_messages_max,
+            unacked_per_consumer_max=settings.unacked_per_consumer_max,
+            unacked_per_subscription_max=settings.unacked_per_subscription_max,
+            failover_delay_ms=settings.failover_delay_ms,
+            reads=ReadLimits(
+                bytes_max=settings.read_ahead_bytes,
+                entries_max=settings.read_ahead_entries,
+                retry_ms=settings.read_retry_ms,
+                retry_ms_max=settings.read_retry_ms_max,
+            ),
+        ),
+    )
+
+
+def _log_config(settings: BrokerSettings) -> LogConfig:
+    return LogConfig(
+        ensemble_size=settings.ensemble_size,
+        write_quorum=settings.write_quorum,
+        ack_quorum=settings.ack_quorum,
+        ledger_entries_max=settings.ledger_entries_max,
+        ledger_bytes_max=settings.ledger_bytes_max,
+        ledger_age_min_s=settings.ledger_age_min_s,
+        ledger_age_max_s=settings.ledger_age_max_s,
+    )

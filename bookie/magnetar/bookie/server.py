@@ -5,6 +5,8 @@ journal keeps up; so every buffer here is bounded, and TCP pushes back to the cl
 """
 
 import asyncio
+from typing import cast
+from typing import cast
 
 import structlog
 
@@ -127,7 +129,8 @@ class BookieConnection(asyncio.Protocol):
         return self._is_write_paused or self.reads_bytes >= self._server.connection_read_bytes_max
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        transport = cast(asyncio.Transport, transport)
         if not self._server.admit(self):
             transport.abort()
             return

@@ -1,6 +1,9 @@
 """The shell of the binary protocol: sockets and timers around the `Connection` core."""
 
 import asyncio
+from typing import cast
+import os
+from typing import cast
 
 import structlog
 
@@ -24,7 +27,8 @@ class _ConnectionShell(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         self._connection = self._server.admit(self, f"{host}:{port}")
@@ -127,7 +131,7 @@ class BinaryServer:
             )
         except OSError as error:
             raise ListenError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+                f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
                 "is another broker running there? Choose another port"
             ) from error
 

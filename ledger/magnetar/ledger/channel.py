@@ -8,6 +8,7 @@ too much is outstanding. Nothing is retried here; the quorum logic above decides
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
 from magnetar.ledger.ports import Clock, Network
@@ -36,10 +37,10 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         # The channel bounds what is outstanding; the transport must not add a bound of its own.
-        transport.set_write_buffer_limits(high=1 << 30)
+        self._transport.set_write_buffer_limits(high=1 << 30)
 
     def data_received(self, data: bytes) -> None:
         try:

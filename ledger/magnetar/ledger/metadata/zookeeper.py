@@ -267,7 +267,8 @@ class ZooKeeperStore:
         self._watches.clear()
         self._listeners.clear()
         for future in list(self._pending):
-            future.set_exception(kazoo_errors.ConnectionClosedError("the store was closed"))
+            if not future.done():
+                future.set_exception(kazoo_errors.ConnectionClosedError("the store was closed"))
         # kazoo's stop waits for its threads.
         worker = ThreadWorker("zookeeper-close")
         try:

@@ -22,8 +22,8 @@ _U32 = struct.Struct(">I")
 _u32_at = _U32.unpack_from
 _parse_single = SingleMessageMetadata.FromString
 
-ITEM_HEADER_BYTES_MAX = 32
-"""Bound on what a plain message of a batch takes beside its payload."""
+ITEM_HEADER_BYTES_MAX = 21
+"""Bound on what a plain message of a batch takes beside its payload: two sizes, a sequence id."""
 
 
 class _Heads(dict[int, bytes]):
@@ -126,6 +126,7 @@ class MessageBatch:
     """
 
     __slots__ = (
+        "_body_at",
         "_decompressed_bytes_max",
         "_payload",
         "_remaining",
@@ -163,7 +164,7 @@ class MessageBatch:
         self.redelivery_count = redelivery_count
         self._payload = payload
         self._decompressed_bytes_max = decompressed_bytes_max
-        metadata, _ = split_payload(payload)
+        metadata, self._body_at = split_payload(payload)
         self.metadata: MessageMetadata = metadata
         self._remaining: int | None = None
         if not metadata.HasField("num_messages_in_batch"):
@@ -200,17 +201,22 @@ class MessageBatch:
         """Size of the entry as it travelled."""
         return len(self._payload)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the body before compression; of a batch, with the metadata of its messages."""
+        metadata = self.metadata
+        return metadata.uncompressed_size or len(self._payload) - self._body_at
+
     def body(self) -> bytes:
         """The body after decompression.
 
         Raises:
             MalformedPayloadError: damaged, or larger than the bound.
         """
-        _, at = split_payload(self._payload)
         metadata = self.metadata
         return decompress(
             metadata.compression,
-            self._payload[at:],
+            self._payload[self._body_at :],
             size=metadata.uncompressed_size,
             bytes_max=self._decompressed_bytes_max,
         )

@@ -9,7 +9,7 @@ it says so to everybody, once, and is done (see `session.py`).
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from magnetar.sdk.errors import (
     BrokerUnavailableError,
@@ -172,9 +172,10 @@ class Connection(asyncio.Protocol):
     def write(self, parts: Iterable[bytes]) -> None:
         """Send ready-made frames, whole ones, in one or several pieces. Silent once closed."""
         out = self._out
-        if not out:
-            self._loop.call_soon(self._flush)
+        was_empty = not out
         out.extend(parts)
+        if was_empty and out:
+            self._loop.call_soon(self._flush)
 
     def fail(self, error: SdkError) -> None:
         """Close at once; everybody learns `error` as the reason."""
@@ -201,8 +202,8 @@ class Connection(asyncio.Protocol):
     # -- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, because uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.failure is None:

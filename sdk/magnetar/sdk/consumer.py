@@ -733,10 +733,14 @@ class Consumer:
             self._start, self._skip, self._taken = old
             raise
         if self._connection is connection and self._session.attachments == attachments:
-            # This broker moved the subscription under us. What lies here is of the old position.
-            self._discarding = False
-            self._drop_queue()
-            return
+            # This broker did not close the consumer. What is on its way may be of the old position:
+            # a fresh subscription is the only clean cut, but would be the end of a reader's.
+            if self._is_reader:
+                self._discarding = False
+                self._drop_queue()
+                return
+            await self._detach()
+            self._session.lose(connection)
         await self._wait_attached(attachments)
 
     async def _wait_connection(self) -> Connection:

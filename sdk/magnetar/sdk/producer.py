@@ -197,17 +197,16 @@ class Producer:
         extra: MessageMetadata | None = None
         if not (plain and event_time_ms is None and deliver_at_ms is None):
             extra = _extra_metadata(key, ordering_key, properties, event_time_ms, deliver_at_ms)
-        settings = self._settings
+        raw = b"" if extra is None else extra.SerializePartialToString()
+        in_batch_bytes = size + len(raw) + ITEM_HEADER_BYTES_MAX
         if (
-            settings.batching
+            self._settings.batching
             and deliver_at_ms is None
-            and size + ITEM_HEADER_BYTES_MAX <= self._message_bytes_max
-            and (extra is None or size + extra.ByteSize() + 64 <= self._message_bytes_max)
+            and in_batch_bytes <= self._message_bytes_max
         ):
             self._add_to_batch(payload, extra, on_sent)
             return
         self._close_batch()
-        raw = b"" if extra is None else extra.SerializePartialToString()
         self._send_single(payload, raw, on_sent, self._clock.monotonic_s())
         self._arm_send_timer()
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_tools(app)
+app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import uvloop
 
 from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
@@ -43,6 +44,7 @@ def run(work: Coroutine[object, object, None]) -> None:
     Raises:
         BrokerUnreachableError: no broker, or it refused.
     """
+    configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(work)
@@ -122,6 +124,8 @@ async def consume(
     settings = ConsumerSettings(
         subscription_type=_choose(SubscriptionType, "--type", kind),
         initial_position=_choose(InitialPosition, "--initial", initial),
+        # Stopping in the middle of a batch must not bring its first half back.
+        batch_index_ack=True,
     )
     async with _client(url) as client:
         consumer: Consumer = await client.consumer(topic, subscription, settings)

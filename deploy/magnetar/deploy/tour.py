@@ -28,6 +28,7 @@ from magnetar.deploy.process import Server, run_server
 from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
 from magnetar.sdk.producer import Producer
 
 TOPIC = "persistent://public/default/flights"
@@ -95,7 +96,10 @@ def tour(
     )
 
     async def then(server: Server) -> bool:
-        await take_tour(Console(), *server.addresses())
+        try:
+            await take_tour(Console(), *server.addresses())
+        except SdkError as error:
+            raise DeployError(f"the tour failed: {error}") from error
         if not exit_after_tour:
             sys.stdout.write("\nThe broker stays up. Ctrl-C ends it; its data is kept.\n")
             sys.stdout.flush()

@@ -1,0 +1,115 @@
+"""The daily tools and the tour, as a person runs them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.deploy.commands import Ended, magnetar, module
+from tests.processes import HOST, free_ports
+from tests.standalone import Standalone
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("tools") / "data") as started:
+        yield started
+
+
+def run(server: Standalone, *arguments: str, stdin: str = "") -> Ended:
+    ended = magnetar(*arguments, "--url", server.url, stdin=stdin)
+    assert ended.status == 0, ended.stderr
+    return ended
+
+
+def test_what_is_produced_from_stdin_is_read_line_by_line(server: Standalone) -> None:
+    lines = [f"line {number}" for number in range(12_345)]
+    ended = run(server, "produce", "lines", stdin="\n".join(lines))
+    assert "12345 messages are durable" in ended.stderr
+    assert run(server, "read", "lines").stdout.splitlines() == lines
+
+
+def test_key_and_properties_arrive(server: Standalone) -> None:
+    run(server, "produce", "keyed", "-m", "one", "-k", "UA", "-p", "a=1", "-p", "b=2=3")
+    message = json.loads(run(server, "read", "keyed", "--json").stdout)
+    assert message["payload"] == "one"
+    assert message["key"] == "UA"
+    assert message["properties"] == {"a": "1", "b": "2=3"}
+
+
+def test_a_subscription_goes_on_where_it_stopped(server: Standalone) -> None:
+    run(server, "produce", "kept", "-m", "one", "-m", "two", "-m", "three")
+    consume = ("consume", "kept", "-s", "mine", "--initial", "earliest")
+    assert run(server, *consume, "-n", "1").stdout.split() == ["one"]
+    assert run(server, *consume, "-n", "2").stdout.split() == ["two", "three"]
+
+
+def test_reading_can_begin_at_a_message(server: Standalone) -> None:
+    for payload in ("one", "two", "three"):
+        run(server, "produce", "ids", "-m", payload)
+    listed = [json.loads(line) for line in run(server, "read", "ids", "--json").stdout.splitlines()]
+    start = ":".join(listed[1]["id"].split(":")[:2])
+    assert run(server, "read", "ids", "--start", start).stdout.split() == ["two", "three"]
+
+
+def test_payloads_that_are_no_text_are_base64_in_json(server: Standalone) -> None:
+    run(server, "produce", "empty", "-m", "")
+    assert json.loads(run(server, "read", "empty", "--json").stdout)["payload"] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("produce", "t", "-m", "x", "-p", "no-equals-sign"),
+        ("consume", "t", "-s", "s", "--type", "nonsense"),
+        ("consume", "t", "-s", "s", "--initial", "nonsense"),
+        ("read", "t", "--start", "nonsense"),
+    ],
+)
+def test_a_bad_option_is_one_line(server: Standalone, arguments: tuple[str, ...]) -> None:
+    ended = magnetar(*arguments, "--url", server.url)
+    assert ended.status == 2
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("topic", ["persistent://no-such-tenant/ns/t", "a/b"])
+def test_what_the_broker_refuses_is_one_line(server: Standalone, topic: str) -> None:
+    ended = magnetar("produce", topic, "-m", "x", "--url", server.url)
+    assert ended.status == 8
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_no_broker_is_one_line() -> None:
+    (port,) = free_ports(1)
+    ended = magnetar("read", "t", "--url", f"pulsar://{HOST}:{port}")
+    assert ended.status == 8
+    assert str(port) in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_commands_that_are_not_built_yet_say_so() -> None:
+    ended = magnetar("autorecovery", "--metadata", "zk://host/")
+    assert ended.status == 2
+    assert "not built yet" in ended.stderr
+
+
+def test_the_tour_ends_with_0_and_shows_what_it_measured(tmp_path: Path) -> None:
+    free = ("--port", "0", "--http-port", "0")
+    tour = ("magnetar.deploy.tour", "--data", str(tmp_path / "data"), *free, "--exit-after-tour")
+    for _ in range(2):  # The second one finds the first one's data.
+        ended = module(*tour)
+        assert ended.status == 0, ended.stderr
+        assert "5000/5000" in ended.stdout
+        assert "once, in order" in ended.stdout
+        assert "Traceback" not in ended.stderr
+
+
+def test_the_tour_says_so_when_its_port_is_taken(server: Standalone, tmp_path: Path) -> None:
+    ended = module(
+        *("magnetar.deploy.tour", "--data", str(tmp_path / "data"), "--exit-after-tour"),
+        *("--port", str(server.port)),
+    )
+    assert ended.status == 3
+    assert ended.messages() == [line for line in ended.messages() if str(server.port) in line]
+    assert len(ended.messages()) == 1

@@ -1,0 +1,62 @@
+"""kill -9 in the middle of acknowledging: what was saved is there, nothing else is passed over."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cursors.acknowledging import ack_order, open_cursor, open_log, positions_of
+from tests.integration.ledger.cluster import cluster_of
+from tests.processes import ROOT, magnetar_environment
+
+
+def acknowledge_until_killed(directory: Path, name: str, seed: int) -> int:
+    """Run the process and kill it at a random moment; returns the last count that it printed."""
+    environment = magnetar_environment()
+    environment["PYTHONPATH"] += f":{ROOT}"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.integration.cursors.acknowledging",
+            str(directory),
+            name,
+            str(seed),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    count = 0
+    try:
+        for _ in range(random.Random(seed).randint(1, 120)):
+            line = process.stdout.readline().strip()
+            assert line.isdigit(), line
+            count = int(line)
+    finally:
+        process.kill()
+        process.wait()
+    rest = process.stdout.read().split()
+    process.stdout.close()
+    return int(rest[-1]) if rest and rest[-1].isdigit() else count
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_saved_acks_survive_kill_9_and_the_state_is_that_of_one_moment(
+    tmp_path: Path, seed: int
+) -> None:
+    saved = acknowledge_until_killed(tmp_path, "subscription", seed)
+    async with cluster_of(1, tmp_path) as cluster, cluster.client() as client:
+        log = await open_log(client, cluster.store)
+        cursor = await open_cursor(log, client, cluster.store)
+        positions = positions_of(log)
+        found = {position for position in positions if cursor.is_acked(position)}
+        assert len(found) >= saved
+        assert found == set(ack_order(positions, seed)[: len(found)])
+        assert cursor.backlog_entries == len(positions) - len(found)
+        assert cursor.persisted_mark_delete == cursor.mark_delete
+        await cursor.close()
+        await log.close()

@@ -19,6 +19,7 @@ GENERATED = ("pulsar_pb2.py", "pulsar_pb2.pyi")
 SHELLS = {
     "ledger/magnetar/ledger/system.py": "the production ports are made of it",
     "deploy/": "the composition has nobody above it",
+    "sdk/magnetar/sdk/ports.py": "the client's production ports",
     "sdk/magnetar/sdk/perf/": "a measuring tool, not a part of any protocol",
 }
 
@@ -114,6 +115,39 @@ def test_the_world_is_reached_through_the_ports_only(component: str) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_calls_itself_pure_is(component: str) -> None:
+    """A core gets bytes and the time, and gives effects: no loop, no files, no logs (style 1)."""
+    found = [
+        f"{relative(path)} imports {module}"
+        for path in source_files(component)
+        if re.search(r"\b(Pure|[Nn]o I/O)\b", ast.get_docstring(ast.parse(path.read_text())) or "")
+        for module in imports(path)
+        if module.split(".")[0] in {"asyncio", "os", "socket", "threading", "time", "structlog"}
+    ]
+    assert found == []
+
+
+def test_the_broker_takes_only_the_wire_from_the_sdk() -> None:
+    """Below the granularity of the import contracts, which know packages and all they hold."""
+    found = [
+        f"{relative(path)} imports {module}"
+        for path in source_files("broker")
+        for module in imports(path)
+        if module.startswith("magnetar.sdk") and not module.startswith("magnetar.sdk.wire")
+    ]
+    assert found == []
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, at the top or later."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
 def calls(path: Path) -> Iterator[tuple[str, int]]:
     """The dotted names that a file calls, with their lines."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -125,6 +159,18 @@ def test_the_import_contracts_name_every_component() -> None:
     configuration = (ROOT / "pyproject.toml").read_text()
     for component in COMPONENTS:
         assert f'"magnetar.{component}",' in configuration.split("[tool.importlinter]")[1]
+
+
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(rf"`((?:{'|'.join(COMPONENTS)})/[\w./-]+\.py)`", text)
+    assert named
+    missing = []
+    for name in named:
+        component, _, rest = name.partition("/")
+        if not ((component_folder(component) / rest).exists() or (ROOT / name).exists()):
+            missing.append(name)
+    assert missing == []
 
 
 def test_every_make_target_that_is_documented_exists() -> None:

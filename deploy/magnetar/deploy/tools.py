@@ -34,7 +34,7 @@ from magnetar.sdk.settings import (
 E = TypeVar("E", bound=Enum)
 
 _FLUSH_EVERY = 5_000
-_OPERATION_TIMEOUT_MS = 10_000
+_OPERATION_TIMEOUT_MS = 5_000
 _STDIN_BYTES = 64 << 10
 
 

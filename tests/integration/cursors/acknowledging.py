@@ -110,8 +110,7 @@ async def main(directory: Path, name: str, seed: int) -> None:
             assert cursor.ack_many(order[at : at + count]) == len(order[at : at + count])
             at += count
             await cursor.persist()
-            print(at, flush=True)  # noqa: T201  # read by the test
-        print("done", flush=True)  # noqa: T201
+            print(f"saved {at}", flush=True)  # noqa: T201  # read by the test
         await asyncio.Event().wait()  # to be killed
 
 

@@ -1,6 +1,7 @@
 """kill -9 in the middle of acknowledging: what was saved is there, nothing else is passed over."""
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,18 +31,24 @@ def acknowledge_until_killed(directory: Path, name: str, seed: int) -> int:
         text=True,
     )
     assert process.stdout is not None
-    count = 0
+    saves_wanted = random.Random(seed).randint(1, 120)
+    saved: list[int] = []
     try:
-        for _ in range(random.Random(seed).randint(1, 120)):
-            line = process.stdout.readline().strip()
-            assert line.isdigit(), line
-            count = int(line)
+        while len(saved) < saves_wanted:
+            line = process.stdout.readline()
+            assert line, "the process ended by itself"
+            saved += saves_in(line)
     finally:
         process.kill()
         process.wait()
-    rest = process.stdout.read().split()
+    saved += saves_in(process.stdout.read())
     process.stdout.close()
-    return int(rest[-1]) if rest and rest[-1].isdigit() else count
+    return saved[-1]
+
+
+def saves_in(output: str) -> list[int]:
+    """Counts of acknowledgements; the log lines of the bookie are between them."""
+    return [int(count) for count in re.findall(r"^saved (\d+)\n", output, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("seed", range(5))

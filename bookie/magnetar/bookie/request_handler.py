@@ -26,7 +26,7 @@ from magnetar.bookie.errors import (
     StorageFullError,
 )
 from magnetar.bookie.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.journal import Journal, JournalBatch
+from magnetar.bookie.journal import JournalBatch
 from magnetar.bookie.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.storage import LedgerStorage
@@ -95,6 +95,12 @@ class BatchContext:
 Batch = JournalBatch[BatchContext]
 
 
+class JournalQueue(Protocol):
+    """The journal, as far as requests go: it reports each batch to `on_committed`, once."""
+
+    def append(self, batch: Batch) -> None: ...
+
+
 class RequestHandler:
     """The requests of all connections of one bookie."""
 
@@ -122,15 +128,15 @@ class RequestHandler:
         self._full_wait_s_max = full_wait_ms_max / 1000
         self._read_reply_bytes_max = read_reply_bytes_max
         self._on_bug = on_bug
-        self._journal: Journal[BatchContext] | None = None
+        self._journal: JournalQueue | None = None
         self._outbox: dict[Connection, list[bytes]] = {}
         self._stalled: dict[Connection, float] = {}
         """Connections whose next add finds no room in the write cache, and until when it waits."""
         self._stall_timer: asyncio.TimerHandle | None = None
         self._reads: set[asyncio.Task[None]] = set()
 
-    def use_journal(self, journal: Journal[BatchContext]) -> None:
-        """The journal reports to `on_committed`; it must be there before the first request."""
+    def use_journal(self, journal: JournalQueue) -> None:
+        """Must be called before the first request."""
         self._journal = journal
 
     # Requests

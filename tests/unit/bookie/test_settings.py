@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from magnetar.bookie.settings import BookieSettings
+
+
+def test_the_bookie_id_defaults_to_the_advertised_address() -> None:
+    settings = BookieSettings(data_directory=Path("d"), port=3181, advertised_host="b.example")
+    assert settings.effective_bookie_id == "b.example:3181"
+
+
+def test_a_port_that_changes_needs_a_bookie_id() -> None:
+    with pytest.raises(ValidationError, match="needs a bookie_id"):
+        BookieSettings(data_directory=Path("d"), port=0)
+
+
+def test_a_group_must_fit_into_the_queue() -> None:
+    with pytest.raises(ValidationError, match="journal_group_bytes_max"):
+        BookieSettings(
+            data_directory=Path("d"),
+            journal_group_bytes_max=2 << 20,
+            journal_queue_bytes_max=1 << 20,
+        )
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "ä"])
+def test_a_bookie_id_is_a_plain_name(name: str) -> None:
+    with pytest.raises(ValidationError):
+        BookieSettings(data_directory=Path("d"), bookie_id=name)

@@ -1,23 +1,31 @@
-"""The asyncio client of Magnetar and of Pulsar-compatible brokers, on `magnetar.sdk.wire`."""
+"""The asyncio client of Magnetar and of Pulsar-compatible brokers, on `magnetar.sdk.wire`.
 
-from magnetar.sdk.batch import MessageBatch
-from magnetar.sdk.client import Client
-from magnetar.sdk.compression import Compression
-from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.errors import SdkError
-from magnetar.sdk.message import Message
-from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.producer import Producer
-from magnetar.sdk.reader import Reader
-from magnetar.sdk.settings import (
-    AccessMode,
-    ClientSettings,
-    ConsumerSettings,
-    InitialPosition,
-    ProducerSettings,
-    ReaderSettings,
-    SubscriptionType,
-)
+The names below are loaded when first used: a broker imports `magnetar.sdk.wire` through this
+package, and must not load the client and its compression libraries with it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magnetar.sdk.batch import MessageBatch
+    from magnetar.sdk.client import Client
+    from magnetar.sdk.compression import Compression
+    from magnetar.sdk.consumer import Consumer
+    from magnetar.sdk.errors import SdkError
+    from magnetar.sdk.message import Message
+    from magnetar.sdk.message_id import MessageId
+    from magnetar.sdk.producer import Producer
+    from magnetar.sdk.reader import Reader
+    from magnetar.sdk.settings import (
+        AccessMode,
+        ClientSettings,
+        ConsumerSettings,
+        InitialPosition,
+        ProducerSettings,
+        ReaderSettings,
+        SubscriptionType,
+    )
 
 __all__ = [
     "AccessMode",
@@ -37,3 +45,23 @@ __all__ = [
     "SdkError",
     "SubscriptionType",
 ]
+
+_HOMES = {
+    "Client": "client",
+    "Compression": "compression",
+    "Consumer": "consumer",
+    "Message": "message",
+    "MessageBatch": "batch",
+    "MessageId": "message_id",
+    "Producer": "producer",
+    "Reader": "reader",
+    "SdkError": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'settings')}"), name)
+    globals()[name] = value
+    return value

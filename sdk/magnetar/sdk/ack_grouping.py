@@ -60,6 +60,11 @@ class AckGrouping:
         """How much waits to be sent."""
         return len(self._entries) + len(self._touched) + (self._cumulative is not None)
 
+    @property
+    def has_partial(self) -> bool:
+        """Whether there are entries of which only a part is acknowledged."""
+        return bool(self._remaining)
+
     def remaining(self, ledger_id: int, entry_id: int) -> int | None:
         """Bits of the messages of a batch that are not acknowledged; None: nothing is known."""
         return self._remaining.get((ledger_id, entry_id))

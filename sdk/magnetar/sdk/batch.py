@@ -7,6 +7,7 @@ run at once, by C loops of the interpreter: about 0.1 us per message. Decoding i
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -14,7 +15,7 @@ from magnetar.sdk.compression import decompress
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
-from magnetar.sdk.wire.payload import split_payload
+from magnetar.sdk.wire.payload import open_payload, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.sdk.wire.varint import LAST_14, MORE_14, encode_varint
 
@@ -118,53 +119,59 @@ def decode_batch(body: bytes, count: int) -> list[tuple[SingleMessageMetadata, b
     return items
 
 
+@dataclass(frozen=True, slots=True)
+class EntrySource:
+    """What all entries of a consumer have in common."""
+
+    topic: str
+    partition: int = -1
+    verify_checksum: bool = True
+    decompressed_bytes_max: int = 64 * 1024 * 1024
+
+
 class MessageBatch:
     """The messages of one entry, as it was delivered; decoded when asked.
 
     An entry that is no batch is a `MessageBatch` of one. `count` is the number of messages that
     this delivery stands for: those acknowledged earlier (by batch index) are not among them.
+    `batch_size` is 0 for an entry that is no batch.
     """
 
     __slots__ = (
         "_body_at",
-        "_decompressed_bytes_max",
         "_payload",
         "_remaining",
+        "_source",
         "batch_size",
         "count",
         "entry_id",
         "ledger_id",
         "metadata",
-        "partition",
         "redelivery_count",
-        "topic",
     )
 
     def __init__(
         self,
         payload: bytes,
-        *,
-        topic: str,
+        source: EntrySource,
         ledger_id: int,
         entry_id: int,
-        partition: int = -1,
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
-        decompressed_bytes_max: int = 64 * 1024 * 1024,
     ) -> None:
         """`payload` is what came with the MESSAGE, `ack_set` its words of unacknowledged indexes.
 
         Raises:
+            PayloadChecksumError: its checksum does not match, and the source wants it verified.
             MalformedPayloadError: the payload has no readable metadata.
         """
-        self.topic = topic
+        self._payload = payload
+        self._source = source
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        self.partition = partition
         self.redelivery_count = redelivery_count
-        self._payload = payload
-        self._decompressed_bytes_max = decompressed_bytes_max
-        metadata, self._body_at = split_payload(payload)
+        split = open_payload if source.verify_checksum else split_payload
+        metadata, self._body_at = split(payload)
         self.metadata: MessageMetadata = metadata
         self._remaining: int | None = None
         if not metadata.HasField("num_messages_in_batch"):
@@ -179,6 +186,15 @@ class MessageBatch:
         if ack_set:
             self._remaining = mask_from_words(ack_set) & ((1 << size) - 1)
             self.count = self._remaining.bit_count()
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def partition(self) -> int:
+        """Index of the partition that the topic is; -1 if it is none."""
+        return self._source.partition
 
     @property
     def message_id(self) -> MessageId:
@@ -218,7 +234,7 @@ class MessageBatch:
             metadata.compression,
             self._payload[self._body_at :],
             size=metadata.uncompressed_size,
-            bytes_max=self._decompressed_bytes_max,
+            bytes_max=self._source.decompressed_bytes_max,
         )
 
     def messages(self) -> list[Message]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from magnetar.sdk.ack_grouping import AckGrouping, ack_frame
-from magnetar.sdk.batch import MessageBatch
+from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import (
@@ -30,7 +30,7 @@ from magnetar.sdk.session import Session
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.hot_commands import encode_flow
-from magnetar.sdk.wire.payload import check_checksum, messages_in
+from magnetar.sdk.wire.payload import messages_in
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandCloseConsumer,
@@ -74,7 +74,12 @@ class Consumer:
         self._context = context
         self._settings = settings
         self._id = consumer_id
-        self._partition = topic.partition_index
+        self._source = EntrySource(
+            self.topic,
+            topic.partition_index,
+            settings.verify_checksum,
+            settings.decompressed_bytes_max,
+        )
         self._loop = asyncio.get_running_loop()
         self._clock = context.clock
         self._name = settings.name or f"{context.random.getrandbits(40):010x}"
@@ -234,9 +239,17 @@ class Consumer:
         self._after_ack()
 
     def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> None:
-        """`acknowledge` for many."""
+        """`acknowledge` for many; fastest for entries."""
+        acks, redelivery = self._acks, self._redelivery
+        has_nacks = redelivery.next_s is not None
         for one in what:
-            self.acknowledge(one)
+            if isinstance(one, MessageBatch):
+                acks.add_entry(one.ledger_id, one.entry_id)
+            else:
+                acks.add(one.ledger_id, one.entry_id, one.batch_index, one.batch_size)
+            if has_nacks:
+                redelivery.discard(one.ledger_id, one.entry_id)
+        self._after_ack()
 
     def acknowledge_cumulative(self, what: Acknowledgeable) -> None:
         """Acknowledge everything up to and including `what` (not for Shared subscriptions)."""
@@ -531,29 +544,34 @@ class Consumer:
             raise error
         message, payload = self._incoming.popleft()
         data = message.message_id
-        message_id = MessageId(signed(data.ledgerId), signed(data.entryId), -1, self._partition)
-        if self._settings.verify_checksum and not _is_intact(payload):
-            self._return_credit(_credit_of(payload))
-            raise CorruptMessageError(message_id, "its checksum does not match")
+        ledger_id, entry_id = data.ledgerId, data.entryId
         try:
             batch = MessageBatch(
                 payload,
-                topic=self.topic,
-                ledger_id=message_id.ledger_id,
-                entry_id=message_id.entry_id,
-                partition=self._partition,
-                redelivery_count=message.redelivery_count,
-                ack_set=message.ack_set,
-                decompressed_bytes_max=self._settings.decompressed_bytes_max,
+                self._source,
+                ledger_id,
+                entry_id,
+                message.redelivery_count,
+                message.ack_set,
             )
-        except MalformedPayloadError as error:
-            self._return_credit(1)
-            raise CorruptMessageError(message_id, str(error)) from error
-        charged = batch.count
-        self._leave_out(batch)
-        if batch.count < charged:
-            self._return_credit(charged - batch.count)
-        return batch if batch.count else None
+        except MalformedPayloadError as failure:
+            self._return_credit(_credit_of(payload))
+            message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
+            raise CorruptMessageError(message_id, str(failure)) from failure
+        if self._leaves_out:
+            charged = batch.count
+            self._leave_out(batch)
+            if batch.count < charged:
+                self._return_credit(charged - batch.count)
+            return batch if batch.count else None
+        if batch.remaining is not None:
+            self._leave_out(batch)
+        return batch
+
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether parts of entries may have to be left out: seldom."""
+        return self._skip is not None or self._acks.has_partial
 
     def _leave_out(self, batch: MessageBatch) -> None:
         """Restrict an entry to what is still to be delivered of it."""
@@ -769,13 +787,6 @@ class Consumer:
 
     def _not_connected(self) -> BrokerUnavailableError:
         return BrokerUnavailableError(f"the consumer of {self.subscription} is not connected")
-
-
-def _is_intact(payload: bytes) -> bool:
-    try:
-        return check_checksum(payload)
-    except MalformedPayloadError:
-        return False
 
 
 def _credit_of(payload: bytes) -> int:

@@ -7,12 +7,13 @@ moment the entry was taken: end to end on a live topic, the age of the backlog w
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import uvloop
 
+from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.perf.histogram import LatencyHistogram
@@ -149,17 +150,32 @@ async def _consume(consumer: Consumer, run: _Run) -> None:
         run.last_s = time.monotonic()
         if run.first_s == 0.0:
             run.first_s = run.last_s
-        for batch in batches:
-            run.messages += batch.count
-            run.latency.record((now_ms - batch.metadata.publish_time) * 1000, batch.count)
-            if options.decode:
-                run.payload_bytes += sum(len(message.data) for message in batch.messages())
-            else:
-                run.payload_bytes += batch.payload_bytes
-        run.entries += len(batches)
+        _count(run, batches, now_ms)
         if options.ack is AckMode.INDIVIDUAL:
             consumer.acknowledge_many(batches)
         elif options.ack is AckMode.CUMULATIVE:
             consumer.acknowledge_cumulative(batches[-1])
         if run.on_progress is not None:
             run.on_progress(run.messages)
+
+
+def _count(run: _Run, batches: Sequence[MessageBatch], now_ms: int) -> None:
+    decode = run.options.decode
+    payload_bytes = 0
+    # Neighbours were published in the same millisecond: record them together.
+    publish_ms, count = batches[0].metadata.publish_time, 0
+    for batch in batches:
+        if decode:
+            payload_bytes += sum(len(message.data) for message in batch.messages())
+        else:
+            payload_bytes += batch.payload_bytes
+        time_ms = batch.metadata.publish_time
+        if time_ms != publish_ms:
+            run.latency.record((now_ms - publish_ms) * 1000, count)
+            run.messages += count
+            publish_ms, count = time_ms, 0
+        count += batch.count
+    run.latency.record((now_ms - publish_ms) * 1000, count)
+    run.messages += count
+    run.payload_bytes += payload_bytes
+    run.entries += len(batches)

@@ -6,6 +6,7 @@ from magnetar.sdk.wire.errors import (
     FrameTooLargeError,
     MalformedFrameError,
     MalformedPayloadError,
+    PayloadChecksumError,
     SdkError,
     ServiceError,
     TopicNameError,
@@ -34,6 +35,7 @@ from magnetar.sdk.wire.payload import (
     checksum,
     encode_payload,
     messages_in,
+    open_payload,
     split_payload,
 )
 from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, MessageMetadata
@@ -53,6 +55,7 @@ __all__ = [
     "MalformedFrameError",
     "MalformedPayloadError",
     "MessageMetadata",
+    "PayloadChecksumError",
     "SdkError",
     "ServiceError",
     "TopicName",
@@ -68,6 +71,7 @@ __all__ = [
     "encode_payload_command",
     "encode_send_receipts",
     "messages_in",
+    "open_payload",
     "parse_topic_name",
     "pulsar_pb2",
     "service_error",

@@ -7,6 +7,7 @@ SdkError                               root; `retryable`: may the same call succ
 │   │   ├── MalformedFrameError        sizes that contradict each other, or no valid command
 │   │   └── UnknownCommandError        a well-formed command of a type that we do not speak
 │   ├── MalformedPayloadError          a SEND or MESSAGE payload (headers, metadata, batch)
+│   │   └── PayloadChecksumError       its checksum does not match
 │   └── TopicNameError                 a topic name of no known shape
 └── ServiceError                       the broker's answer; `code` is its number on the wire
     └── one class per ServerError code, listed in `SERVICE_ERRORS`
@@ -47,6 +48,10 @@ class UnknownCommandError(FrameError):
 
 class MalformedPayloadError(WireError):
     """The part of a SEND or MESSAGE after the command breaks the format."""
+
+
+class PayloadChecksumError(MalformedPayloadError):
+    """The CRC32C of a payload does not match what follows it."""
 
 
 class TopicNameError(WireError):

@@ -28,6 +28,9 @@ FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES
 
 _SIZES = struct.Struct(">II")
 _parse = BaseCommand.FromString
+_HOT_MESSAGE = b"\x08\x09\x4a"
+_HOT = (b"\x08\x06\x32", b"\x08\x07\x3a", _HOT_MESSAGE)
+"""SEND, SEND_RECEIPT, MESSAGE: the type and the tag of the command's field."""
 
 COMMAND_FIELDS: dict[int, str] = {
     field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1
@@ -35,21 +38,40 @@ COMMAND_FIELDS: dict[int, str] = {
 """Type of a command -> name of the `BaseCommand` field that holds it (the numbers are the same)."""
 
 
-def _is_plain(command: bytes) -> bool:
-    """Whether a parsed SEND or SEND_RECEIPT starts with its required fields, in order.
+_KNOWN_MAX = 4
+"""Prefixes that a decoder remembers; a connection has few hot commands at a time."""
 
-    type, length, producer_id below 128, sequence_id: what every peer sends. It spares the hot
-    commands the general check for missing fields, which takes longer than the parsing. (The ids
-    inside a receipt's message_id are not looked at: if they were missing, they would read as 0.)
+
+def _skip_varint(raw: bytes, at: int) -> int:
+    while raw[at] >= 0x80:
+        at += 1
+    return at + 1
+
+
+def _complete_prefix(raw: bytes) -> bytes | None:
+    """The start of a hot command that proves its required fields; None if it is another command.
+
+    SEND and SEND_RECEIPT: type, length, producer_id, tag of sequence_id. MESSAGE: type, length,
+    consumer_id, length of message_id, ledgerId, tag of entryId. Whatever starts with the same bytes
+    and can be parsed has the same fields, as the lengths are among these bytes. (The ids inside a
+    receipt's message_id are not looked at: if they were missing, they would read as 0.)
     """
-    return (
-        len(command) > 7
-        and command[:3] in (b"\x08\x06\x32", b"\x08\x07\x3a")
-        and command[3] > 3
-        and command[4] == 0x08
-        and command[5] < 0x80
-        and command[6] == 0x10
-    )
+    try:
+        kind = raw[:3]
+        at = _skip_varint(raw, 3)
+        if raw[at] != 0x08 or kind not in _HOT:
+            return None
+        at = _skip_varint(raw, at + 1)
+        if kind == _HOT_MESSAGE:
+            if raw[at] != 0x12:
+                return None
+            at = _skip_varint(raw, at + 1)
+            if raw[at] != 0x08:
+                return None
+            at = _skip_varint(raw, at + 1)
+        return raw[: at + 1] if raw[at] == 0x10 else None
+    except IndexError:
+        return None
 
 
 def _check_complete(command: BaseCommand) -> None:
@@ -70,6 +92,8 @@ class FrameDecoder:
         self.frame_bytes_max = frame_bytes_max
         self._pending = bytearray()
         self._wanted = 0
+        # Starts of commands that were found complete: the check takes longer than the parsing.
+        self._known: tuple[bytes, ...] = ()
 
     def feed(self, data: bytes) -> list[tuple[BaseCommand, bytes]]:
         """Commands completed by `data`, in order, each with its payload (empty for most).
@@ -109,14 +133,20 @@ class FrameDecoder:
                 command = _parse(raw)
             except DecodeError as error:
                 raise MalformedFrameError(f"no command: {error}") from error
-            if not _is_plain(raw):
+            if not raw.startswith(self._known):
                 _check_complete(command)
+                self._learn(raw)
             commands.append((command, data[body:stop]))
             at = stop
         if at < end:
             pending += data[at:] if at else data
             self._wanted = 4 + sizes_at(pending)[0] if end - at >= 8 else 8
         return commands
+
+    def _learn(self, raw: bytes) -> None:
+        prefix = _complete_prefix(raw)
+        if prefix is not None:
+            self._known = (prefix, *self._known[: _KNOWN_MAX - 1])
 
     @property
     def pending_bytes(self) -> int:

@@ -10,13 +10,14 @@ import struct
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.errors import MalformedPayloadError, PayloadChecksumError
 from magnetar.sdk.wire.pulsar_pb2 import BrokerEntryMetadata, MessageMetadata
 
 CHECKSUM_MAGIC = b"\x0e\x01"
 ENTRY_METADATA_MAGIC = b"\x0e\x02"
 
 _U32 = struct.Struct(">I")
+_two_u32_at = struct.Struct(">II").unpack_from
 _crc32c = google_crc32c.value
 _parse_metadata = MessageMetadata.FromString
 
@@ -65,6 +66,28 @@ def split_payload(payload: bytes) -> tuple[MessageMetadata, int]:
     except DecodeError as error:
         raise MalformedPayloadError(f"no message metadata: {error}") from error
     return metadata, body
+
+
+def open_payload(payload: bytes) -> tuple[MessageMetadata, int]:
+    """`split_payload`, with the checksum verified first.
+
+    Raises:
+        PayloadChecksumError: the checksum does not match.
+        MalformedPayloadError: truncated, or no valid metadata.
+    """
+    if payload[:2] == CHECKSUM_MAGIC and len(payload) >= 10:
+        expected, size = _two_u32_at(payload, 2)
+        if _crc32c(payload[6:]) != expected:
+            raise PayloadChecksumError("the checksum does not match")
+        body = 10 + size
+        if body <= len(payload):
+            try:
+                return _parse_metadata(payload[10:body]), body
+            except DecodeError as error:
+                raise MalformedPayloadError(f"no message metadata: {error}") from error
+    elif not check_checksum(payload):
+        raise PayloadChecksumError("the checksum does not match")
+    return split_payload(payload)
 
 
 def broker_entry_metadata(payload: bytes) -> BrokerEntryMetadata | None:

@@ -18,10 +18,11 @@ never repaired.
 Stored as JSON, see docs/formats/ledger-metadata.md. Source: ledger protocol, section 2.
 """
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -212,7 +213,7 @@ class LedgerMetadata:
                 values that break rule 2.5.
         """
         try:
-            return _ADAPTER.validate_json(data)
+            metadata = _ADAPTER.validate_json(data)
         except ValidationError as exc:
             # Without the input: it holds the password.
             reasons = "; ".join(
@@ -220,9 +221,14 @@ class LedgerMetadata:
                 for each in exc.errors(include_input=False, include_url=False)[:5]
             )
             raise InvalidLedgerMetadataError(f"no ledger metadata: {reasons}") from None
+        # Defaults are for making a new value. Taking one for a stored value would be a guess.
+        if missing := _FIELD_NAMES - json.loads(data).keys():
+            raise InvalidLedgerMetadataError(f"no ledger metadata: {sorted(missing)} missing")
+        return metadata
 
 
 _ADAPTER = TypeAdapter(LedgerMetadata)
+_FIELD_NAMES = frozenset(each.name for each in fields(LedgerMetadata))
 
 
 def is_bookie_id(text: str) -> bool:

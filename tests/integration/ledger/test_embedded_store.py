@@ -1,0 +1,212 @@
+"""The embedded store's own promises: crashes, locks, foreign files, what idling costs."""
+
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from magnetar.ledger.errors import InvalidPathError, MetadataUnavailableError
+from magnetar.ledger.metadata import MetadataSettings, MetadataStore, WatchEvent, open_store
+from magnetar.ledger.metadata.embedded import EmbeddedStore
+from magnetar.ledger.metadata.sqlite_tree import APPLICATION_ID
+from tests.integration.ledger.metadata_stores import SETTINGS, Events, owner_process
+from tests.processes import magnetar_environment
+
+IMPATIENT = MetadataSettings(operation_timeout_s=0.2)
+
+_WRITER = """
+import asyncio, sys
+from magnetar.ledger.metadata import open_store
+
+async def main():
+    store = await open_store(sys.argv[1])
+    await store.create("/owned", ephemeral=True)
+    while True:
+        path = await store.create("/writes/", b"x" * 200, sequential=True)
+        sys.stdout.write(path + "\\n")
+        sys.stdout.flush()
+
+asyncio.run(main())
+"""
+
+
+def _write_until_killed(path: Path, *, lines: int) -> set[str]:
+    """Paths that the process had been told of as created when it was killed."""
+    command = [sys.executable, "-c", _WRITER, f"embedded:{path}"]
+    environment = magnetar_environment()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        written = {process.stdout.readline().strip() for _ in range(lines)}
+        process.kill()
+        return written | {line.strip() for line in process.stdout if line.endswith("\n")}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "metadata.db"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_kill_9_in_the_middle_of_writing_loses_nothing_acknowledged(
+    path: Path, seed: int
+) -> None:
+    written = _write_until_killed(path, lines=random.Random(seed).randint(1, 400))
+    store = await open_store(f"embedded:{path}")
+    found = {f"/writes/{name}" for name in await store.children("/writes")}
+    assert written <= found
+    assert len(found) >= len(written)
+    # The dead process is known to be dead: nobody has to wait for a session timeout.
+    assert await store.exists("/owned") is None
+    await store.close()
+
+
+async def test_the_nodes_of_a_killed_process_are_gone_when_the_store_is_opened(path: Path) -> None:
+    url = f"embedded:{path}"
+    with owner_process(url, "/owned") as owner:
+        owner.kill()
+        store = await open_store(url, settings=SETTINGS)
+        assert await store.exists("/owned") is None
+        await store.close()
+
+
+async def test_the_nodes_of_a_living_process_stay_when_the_store_is_opened(path: Path) -> None:
+    url = f"embedded:{path}"
+    with owner_process(url, "/owned"):
+        store = await open_store(url, settings=SETTINGS)
+        assert await store.exists("/owned") == 0
+        await store.close()
+
+
+async def test_a_watch_sees_the_changes_of_another_process(path: Path) -> None:
+    url = f"embedded:{path}"
+    store = await open_store(url, settings=SETTINGS)
+    events = Events()
+    store.watch("/owned", events)
+    with owner_process(url, "/owned"):
+        await events.wait_for(WatchEvent.CREATED)
+    await events.wait_for(WatchEvent.DELETED)
+    await store.close()
+
+
+async def test_no_files_of_ended_sessions_stay(path: Path) -> None:
+    url = f"embedded:{path}"
+    with owner_process(url, "/owned") as owner:
+        owner.kill()
+    store = await open_store(url)
+    await store.create("/mine", ephemeral=True)
+    await store.close()
+    assert os.listdir(f"{path}-sessions") == ["open"]
+
+
+async def test_many_handles_may_open_a_new_file_at_once(path: Path) -> None:
+    stores = await asyncio.gather(*(open_store(f"embedded:{path}") for _ in range(8)))
+    for number, store in enumerate(stores):
+        await store.create(f"/{number}")
+    assert len(await stores[0].children("/")) == 8
+    for store in stores:
+        await store.close()
+
+
+async def test_a_file_locked_by_another_writer_is_unavailable_and_nothing_is_changed(
+    path: Path,
+) -> None:
+    store = await open_store(f"embedded:{path}", settings=IMPATIENT)
+    await store.create("/a")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(MetadataUnavailableError):
+        await store.set("/a", b"1", version=0)
+    assert await store.exists("/a") == 0, "reading goes on"
+    other.execute("ROLLBACK")
+    other.close()
+    assert await store.set("/a", b"1", version=0) == 1
+    await store.close()
+
+
+async def test_a_full_disk_makes_writes_unavailable_and_reading_goes_on(path: Path) -> None:
+    store = await open_store(f"embedded:{path}", settings=IMPATIENT)
+    await store.create("/a", b"kept")
+    await _limit_pages(store, 1)
+    big = [store.create("/big/", bytes(100_000), sequential=True) for _ in range(20)]
+    with pytest.raises(MetadataUnavailableError, match="full"):
+        await asyncio.gather(*big)
+    assert (await store.get("/a")).value == b"kept"
+    await _limit_pages(store, 1 << 20)
+    await store.create("/b")
+    await store.close()
+
+
+async def _limit_pages(store: MetadataStore, pages: int) -> None:
+    """SQLite's own limit of the file's size: it fails the way a full disk does."""
+    assert isinstance(store, EmbeddedStore)
+    connection = store._tree._connection
+    await store._worker.run(lambda: connection.execute(f"PRAGMA max_page_count = {pages}"))
+
+
+async def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("no database\n" * 1000)
+    with pytest.raises(InvalidPathError, match=r"notes\.txt is no SQLite file"):
+        await open_store(f"embedded:{text}")
+    assert text.read_text() == "no database\n" * 1000
+
+    database = tmp_path / "other.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE people (name TEXT)")
+    connection.close()
+    with pytest.raises(InvalidPathError, match="holds no metadata of ours"):
+        await open_store(f"embedded:{database}")
+
+
+async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(InvalidPathError, match="version 99"):
+        await open_store(f"embedded:{path}")
+
+
+async def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MetadataUnavailableError, match="cannot open"):
+        await open_store(f"embedded:{tmp_path / 'file' / 'metadata.db'}")
+
+
+async def test_opening_and_writing_are_fast(path: Path) -> None:
+    """Generous bounds, best of several: they catch a slip by an order of magnitude."""
+    await (await open_store(f"embedded:{path}")).close()
+    opened = []
+    for _ in range(5):
+        started = time.perf_counter()
+        store = await open_store(f"embedded:{path}")
+        opened.append(time.perf_counter() - started)
+        await store.close()
+    assert min(opened) < 0.05
+    store = await open_store(f"embedded:{path}")
+    written = []
+    for n in range(50):
+        started = time.perf_counter()
+        await store.create(f"/{n}", bytes(300))
+        written.append(time.perf_counter() - started)
+    assert min(written) < 0.01
+    await store.close()
+
+
+async def test_a_handle_without_watches_does_not_poll(path: Path) -> None:
+    store = await open_store(f"embedded:{path}", settings=SETTINGS)
+    assert isinstance(store, EmbeddedStore)
+    events = Events()
+    watch = store.watch("/a", events)
+    assert store._poll_timer is not None
+    watch.close()
+    store._start_poll()  # What the timer calls.
+    assert store._poll_timer is None
+    await store.close()

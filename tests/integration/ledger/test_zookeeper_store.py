@@ -1,0 +1,179 @@
+"""The ZooKeeper store while its server is killed, away, and back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
+from magnetar.ledger.metadata import (
+    MetadataSettings,
+    MetadataStore,
+    SessionState,
+    WatchEvent,
+    open_store,
+)
+from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S, Events
+from tests.zookeeper_fixture import ZooKeeper
+
+IMPATIENT = MetadataSettings(session_timeout_ms=1000, operation_timeout_s=0.3, connect_timeout_s=1)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeper]:
+    """A server of its own, to be killed."""
+    server = ZooKeeper(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def store(server: ZooKeeper) -> AsyncIterator[MetadataStore]:
+    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
+    yield store
+    await store.close()
+
+
+class States:
+    """The session's states, as they come."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._states: asyncio.Queue[SessionState] = asyncio.Queue()
+        store.on_session_change(self._states.put_nowait)
+
+    async def wait_for(self, state: SessionState) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while await self._states.get() is not state:
+                pass
+
+
+async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
+    server: ZooKeeper,
+) -> None:
+    store = await open_store(f"{server.url}/killed", settings=IMPATIENT)
+    done: set[str] = set()
+    unknown: set[str] = set()
+    started = asyncio.Event()
+
+    async def write(worker: int) -> None:
+        for n in range(100_000):
+            path = f"/writes/{worker}-{n}"
+            try:
+                await store.create(path)
+                done.add(path)
+            except UnknownOutcomeError:
+                unknown.add(path)
+                return
+            except MetadataUnavailableError:
+                return
+            if n == 50:
+                started.set()
+
+    writers = [asyncio.ensure_future(write(worker)) for worker in range(8)]
+    await started.wait()
+    await asyncio.to_thread(server.kill)
+    await asyncio.gather(*writers)
+    assert unknown
+    await asyncio.to_thread(server.start)
+    await store.close()
+    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
+    found = {f"/writes/{name}" for name in await store.children("/writes")}
+    await store.close()
+    assert done <= found, "an acknowledged write is gone"
+    assert found <= done | unknown, "a write happened that nobody asked for"
+
+
+async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
+    server: ZooKeeper, store: MetadataStore
+) -> None:
+    states = States(store)
+    await store.create("/a", b"kept")
+    await store.create("/owned", ephemeral=True)
+    await asyncio.to_thread(server.kill)
+    await states.wait_for(SessionState.SUSPENDED)
+    await asyncio.to_thread(server.start)
+    await states.wait_for(SessionState.CONNECTED)
+    assert (await store.get("/a")).value == b"kept"
+    assert await store.exists("/owned") == 0
+    assert await store.set("/owned", b"still mine", version=0) == 1
+
+
+async def test_watches_survive_the_servers_death(server: ZooKeeper, store: MetadataStore) -> None:
+    await store.create("/a")
+    node, root, absent = Events(), Events(), Events()
+    store.watch("/a", node)
+    store.watch("/", root)
+    store.watch("/b", absent)
+    await store.get("/a")
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await store.set("/a", b"1", version=0)
+                break
+            except (UnknownOutcomeError, MetadataUnavailableError):
+                if await store.exists("/a") == 1:
+                    break
+    await store.create("/b")
+    await node.wait_for(WatchEvent.CHANGED)
+    await root.wait_for(WatchEvent.CHILDREN)
+    await absent.wait_for(WatchEvent.CREATED)
+
+
+async def test_a_watch_made_while_the_server_is_away_works_when_it_is_back(
+    server: ZooKeeper, store: MetadataStore
+) -> None:
+    states = States(store)
+    await store.create("/a")
+    await asyncio.to_thread(server.kill)
+    await states.wait_for(SessionState.SUSPENDED)
+    events = Events()
+    store.watch("/a", events)
+    reading = asyncio.ensure_future(store.get("/a"))
+    await asyncio.to_thread(server.start)
+    version = (await reading).version
+    await store.set("/a", b"1", version=version)
+    await events.wait_for(WatchEvent.CHANGED)
+
+
+async def test_without_a_connection_a_call_is_unavailable_in_time_and_changes_nothing(
+    server: ZooKeeper,
+) -> None:
+    store = await open_store(server.url, settings=IMPATIENT)
+    states = States(store)
+    await asyncio.to_thread(server.kill)
+    await states.wait_for(SessionState.SUSPENDED)
+    with pytest.raises(MetadataUnavailableError):
+        await store.create("/never")
+    with pytest.raises(MetadataUnavailableError):
+        await store.get("/")
+    assert store.session_state is SessionState.SUSPENDED
+    await asyncio.to_thread(server.start)
+    await states.wait_for(SessionState.CONNECTED)
+    assert await store.exists("/never") is None
+    await store.close()
+
+
+async def test_a_cancelled_write_is_seen_by_the_next_read(store: MetadataStore) -> None:
+    writing = asyncio.ensure_future(store.create("/a", b"1"))
+    await asyncio.sleep(0)  # It is sent; nothing is waited for.
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    assert await store.exists("/a") in (0, None)
+
+
+async def test_no_server_at_all_is_unavailable_in_time(server: ZooKeeper) -> None:
+    server.kill()
+    with pytest.raises(MetadataUnavailableError):
+        await open_store(server.url, settings=IMPATIENT)
+
+
+async def test_closing_while_the_server_is_away_ends(
+    server: ZooKeeper, store: MetadataStore
+) -> None:
+    await asyncio.to_thread(server.kill)
+    async with asyncio.timeout(WAIT_S):
+        await store.close()

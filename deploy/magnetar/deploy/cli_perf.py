@@ -3,13 +3,16 @@
 import asyncio
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magnetar.deploy.errors import BrokerUnreachableError
+from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
-from magnetar.deploy.options import parse_quorum
+from magnetar.deploy.options import DEFAULT_URL, UrlOption, parse_quorum
+
+if TYPE_CHECKING:
+    from magnetar.sdk.perf import PerfResult
 
 perf = typer.Typer(
     no_args_is_help=True, help="Load with latencies; --json gives one JSON object at the end."
@@ -21,6 +24,112 @@ InFlightOption = Annotated[
     int, typer.Option("--in-flight", min=1, help="Outstanding at most; 1 measures latency.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
+
+
+TopicArgument = Annotated[str, typer.Argument(help="Topic; made if it does not exist.")]
+SecondsOption = Annotated[float, typer.Option(min=0, help="Stop after so long; 0: no limit.")]
+
+
+@perf.command()
+def produce(
+    topic: TopicArgument = "perf",
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=0, help="How many; 0: 100 000, or by --seconds.")
+    ] = 0,
+    seconds: SecondsOption = 0,
+    size: SizeOption = 1024,
+    in_flight: Annotated[
+        int,
+        typer.Option(
+            "--in-flight",
+            min=0,
+            help="Messages without receipt at most; 1 measures latency; 0: 1000, or 100 batches.",
+        ),
+    ] = 0,
+    batch: Annotated[
+        int, typer.Option("--batch", min=0, help="Messages in a batch; 0: each one its own entry.")
+    ] = 0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Messages a second; 0: as fast as receipts allow.")
+    ] = 0,
+    compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Publish to a topic; latency is from the call to its receipt."""
+    from magnetar.deploy import tools
+    from magnetar.sdk.compression import Compression
+    from magnetar.sdk.perf import ProduceOptions
+    from magnetar.sdk.perf import produce as run_load
+
+    options = ProduceOptions(
+        url=url,
+        topic=topic,
+        messages=messages or None,
+        seconds=seconds or None,
+        size=size,
+        in_flight=in_flight or None,
+        batch_size=batch,
+        rate=rate or None,
+        compression=tools.choose(Compression, "--compression", compression),
+    )
+    _show_result(tools.run(run_load(options)), as_json=as_json)
+
+
+@perf.command()
+def consume(
+    topic: TopicArgument = "perf",
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="Subscription; made if it does not exist.")
+    ] = "perf",
+    kind: Annotated[
+        str, typer.Option("--type", "-t", help="exclusive, failover or shared.")
+    ] = "exclusive",
+    consumers: Annotated[int, typer.Option(min=1, help="Each on its own connection.")] = 1,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=0, help="Stop then; 0: no limit.")
+    ] = 0,
+    seconds: SecondsOption = 0,
+    idle_seconds: Annotated[
+        float, typer.Option("--idle-seconds", min=0.01, help="Stop when nothing came for so long.")
+    ] = 5.0,
+    ack: Annotated[str, typer.Option(help="individual, cumulative or none.")] = "individual",
+    receiver_queue: Annotated[
+        int, typer.Option("--receiver-queue", min=1, help="Messages sent ahead, per consumer.")
+    ] = 20_000,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Split batches, as an application does.")
+    ] = False,
+    from_latest: Annotated[
+        bool, typer.Option("--from-latest", help="Begin a new subscription at the topic's end.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Consume from a subscription; latency is from publish time to arrival."""
+    from magnetar.deploy import tools
+    from magnetar.sdk.perf import AckMode, ConsumeOptions
+    from magnetar.sdk.perf import consume as run_load
+    from magnetar.sdk.settings import SubscriptionType
+
+    try:
+        options = ConsumeOptions(
+            url=url,
+            topic=topic,
+            subscription=subscription,
+            subscription_type=tools.choose(SubscriptionType, "--type", kind),
+            consumers=consumers,
+            messages=messages or None,
+            seconds=seconds or None,
+            idle_s=idle_seconds,
+            ack=tools.choose(AckMode, "--ack", ack),
+            receiver_queue=receiver_queue,
+            decode=decode,
+            from_latest=from_latest,
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    _show_result(tools.run(run_load(options)), as_json=as_json)
 
 
 @perf.command()
@@ -68,10 +177,14 @@ def ledger(
             raise
         except LedgerError as error:
             raise BrokerUnreachableError(f"the bookies could not take it: {error}") from error
-    show(result, as_json=as_json)
+    _show_figures(result, as_json=as_json)
 
 
-def show(result: dict[str, object], *, as_json: bool) -> None:
+def _show_result(result: "PerfResult", *, as_json: bool) -> None:
+    sys.stdout.write((result.to_json() if as_json else result.to_text()) + "\n")
+
+
+def _show_figures(result: dict[str, object], *, as_json: bool) -> None:
     """Print what was measured: JSON, or `name value` lines."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")

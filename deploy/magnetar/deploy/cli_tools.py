@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from magnetar.deploy.options import UrlOption
-
-DEFAULT_URL = "pulsar://127.0.0.1:6650"
+from magnetar.deploy.options import DEFAULT_URL, UrlOption
 
 
 def add_tools(app: typer.Typer) -> None:

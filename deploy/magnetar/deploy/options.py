@@ -15,6 +15,8 @@ from magnetar.deploy.logs import LogFormat, LogLevel
 
 M = TypeVar("M", bound=BaseModel)
 
+DEFAULT_URL = "pulsar://127.0.0.1:6650"
+
 _TABLES = "magnetar.tables"
 
 

@@ -32,13 +32,14 @@ from magnetar.sdk.settings import (
 )
 
 E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
 
 _FLUSH_EVERY = 5_000
 _OPERATION_TIMEOUT_MS = 5_000
 _STDIN_BYTES = 64 << 10
 
 
-def run(work: Coroutine[object, object, None]) -> None:
+def run(work: Coroutine[object, object, T]) -> T:
     """Run a tool; Ctrl-C is a normal way to end it.
 
     Raises:
@@ -47,7 +48,7 @@ def run(work: Coroutine[object, object, None]) -> None:
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
+            return runner.run(work)
     except KeyboardInterrupt:
         sys.exit(130)
     except SdkError as error:
@@ -122,8 +123,8 @@ async def consume(
 ) -> None:
     """Print and acknowledge messages; ends after `count` of them, or never."""
     settings = ConsumerSettings(
-        subscription_type=_choose(SubscriptionType, "--type", kind),
-        initial_position=_choose(InitialPosition, "--initial", initial),
+        subscription_type=choose(SubscriptionType, "--type", kind),
+        initial_position=choose(InitialPosition, "--initial", initial),
         # Stopping in the middle of a batch must not bring its first half back.
         batch_index_ack=True,
     )
@@ -170,7 +171,12 @@ def _parse_start(text: str) -> tuple[MessageId, bool]:
     raise SettingsError(f"bad --start {text!r}: give earliest, latest or LEDGER:ENTRY")
 
 
-def _choose(kinds: type[E], option: str, text: str) -> E:
+def choose(kinds: type[E], option: str, text: str) -> E:
+    """The member of an enumeration that an option names.
+
+    Raises:
+        SettingsError: there is none; the message lists them.
+    """
     try:
         return kinds(text.lower())
     except ValueError as error:

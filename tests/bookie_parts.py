@@ -230,6 +230,7 @@ class FailingFile(SystemFile):
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         disk = self._disk
+        disk.before_append()
         if disk.write_error is not None:
             raise OSError(disk.write_error, os.strerror(disk.write_error))
         data = b"".join(buffers)
@@ -249,15 +250,18 @@ class FailingFile(SystemFile):
 
 
 class FailingDisk(SystemDisk):
-    """A disk of limited size that can be told to fail. Only files made by `create` count."""
+    """A journal disk of limited size that can be told to fail; other files are not limited."""
 
     def __init__(self) -> None:
         self.bytes_left = 1 << 40
         self.write_error: int | None = None
         self.sync_error: int | None = None
         self.syncs = 0
+        self.before_append: Callable[[], None] = lambda: None
 
     def create(self, path: str) -> File:
+        if not path.endswith(".journal"):
+            return super().create(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return FailingFile(os.open(path, flags, 0o644), self)
 

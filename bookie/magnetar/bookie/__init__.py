@@ -1,0 +1,1 @@
+"""The storage server: journal, ledger storage, fencing, checkpoints."""

@@ -1,0 +1,132 @@
+"""kill -9 of a bookie process at random moments, over and over, on the same files."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from magnetar.ledger.wire import Flag, Status
+from tests.bookie_parts import (
+    KEY,
+    BookieClient,
+    add_request,
+    packets_in,
+    read_lac_request,
+    read_request,
+)
+from tests.processes import ROOT, magnetar_environment
+
+KILLS = 12
+ENTRIES_PER_ADD = 5
+PAYLOAD = b"x" * 700
+
+
+@asynccontextmanager
+async def bookie_process(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.integration.bookie.serve",
+        str(directory),
+        stdout=asyncio.subprocess.PIPE,
+        env=magnetar_environment(),
+        cwd=ROOT,
+    )
+    try:
+        assert process.stdout is not None
+        while not (line := await process.stdout.readline()).startswith(b"ready"):
+            assert line, "the bookie did not start"
+        yield process, int(line.split()[1])
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+class History:
+    """What the bookie acknowledged, by ledger."""
+
+    def __init__(self) -> None:
+        self.acked: dict[int, int] = {}
+        """Ledger -> adds acknowledged, without a gap from the first one."""
+        self.fenced: set[int] = set()
+
+
+async def write_until_killed(
+    process: asyncio.subprocess.Process,
+    port: int,
+    ledger_id: int,
+    history: History,
+    rng: random.Random,
+) -> None:
+    """Keep 20 adds in flight; after a random number of acknowledged ones, kill."""
+    client = await BookieClient.connect(port)
+    kill_after = rng.randrange(20, 400)
+    sent = acked = 0
+    try:
+        while True:
+            while sent - acked < 20:
+                client.send(
+                    add_request(
+                        sent,
+                        ledger_id,
+                        sent * ENTRIES_PER_ADD,
+                        ENTRIES_PER_ADD,
+                        payload=PAYLOAD,
+                    )
+                )
+                sent += 1
+            reply = await client.reply(acked)
+            assert reply.status == Status.OK, reply
+            acked += 1
+            if acked == kill_after:
+                process.kill()
+    except ConnectionError:
+        # Replies that had arrived before the end count too.
+        while acked in client.replies:
+            acked += 1
+    history.acked[ledger_id] = acked
+
+
+async def check(port: int, history: History) -> None:
+    client = await BookieClient.connect(port)
+    for ledger_id, adds in history.acked.items():
+        first, end = 0, adds * ENTRIES_PER_ADD
+        while first < end:
+            at = first
+            reply = await client.ask(lambda i: read_request(i, ledger_id, at, end - 1))  # noqa: B023
+            packets = packets_in(reply)
+            assert {p[36:] for p in packets} == {PAYLOAD}
+            assert [int.from_bytes(p[8:16], "big") for p in packets] == list(
+                range(first, first + len(packets))
+            )
+            first += len(packets)
+    for ledger_id in history.fenced:
+        reply = await client.ask(lambda i: add_request(i, ledger_id, 1 << 20))  # noqa: B023
+        assert reply.status == Status.FENCED, ledger_id
+    client.close()
+
+
+async def fence(port: int, ledger_id: int, history: History) -> None:
+    client = await BookieClient.connect(port)
+    reply = await client.ask(lambda i: read_lac_request(i, ledger_id, fence_key=KEY))
+    assert reply.flags & Flag.FENCED
+    history.fenced.add(ledger_id)
+    client.close()
+
+
+async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path) -> None:
+    rng = random.Random(20)
+    history = History()
+    for ledger_id in range(KILLS):
+        async with bookie_process(tmp_path) as (process, port):
+            await check(port, history)
+            if ledger_id:
+                await fence(port, ledger_id - 1, history)
+            await fence(port, 1000 + ledger_id, history)
+            await write_until_killed(process, port, ledger_id, history, rng)
+    async with bookie_process(tmp_path) as (process, port):
+        await check(port, history)
+    assert sum(history.acked.values()) > KILLS

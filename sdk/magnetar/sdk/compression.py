@@ -39,6 +39,17 @@ _WIRE = {
 }
 
 
+_CODEC_ERRORS = (
+    lz4.block.LZ4BlockError,
+    zlib.error,
+    zstandard.ZstdError,
+    snappy.UncompressError,
+    # What C code raises for sizes and arguments that make no sense.
+    ValueError,
+    OverflowError,
+)
+
+
 def compress(codec: Compression, data: bytes) -> bytes:
     """Compress a whole payload."""
     if codec is Compression.LZ4:
@@ -64,8 +75,7 @@ def decompress(codec: int, data: bytes, *, size: int, bytes_max: int) -> bytes:
         raise MalformedPayloadError(f"{size} bytes after decompression; allowed are {bytes_max}")
     try:
         result = _decompress(codec, data, size)
-    # RuntimeError and ValueError are what the C codecs raise for damaged data.
-    except (zlib.error, zstandard.ZstdError, RuntimeError, ValueError, OverflowError) as error:
+    except _CODEC_ERRORS as error:
         raise MalformedPayloadError(f"damaged compressed payload: {error}") from error
     if len(result) != size:
         raise MalformedPayloadError(f"{len(result)} bytes after decompression, expected {size}")
@@ -84,10 +94,7 @@ def _decompress(codec: int, data: bytes, size: int) -> bytes:
     if codec == CompressionType.SNAPPY:
         if _snappy_size(data) != size:
             raise MalformedPayloadError("a snappy block of another size than the message states")
-        try:
-            return bytes(snappy.uncompress(data))
-        except snappy.UncompressError as error:
-            raise MalformedPayloadError(f"damaged compressed payload: {error}") from error
+        return bytes(snappy.uncompress(data))
     raise MalformedPayloadError(f"unknown compression {codec}")
 
 

@@ -1,0 +1,96 @@
+"""Acknowledgements: whole entries, parts, and the cumulative one."""
+
+from magnetar.sdk.ack_grouping import AckCommands, AckGrouping
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire import FrameDecoder
+from magnetar.sdk.wire.pulsar_pb2 import CommandAck
+
+
+def sent(commands: AckCommands) -> list[tuple[int, list[tuple[int, int, list[int]]]]]:
+    return [
+        (command.ack_type, [(i.ledgerId, i.entryId, list(i.ack_set)) for i in command.message_id])
+        for command in commands.commands(7)
+    ]
+
+
+INDIVIDUAL, CUMULATIVE = CommandAck.Individual, CommandAck.Cumulative
+
+
+def test_single_messages_are_acknowledged_as_entries() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add(1, 2, -1, 0)
+    acks.add_entry(1, 3)
+    assert len(acks) == 2
+    commands = acks.take(7)
+    assert sent(commands) == [(INDIVIDUAL, [(1, 2, []), (1, 3, [])])]
+    assert len(acks) == 0
+
+
+def test_encoded_frames_say_the_same_as_the_commands() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    for entry_id in range(2_500):
+        acks.add_entry(entry_id // 900, entry_id)
+    commands = acks.take(300)
+    frames = FrameDecoder().feed(b"".join(commands.encode_entries(300)))
+    assert [command.ack for command, _ in frames] == commands.commands(300)
+    assert [len(command.ack.message_id) for command, _ in frames] == [1000, 1000, 500]
+
+
+def test_batch_is_acknowledged_when_its_last_message_is() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add(1, 2, 0, 3)
+    acks.add(1, 2, 2, 3)
+    acks.add(1, 2, 2, 3)
+    assert len(acks) == 0
+    acks.add(1, 2, 1, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+    assert not acks.has_partial
+
+
+def test_batch_index_acks_tell_what_remains() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add(1, 2, 0, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [6])])]
+    acks.add(1, 2, 0, 3)
+    assert len(acks) == 0, "nothing new"
+    acks.add(1, 2, 1, 3)
+    acks.add(1, 2, 2, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+
+
+def test_partly_delivered_batch_is_complete_without_the_rest() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.set_remaining(1, 2, 0b110)
+    acks.add(1, 2, 1, 3)
+    assert len(acks) == 0
+    acks.add(1, 2, 2, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+
+
+def test_only_the_latest_cumulative_one_is_sent() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add_cumulative(MessageId(1, 5))
+    acks.add_cumulative(MessageId(1, 4))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [])])]
+
+
+def test_cumulative_within_a_batch_stops_before_it() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add_cumulative(MessageId(1, 5, 1, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 4, [])])]
+    acks.add_cumulative(MessageId(2, 0, 1, -1, 3))
+    assert sent(acks.take(7)) == []
+
+
+def test_cumulative_at_the_end_of_a_batch_takes_it_whole() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add(1, 4, 0, 3)
+    acks.add_cumulative(MessageId(1, 5, 2, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [])])]
+    assert not acks.has_partial
+
+
+def test_cumulative_with_index_acks_goes_into_the_batch() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add_cumulative(MessageId(1, 5, 1, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [4])])]

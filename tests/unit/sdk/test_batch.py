@@ -1,0 +1,94 @@
+"""Batches: the recorded body, partial delivery, damaged bodies."""
+
+import pytest
+
+from magnetar.sdk.batch import (
+    EntrySource,
+    MessageBatch,
+    decode_batch,
+    encode_plain_batch,
+    mask_from_words,
+    words_from_mask,
+)
+from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
+from magnetar.sdk.wire.errors import PayloadChecksumError
+
+RECORDED_BODY = bytes.fromhex(
+    "00000004 1802 4000 6d30 00000004 1802 4001 6d31 00000004 1802 4002 6d32"
+)
+SOURCE = EntrySource("persistent://public/default/t", 2)
+
+
+def entry(count: int | None, body: bytes) -> bytes:
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=7, publish_time=1, num_messages_in_batch=count
+    )
+    return encode_payload(metadata.SerializeToString(), body)
+
+
+def test_recorded_body_is_encoded_to_the_same_bytes() -> None:
+    assert encode_plain_batch([b"m0", b"m1", b"m2"], 0) == RECORDED_BODY
+
+
+def test_recorded_body_is_split() -> None:
+    items = decode_batch(RECORDED_BODY, 3)
+    assert [(single.sequence_id, data) for single, data in items] == [
+        (0, b"m0"),
+        (1, b"m1"),
+        (2, b"m2"),
+    ]
+
+
+@pytest.mark.parametrize("end", range(len(RECORDED_BODY)))
+def test_truncated_body_is_refused(end: int) -> None:
+    with pytest.raises(MalformedPayloadError):
+        decode_batch(RECORDED_BODY[:end], 3)
+
+
+def test_bytes_behind_the_last_message_are_refused() -> None:
+    with pytest.raises(MalformedPayloadError):
+        decode_batch(RECORDED_BODY, 2)
+
+
+def test_entry_without_batch_field_is_one_message() -> None:
+    batch = MessageBatch(entry(None, b"body"), SOURCE, 3, 4, 5)
+    (message,) = batch.messages()
+    assert (message.data, message.sequence_id, message.redelivery_count) == (b"body", 7, 5)
+    assert str(message.message_id) == "3:4:2"
+    assert (batch.count, batch.batch_size, batch.payloads()) == (1, 0, [b"body"])
+
+
+def test_batch_of_one_is_still_a_batch() -> None:
+    batch = MessageBatch(entry(1, RECORDED_BODY[:10]), SOURCE, 3, 4)
+    (message,) = batch.messages()
+    assert (message.data, message.batch_index, message.batch_size) == (b"m0", 0, 1)
+
+
+def test_ack_set_delivers_the_remaining_messages_only() -> None:
+    batch = MessageBatch(entry(3, RECORDED_BODY), SOURCE, 3, 4, 0, [0b101])
+    assert batch.count == 2
+    assert [message.data for message in batch.messages()] == [b"m0", b"m2"]
+    assert batch.payloads() == [b"m0", b"m2"]
+    assert [message.message_id.batch_index for message in batch.messages()] == [0, 2]
+
+
+def test_impossible_batch_size_is_refused() -> None:
+    with pytest.raises(MalformedPayloadError):
+        MessageBatch(entry(0, b""), SOURCE, 3, 4)
+
+
+def test_checksum_is_verified_unless_the_source_says_no() -> None:
+    damaged = entry(None, b"body")[:-1] + b"!"
+    with pytest.raises(PayloadChecksumError):
+        MessageBatch(damaged, SOURCE, 3, 4)
+    trusting = EntrySource("t", verify_checksum=False)
+    assert MessageBatch(damaged, trusting, 3, 4).payloads() == [b"bod!"]
+
+
+@pytest.mark.parametrize(
+    ("words", "mask"),
+    [([6], 6), ([0, 32], 32 << 64), ([-1], (1 << 64) - 1), ([-(1 << 63)], 1 << 63), ([], 0)],
+)
+def test_ack_set_words(words: list[int], mask: int) -> None:
+    assert mask_from_words(words) == mask
+    assert words_from_mask(mask) == words

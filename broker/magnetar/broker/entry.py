@@ -1,14 +1,22 @@
-"""What the broker needs to know of a stored entry: how many messages it holds.
+"""What the broker looks at in an entry: its checksum, and how many messages it holds.
 
 An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
-pulsar-frame.md). The broker never changes it and looks only into the metadata.
+pulsar-frame.md). The broker never changes it and looks only into the metadata. `admit` does that
+for every published message: one look at the fixed head, one CRC, one parse.
 """
 
 import struct
 
 from google.protobuf.message import DecodeError
 
-from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
+from magnetar.broker.errors import MessageChecksumError
+from magnetar.sdk.wire import (
+    MalformedPayloadError,
+    MessageMetadata,
+    check_checksum,
+    checksum,
+    split_payload,
+)
 
 MARKER = 0
 """Number of messages in an entry that is broker-internal and never delivered."""
@@ -16,28 +24,62 @@ MARKER = 0
 MESSAGES_PER_ENTRY_MAX = 1 << 20
 """A producer that claims more is not believed: its entry must not eat a consumer's credit."""
 
-_CHECKSUM_MAGIC = b"\x0e\x01"
-_METADATA_SIZE = struct.Struct(">I")
+_CHECKSUM_MAGIC = 0x0E01
+_HEAD = struct.Struct(">HII")  # magic, checksum, size of the metadata
+_HEAD_BYTES = _HEAD.size
+_CHECKED_FROM = 6
 _parse_metadata = MessageMetadata.FromString
 
 
+def admit(entry: bytes) -> int:
+    """Check a published entry; returns the messages in it (see `messages_of`).
+
+    An entry without a checksum has nothing to verify, but must be readable all the same.
+
+    Raises:
+        MessageChecksumError: it does not match its checksum, or has no valid metadata: consumers
+            could do nothing with it.
+    """
+    try:
+        magic, expected, size = _HEAD.unpack_from(entry)
+        if magic == _CHECKSUM_MAGIC:
+            if checksum(entry[_CHECKED_FROM:]) != expected:
+                raise MessageChecksumError("the message does not match its checksum")
+            if _HEAD_BYTES + size > len(entry):
+                raise MessageChecksumError(f"the message ends in its metadata of {size} bytes")
+            metadata = _parse_metadata(entry[_HEAD_BYTES : _HEAD_BYTES + size])
+        else:
+            if not check_checksum(entry):
+                raise MessageChecksumError("the message does not match its checksum")
+            metadata, _ = split_payload(entry)
+    except (struct.error, DecodeError, MalformedPayloadError) as error:
+        raise MessageChecksumError(f"the message has no readable metadata: {error}") from error
+    if not metadata.IsInitialized():
+        raise MessageChecksumError("the message's metadata lacks required fields")
+    return _messages(metadata)
+
+
 def messages_of(entry: bytes) -> int:
-    """Messages in the entry: what it costs in consumer credit; `MARKER` for internal entries.
+    """Messages in a stored entry: its cost in consumer credit; `MARKER` for internal entries.
 
     Entries that cannot be read count as one message: they are delivered as they are, and the
     client, which sees the same damage, discards and acknowledges them.
     """
     try:
-        if entry[:2] == _CHECKSUM_MAGIC and len(entry) >= 10:
-            size: int = _METADATA_SIZE.unpack_from(entry, 6)[0]
-            metadata = _parse_metadata(entry[10 : 10 + size])
+        magic, _, size = _HEAD.unpack_from(entry)
+        if magic == _CHECKSUM_MAGIC:
+            metadata = _parse_metadata(entry[_HEAD_BYTES : _HEAD_BYTES + size])
         else:
             metadata, _ = split_payload(entry)
-    except (DecodeError, MalformedPayloadError):
+    except (struct.error, DecodeError, MalformedPayloadError):
         return 1
-    count = metadata.num_messages_in_batch
+    return _messages(metadata)
+
+
+def _messages(metadata: MessageMetadata) -> int:
     if metadata.HasField("marker_type"):
         return MARKER
+    count = metadata.num_messages_in_batch
     return min(count, MESSAGES_PER_ENTRY_MAX) if count > 1 else 1
 
 

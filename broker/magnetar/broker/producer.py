@@ -33,6 +33,7 @@ class PublishBatch:
 
     __slots__ = (
         "_producer",
+        "counts",
         "error",
         "highest_ids",
         "messages",
@@ -46,6 +47,8 @@ class PublishBatch:
         self.error: LedgerError | None = None
         self.payloads: list[bytes] = []
         """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
+        self.counts: list[int] = []
+        """Messages in each entry."""
         self.sequence_ids: list[int] = []
         self.highest_ids: list[int] = []
         """highest_sequence_id of each SEND, 0 where it was not set."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies
+from magnetar.broker.entry import admit
 from magnetar.broker.errors import (
     MessageChecksumError,
     NotAllowedError,
@@ -19,12 +20,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.schemas import check_schema
-from magnetar.sdk.wire import (
-    BaseCommand,
-    MalformedPayloadError,
-    check_checksum,
-    split_payload,
-)
+from magnetar.sdk.wire import BaseCommand, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
@@ -34,9 +30,6 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
-
-_PAYLOAD_BYTES_MIN = 8
-"""Size of the metadata, and the smallest metadata there is."""
 
 
 class _Pending:
@@ -88,43 +81,39 @@ class Publishing:
             batch = self._batches[producer_id] = PublishBatch(producer)
         size = len(payload)
         sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
-        if (
-            size > self._settings.message_bytes_max
-            or size < _PAYLOAD_BYTES_MIN
-            or send.txnid_most_bits
-            or send.txnid_least_bits
-        ):
-            refusal = self._refusal(send, payload)
-            if refusal is not None:
-                self._reject(producer_id, max(sequence_id, highest_id), refusal)
-                return
-        if not check_checksum(payload):
-            self._connection.services.counters.checksum_errors += 1
-            error = MessageChecksumError("the message does not match its checksum")
+        try:
+            messages = admit(payload)
+            if size > self._settings.message_bytes_max or send.HasField("txnid_most_bits"):
+                self._check_unusual(send, payload)
+        except RequestError as error:
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
         batch.payloads.append(payload)
+        batch.counts.append(messages)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
-        batch.messages += send.num_messages
+        batch.messages += messages
         batch.size_bytes += size
 
-    def _refusal(self, send: CommandSend, payload: bytes) -> RequestError | None:
-        """Why an unusual SEND is refused, if it is."""
+    def _check_unusual(self, send: CommandSend, payload: bytes) -> None:
+        """Refuse transactions and what is too large.
+
+        The limit is for the payload alone: a chunk of the official client fills it wholly, and its
+        metadata comes on top.
+
+        Raises:
+            NotAllowedError
+        """
         if send.txnid_most_bits or send.txnid_least_bits:
-            return NotAllowedError("transactions are not supported by this broker")
-        try:
-            _, body_at = split_payload(payload)
-        except MalformedPayloadError as error:
-            return MessageChecksumError(f"the message cannot be read: {error}")
-        # The limit is for the payload alone: a chunk of the official client fills it wholly, and
-        # its metadata comes on top.
+            raise NotAllowedError("transactions are not supported by this broker")
+        _, body_at = split_payload(payload)
         size, limit = len(payload) - body_at, self._settings.message_bytes_max
         if size > limit:
-            return NotAllowedError(f"the message has {size} bytes; the limit is {limit}")
-        return None
+            raise NotAllowedError(f"the message has {size} bytes; the limit is {limit}")
 
     def _reject(self, producer_id: int, sequence_id: int, error: RequestError) -> None:
+        if isinstance(error, MessageChecksumError):
+            self._connection.services.counters.checksum_errors += 1
         self._flush_one(producer_id)
         producer = self._producers.get(producer_id)
         if producer is not None:

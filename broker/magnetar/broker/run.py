@@ -16,13 +16,22 @@ class Run:
 
     __slots__ = ("_messages", "entries", "first_entry_id", "ledger_id", "size_bytes")
 
-    def __init__(self, ledger_id: int, first_entry_id: int, entries: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: Sequence[bytes],
+        *,
+        messages: list[int] | None = None,
+    ) -> None:
+        """`messages`: the messages in each entry, if they are known already."""
         assert entries
+        assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
-        self._messages: list[int] | None = None
+        self._messages = messages
 
     @property
     def first(self) -> Position:

@@ -1,7 +1,6 @@
 """The shell of the binary protocol: sockets and timers around the `Connection` core."""
 
 import asyncio
-from typing import cast
 import os
 from typing import cast
 
@@ -130,8 +129,9 @@ class BinaryServer:
                 settings.host, settings.port, lambda: _ConnectionShell(self)
             )
         except OSError as error:
+            reason = os.strerror(error.errno or 0)
             raise ListenError(
-                f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
+                f"cannot listen on {settings.host}:{settings.port}: {reason}; "
                 "is another broker running there? Choose another port"
             ) from error
 

@@ -91,7 +91,8 @@ class Topic:
         self.bytes_in += batch.size_bytes
         if not self.subscriptions:
             return
-        self.cache.add(Run(ledger_id, first_entry_id, batch.payloads))
+        run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
+        self.cache.add(run)
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._loop.call_soon(self._wake)

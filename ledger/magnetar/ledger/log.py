@@ -579,12 +579,27 @@ class ManagedLog:
         """Confirmed entries from `start` on, of one ledger: at least one, or none at the end.
 
         Raises:
+            As `read_range`.
+        """
+        first, payloads = await self.read_range(start, entries_max=entries_max, bytes_max=bytes_max)
+        ledger_id, first_entry_id = first
+        return [
+            LogEntry(Position(ledger_id, first_entry_id + at), payload)
+            for at, payload in enumerate(payloads)
+        ]
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        """The same without an object per entry: the first position, and consecutive payloads.
+
+        Raises:
             LedgerError: no replica could serve the first of them just now.
             LogDataLossError: its ledger is gone.
         """
         first = self._shape.first_at_or_after(start)
         if first > self._last_confirmed:
-            return []
+            return first, []
         ledger_id, first_entry_id = first
         if ledger_id == self._last_confirmed.ledger_id:
             end = self._last_confirmed.entry_id
@@ -597,10 +612,7 @@ class ManagedLog:
         else:
             reader = await self._reader(ledger_id)
             payloads = await reader.read(first_entry_id, last, bytes_max=bytes_max)
-        return [
-            LogEntry(Position(ledger_id, first_entry_id + at), payload)
-            for at, payload in enumerate(payloads)
-        ]
+        return first, payloads
 
     async def _reader(self, ledger_id: int) -> LedgerReader:
         reader = self._readers.get(ledger_id)

@@ -176,6 +176,18 @@ def test_the_files_that_the_architecture_page_names_exist() -> None:
     assert missing == []
 
 
+def test_every_format_page_is_listed() -> None:
+    folder = ROOT / "docs" / "formats"
+    listed = (folder / "README.md").read_text()
+    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert [name for name in sorted(pages) if f"]({name})" not in listed] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_component_says_that_it_is_typed(component: str) -> None:
+    assert (component_folder(component) / "py.typed").exists()
+
+
 def test_every_make_target_that_is_documented_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

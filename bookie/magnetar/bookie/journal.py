@@ -110,7 +110,7 @@ class Journal(Generic[T]):
             self._condition.notify()
 
     async def wait_drained(self) -> None:
-        """Wait until every batch was answered. Never, if the journal failed."""
+        """Wait until every batch was answered, or the journal failed."""
         await self._drained.wait()
 
     def close(self) -> None:
@@ -141,6 +141,10 @@ class Journal(Generic[T]):
         if not self.queued_bytes:
             self._drained.set()
 
+    def _failed(self, error: Exception) -> None:
+        self._drained.set()  # nothing more will be answered: who waits would wait for ever
+        self._on_failed(error)
+
     # --- journal thread ---
 
     def _work(self) -> None:
@@ -169,7 +173,7 @@ class Journal(Generic[T]):
                 self._tell_loop(self._committed, _Group(batches, mark, error, epoch, seconds))
             self._files.close()
         except Exception as failure:  # noqa: BLE001  # whatever it is, the process must hear of it
-            self._tell_loop(self._on_failed, failure)
+            self._tell_loop(self._failed, failure)
 
     def _take_group(self) -> list[JournalBatch[T]]:
         """Wait for batches and take as many as fit into a group; empty when closing."""

@@ -6,7 +6,6 @@ journal keeps up; so every buffer here is bounded, and TCP pushes back to the cl
 
 import asyncio
 from typing import cast
-from typing import cast
 
 import structlog
 

@@ -25,7 +25,7 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.journal_format import file_ids, file_name
 from magnetar.bookie.settings import BookieSettings
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, SessionCallback, SessionState, Watch
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
@@ -195,6 +195,53 @@ async def test_a_bookie_is_registered_while_it_runs(machine: Machine) -> None:
     await registry.start()
     assert registry.resolve("b1") is None
     await registry.close()
+
+
+async def test_a_bookie_registers_again_when_its_session_was_lost(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners: list[SessionCallback] = []
+    subscribe = machine.store.on_session_change
+
+    def remember(callback: SessionCallback) -> Watch:
+        listeners.append(callback)
+        return subscribe(callback)
+
+    monkeypatch.setattr(machine.store, "on_session_change", remember)
+    registry = BookieRegistry(machine.store)
+    changed = asyncio.Event()
+    registry.on_change(changed.set)
+    async with machine.bookie():
+        (tell,) = listeners
+        await registry.start()
+        tell(SessionState.EXPIRED)
+        await registry.unregister("b1")
+        tell(SessionState.SUSPENDED)
+        tell(SessionState.CONNECTED)
+        while registry.resolve("b1") is None:
+            changed.clear()
+            await changed.wait()
+        await registry.close()
+
+
+async def test_a_bookie_that_lost_its_identity_with_its_session_gives_up(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners: list[SessionCallback] = []
+    subscribe = machine.store.on_session_change
+
+    def remember(callback: SessionCallback) -> Watch:
+        listeners.append(callback)
+        return subscribe(callback)
+
+    monkeypatch.setattr(machine.store, "on_session_change", remember)
+    async with machine.bookie() as (_, client):
+        (tell,) = listeners
+        await machine.store.delete("/ledgers/cookies/b1")
+        tell(SessionState.EXPIRED)
+        tell(SessionState.CONNECTED)
+        await client.wait_closed()
+        assert [type(error) for error in machine.fatal] == [CookieError]
 
 
 async def test_adds_wait_for_room_in_the_write_cache(machine: Machine) -> None:

@@ -88,6 +88,7 @@ async def test_a_watch_sees_the_changes_of_another_process(path: Path) -> None:
     store = await open_store(url, settings=SETTINGS)
     events = Events()
     store.watch("/owned", events)
+    assert await store.exists("/owned") is None
     with owner_process(url, "/owned"):
         await events.wait_for(WatchEvent.CREATED)
     await events.wait_for(WatchEvent.DELETED)

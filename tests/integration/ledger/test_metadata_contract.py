@@ -330,6 +330,7 @@ async def test_a_watch_on_the_root_sees_its_children(
 ) -> None:
     events = Events()
     store.watch("/", events)
+    assert await store.children("/") == []
     await writer.create("/a")
     await events.wait_for(WatchEvent.CHILDREN)
 

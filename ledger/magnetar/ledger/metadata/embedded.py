@@ -2,7 +2,7 @@
 
 The shell around `sqlite_tree.py`: all blocking calls go, in order, to one worker thread; watches
 and session state live on the event loop. Own changes reach the watches at once. Those of other
-processes are found by asking SQLite's change counter every `embedded_poll_interval_ms`, and only
+processes are found by looking at the write-ahead log every `embedded_poll_interval_ms`, and only
 while there are watches. Ephemeral nodes: see `session_files.py`.
 
 Not for a network file system: locks and the write-ahead log need a local one.
@@ -49,6 +49,11 @@ T = TypeVar("T")
 _ROUNDS_PER_SESSION_TIMEOUT = 3
 """Heartbeats that may be lost before a session expires, and one more."""
 
+_POLLS_PER_QUESTION = 10
+"""A poll looks at the log's time and size, which costs next to nothing. Those can miss a change
+within one tick of the file system's clock, so every so many polls SQLite's change counter is asked
+in any case."""
+
 _BUSY_SHARE = 0.8
 """Share of the operation timeout that SQLite waits for another writer, so that its answer, which is
 certain, comes before ours, which is not."""
@@ -58,7 +63,12 @@ class EmbeddedStore:
     """A `MetadataStore` in a SQLite file. Open it with `open`."""
 
     def __init__(
-        self, tree: SqliteTree, keeper: SessionKeeper, worker: Worker, settings: MetadataSettings
+        self,
+        path: str,
+        tree: SqliteTree,
+        keeper: SessionKeeper,
+        worker: Worker,
+        settings: MetadataSettings,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._tree = tree
@@ -68,6 +78,9 @@ class EmbeddedStore:
         self._is_closed = False
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
+        self._log_path = f"{os.path.abspath(path)}-wal"
+        self._log_stamp: tuple[int, int] | None = None
+        self._polls_to_question = 0
         self._change_counter = 0
         self._must_look = False
         self._poll_timer: asyncio.TimerHandle | None = None
@@ -89,13 +102,11 @@ class EmbeddedStore:
         worker = worker or ThreadWorker("metadata")
         now_s = asyncio.get_running_loop().time()
         try:
-            tree, keeper = await worker.run(
-                lambda: _open_blocking(os.path.abspath(path), settings, now_s)
-            )
+            tree, keeper = await worker.run(lambda: _open_blocking(path, settings, now_s))
         except BaseException:
             worker.close()
             raise
-        return cls(tree, keeper, worker, settings)
+        return cls(path, tree, keeper, worker, settings)
 
     @property
     def session_state(self) -> SessionState:
@@ -236,10 +247,26 @@ class EmbeddedStore:
         self._worker.submit(lambda: self._tree.views(paths), done)
 
     def _start_poll(self) -> None:
-        if self._watches:
+        if not self._watches:
+            self._poll_timer = None  # The next watch starts it again.
+        elif self._must_look or self._may_have_changed():
             self._worker.submit(self._tree.change_counter, self._on_polled)
         else:
-            self._poll_timer = None  # The next watch starts it again.
+            self._poll_timer = self._loop.call_later(self._poll_interval_s, self._start_poll)
+
+    def _may_have_changed(self) -> bool:
+        """Whether it is time to ask SQLite: every commit of anybody appends to the log."""
+        try:
+            status = os.stat(self._log_path)
+            stamp = (status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            stamp = (0, 0)
+        self._polls_to_question -= 1
+        if stamp == self._log_stamp and self._polls_to_question > 0:
+            return False
+        self._log_stamp = stamp
+        self._polls_to_question = _POLLS_PER_QUESTION
+        return True
 
     def _on_polled(self, counter: int | None, error: BaseException | None) -> None:
         if self._is_closed:
@@ -286,6 +313,7 @@ class EmbeddedStore:
 def _open_blocking(
     path: str, settings: MetadataSettings, now_s: float
 ) -> tuple[SqliteTree, SessionKeeper]:
+    path = os.path.abspath(path)
     folder = f"{path}-sessions"
     try:
         with OpenLock(folder):

@@ -11,9 +11,11 @@ class MetadataSettings(BaseModel):
     session_timeout_ms: int = Field(
         default=10_000,
         ge=300,
-        le=300_000,
+        # A ZooKeeper server with its default tick would silently shorten a longer one, and leases
+        # are counted by this setting.
+        le=40_000,
         description="Ephemeral nodes of a process that was not heard of for this long are deleted. "
-        "A ZooKeeper server may move it into its own bounds.",
+        "A ZooKeeper server lengthens it to its own minimum.",
     )
     operation_timeout_s: float = Field(
         default=10.0,

@@ -8,6 +8,9 @@ from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 
 READY_TIMEOUT_S = 30.0
 
+_EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
+"""How a traceback looks in a log for people, in a JSON log, and as asyncio reports it."""
+
 
 class Standalone:
     """One server on its own directory. The ports stay the same over restarts, so clients come back.
@@ -71,6 +74,13 @@ class Standalone:
     def terminate(self) -> int:
         """SIGTERM; returns the exit status after the orderly end."""
         return self.process.terminate()
+
+    def assert_log_clean(self) -> None:
+        """No unexpected exception was logged, by any of the processes so far."""
+        text = self.log_text()
+        for mark in _EXCEPTION_MARKS:
+            at = text.find(mark)
+            assert at < 0, f"the log holds {mark}: {text[max(0, at - 500) : at + 3000]}"
 
     def log_text(self) -> str:
         """Everything the server printed so far, over all its restarts."""

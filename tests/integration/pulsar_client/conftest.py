@@ -19,7 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield standalone
         assert standalone.process.returncode is None, "the server ended during the tests"
         assert standalone.terminate() == 0
-        assert "Traceback" not in standalone.log_text()
+        standalone.assert_log_clean()
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ from magnetar.bookie.errors import (
     NoSuchLedgerInStorageError,
     StorageBusyError,
     StorageClosedError,
+    StorageCorruptError,
     StorageError,
     StorageFullError,
     StorageIOError,
 )
 from magnetar.bookie.flusher import Flusher
 from magnetar.bookie.index import LocationIndex
+from magnetar.bookie.index_mark import IndexMark
 from magnetar.bookie.log_reader import EntryLogReader
 from magnetar.bookie.log_writer import EntryLogWriter, log_ids
 from magnetar.bookie.packet_run import PacketRun
@@ -37,7 +39,6 @@ from magnetar.bookie.write_cache import WriteBuffer
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
 
-_MARKER = b"magnetar db storage 1\n"
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
 
@@ -122,15 +123,11 @@ class DbStorage:
     def _open_files(self) -> tuple[LocationIndex, Flusher, RunReader, EntryLogReader]:
         options, disk = self._options, self._disk
         directory = f"{self._directory}/entry-logs"
-        marker = f"{self._directory}/storage"
+        mark = IndexMark(f"{self._directory}/index-mark", disk)
         try:
             disk.make_directory(directory)
             used_ids = log_ids(disk.list(directory))
-            is_new = not used_ids and not disk.exists(marker)
-            index = LocationIndex.open(f"{self._directory}/index", may_create=is_new)
-            if is_new:
-                # From now on an index that is not there is lost, and not new.
-                disk.replace_file(marker, _MARKER)
+            index = _open_index(f"{self._directory}/index", mark, has_logs=bool(used_ids))
         except OSError as exc:
             raise StorageIOError(f"storage {self._directory}: cannot be opened: {exc}") from exc
         writer = EntryLogWriter(
@@ -143,6 +140,7 @@ class DbStorage:
         flusher = Flusher(
             writer,
             index,
+            mark,
             run_entries_max=options.run_entries_max,
             run_bytes_max=options.run_bytes_max,
         )
@@ -408,6 +406,30 @@ class _Parts:
     logs: EntryLogReader
     flush_worker: Worker
     read_worker: Worker
+
+
+def _open_index(path: str, mark: IndexMark, *, has_logs: bool) -> LocationIndex:
+    """Open the index, or make it if there is nothing at all yet.
+
+    Raises:
+        StorageIOError, OSError: it cannot be opened, or has lost records.
+    """
+    promised = mark.read()
+    if promised is None and has_logs:
+        raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
+    index = LocationIndex.open(path, may_create=promised is None)
+    try:
+        if promised is None:
+            # From now on an index that is not there is lost, and not new.
+            mark.write(index.sequence())
+        elif index.sequence() < promised:
+            raise StorageCorruptError(
+                f"index {path} has lost records: it ends at {index.sequence()} of {promised}"
+            )
+    except BaseException:
+        index.close()
+        raise
+    return index
 
 
 def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:

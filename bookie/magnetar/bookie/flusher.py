@@ -1,6 +1,6 @@
 """Writes a frozen write buffer to the entry log and then to the index. Lives on the flush worker.
 
-The order is the promise: runs, sync of the log, then index and ledger states, sync of the index.
+The order is the promise: runs, sync of the log, index and ledger states, sync of the index, mark.
 A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.index import IndexChanges, LocationIndex, NewRun
+from magnetar.bookie.index_mark import IndexMark
 from magnetar.bookie.log_writer import EntryLogWriter
 from magnetar.bookie.run_plan import plan_runs
 from magnetar.bookie.write_cache import LedgerRuns, WriteBuffer
@@ -20,12 +21,14 @@ class Flusher:
         self,
         writer: EntryLogWriter,
         index: LocationIndex,
+        mark: IndexMark,
         *,
         run_entries_max: int,
         run_bytes_max: int,
     ) -> None:
         self._writer = writer
         self._index = index
+        self._mark = mark
         self._run_entries_max = run_entries_max
         self._run_bytes_max = run_bytes_max
 
@@ -51,7 +54,7 @@ class Flusher:
             raise
         # Before the commit: if that fails halfway, the index may already point into the log.
         self._writer.on_indexing()
-        return self._index.commit(
+        overlaid = self._index.commit(
             IndexChanges(
                 last_log_id=self._writer.last_log_id,
                 deleted=buffer.deleted,
@@ -59,6 +62,11 @@ class Flusher:
                 states=buffer.states,
             )
         )
+        try:
+            self._mark.write(self._index.sequence())
+        except OSError as exc:
+            raise StorageIOError(f"index mark cannot be written: {exc}") from exc
+        return overlaid
 
     def close(self) -> None:
         """Close the active log with its footer.

@@ -292,6 +292,11 @@ class LocationIndex:
         self.last_log_id = last_log_id
         return overlaid
 
+    def sequence(self) -> int:
+        """Grows with every record that is written."""
+        with _translated("index: cannot be read"):
+            return int(self._database.latest_sequence_number())
+
     def close(self) -> None:
         with _translated("index: cannot be closed"):
             self._database.close()

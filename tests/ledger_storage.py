@@ -1,0 +1,173 @@
+"""Shared by the tests of the ledger storage: packets, small storages, a disk that fails."""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.ports import Buffer, File
+from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from magnetar.ledger.wire import PACKET_HEADER, EntryBlock, encode_block
+
+T = TypeVar("T")
+
+STATE = LedgerState(b"k" * 20, False, -1)
+
+SMALL = DbStorageOptions(
+    write_buffer_bytes=1 << 20,
+    read_cache_bytes=4000,
+    entry_log_bytes_max=3000,
+    run_bytes_max=400,
+    run_entries_max=5,
+    open_files_max=2,
+)
+"""Everything is cut, rolled and evicted after a few entries."""
+
+
+def make_packet(ledger_id: int, entry_id: int, payload: bytes = b"") -> bytes:
+    """A packet with room for a digest, and no digest: the storage does not look at it."""
+    return PACKET_HEADER.pack(ledger_id, entry_id, entry_id - 1, 0) + bytes(4) + payload
+
+
+def make_block(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"") -> EntryBlock:
+    return encode_block([make_packet(ledger_id, entry_id, payload) for entry_id in entry_ids])
+
+
+def add(storage: DbStorage, ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"") -> None:
+    """Add entries to a ledger, which is made if it is not known."""
+    if storage.state(ledger_id) is None:
+        storage.put_state(ledger_id, STATE)
+    storage.add(ledger_id, make_block(ledger_id, entry_ids, payload), entry_ids)
+
+
+def make_storage(
+    directory: Path, options: DbStorageOptions = SMALL, disk: SystemDisk | None = None
+) -> DbStorage:
+    return DbStorage(
+        str(directory),
+        disk=disk or SystemDisk(),
+        clock=SystemClock(),
+        make_worker=ThreadWorker,
+        options=options,
+    )
+
+
+@asynccontextmanager
+async def open_storage(
+    directory: Path, options: DbStorageOptions = SMALL, disk: SystemDisk | None = None
+) -> AsyncIterator[DbStorage]:
+    storage = make_storage(directory, options, disk)
+    await storage.open()
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+def copy_as_after_a_crash(directory: Path, target: Path) -> Path:
+    """The files as they would be found after kill -9 now."""
+    shutil.copytree(directory, target)
+    return target
+
+
+def entry_logs(directory: Path) -> list[Path]:
+    return sorted((directory / "entry-logs").iterdir())
+
+
+class FailingDisk(SystemDisk):
+    """A disk of which one writing call fails, the nth from when it was told so."""
+
+    def __init__(self) -> None:
+        self.calls_until_failure: int | None = None
+        self.error = errno.EIO
+        self.writes: list[str] = []
+
+    def on_write(self, what: str, undo: Callable[[], None] | None = None) -> None:
+        self.writes.append(what)
+        if self.calls_until_failure is None:
+            return
+        self.calls_until_failure -= 1
+        if self.calls_until_failure < 0:
+            self.calls_until_failure = None
+            if undo is not None:
+                undo()
+            raise OSError(self.error, os.strerror(self.error))
+
+    def create(self, path: str) -> File:
+        self.on_write("create")
+        return _FailingFile(super().create(path), self)
+
+    def sync_directory(self, path: str) -> None:
+        self.on_write("sync_directory")
+        super().sync_directory(path)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.on_write("replace_file")
+        super().replace_file(path, data)
+
+
+class _FailingFile:
+    def __init__(self, file: File, disk: FailingDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        def write_half() -> None:
+            data = b"".join(buffers)
+            self._file.append([data[: len(data) // 2]])
+
+        self._disk.on_write("append", write_half)
+        return self._file.append(buffers)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._file.pread(size, offset)
+
+    def preallocate(self, size: int) -> None:
+        self._file.preallocate(size)
+
+    def datasync(self) -> None:
+        self._disk.on_write("datasync")
+        self._file.datasync()
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HeldWorker(ThreadWorker):
+    """A worker whose calls wait until they are let go."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._held: list[Callable[[], None]] | None = None
+
+    def hold(self) -> None:
+        self._held = []
+
+    def let_go(self) -> None:
+        held, self._held = self._held or [], None
+        for call in held:
+            call()
+
+    def submit(
+        self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        if self._held is None:
+            super().submit(call, done)
+        else:
+            self._held.append(lambda: super(HeldWorker, self).submit(call, done))
+
+
+async def turn_loop(turns: int = 3) -> None:
+    """Let callbacks that are ready run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,294 @@
+"""The db storage against a dictionary: whatever happens, the answers are those of the model."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from magnetar.bookie.db_storage import DbStorage
+from magnetar.bookie.errors import (
+    NoSuchEntryInStorageError,
+    NoSuchLedgerInStorageError,
+    StorageIOError,
+)
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.wire import encode_block
+from tests.ledger_storage import (
+    STATE,
+    FailingDisk,
+    copy_as_after_a_crash,
+    make_packet,
+    make_storage,
+)
+
+LEDGERS = 2
+ENTRIES = 40
+
+
+@dataclass(frozen=True)
+class Add:
+    ledger_id: int
+    entry_ids: tuple[int, ...]
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Read:
+    ledger_id: int
+    first: int
+    count: int
+    bytes_max: int
+
+
+@dataclass(frozen=True)
+class ReadLast:
+    ledger_id: int
+
+
+@dataclass(frozen=True)
+class PutState:
+    ledger_id: int
+    fenced: bool
+
+
+@dataclass(frozen=True)
+class Delete:
+    ledger_id: int
+
+
+@dataclass(frozen=True)
+class Flush:
+    in_background: bool
+
+
+@dataclass(frozen=True)
+class FailingFlush:
+    calls_until_failure: int
+
+
+@dataclass(frozen=True)
+class Reopen:
+    after_crash: bool
+
+
+Operation = Add | Read | ReadLast | PutState | Delete | Flush | FailingFlush | Reopen
+
+ledger_ids = st.sampled_from((0, 0, 0, 1))
+
+
+def _ids(first: int, count: int, step: int, hole: int) -> tuple[int, ...]:
+    ids = range(first, first + count * step, step)
+    return tuple(entry_id for entry_id in ids if entry_id % 7 != hole) or (first,)
+
+
+entry_ids = st.builds(
+    _ids,
+    st.integers(0, ENTRIES - 1),
+    st.integers(1, 12),
+    st.sampled_from((1, 1, 2, 3)),
+    st.sampled_from((-1, -1, -1, 2, 5)),
+)
+operations = st.one_of(
+    st.builds(Add, ledger_ids, entry_ids, st.sampled_from((0, 10, 100, 700))),
+    st.builds(Add, ledger_ids, entry_ids, st.sampled_from((0, 10, 100, 700))),
+    st.builds(Add, ledger_ids, entry_ids, st.sampled_from((0, 10, 100, 700))),
+    st.builds(
+        Read,
+        ledger_ids,
+        st.integers(0, ENTRIES + 5),
+        st.sampled_from((1, 1, 3, 100)),
+        st.sampled_from((1, 200, 1 << 20)),
+    ),
+    st.builds(Read, ledger_ids, st.integers(0, ENTRIES), st.just(1000), st.just(1 << 20)),
+    st.builds(ReadLast, ledger_ids),
+    st.builds(PutState, ledger_ids, st.booleans()),
+    st.builds(Delete, ledger_ids),
+    st.builds(Flush, st.booleans()),
+    st.builds(Flush, st.booleans()),
+    st.builds(FailingFlush, st.integers(0, 8)),
+    st.builds(Reopen, st.booleans()),
+)
+
+
+class Model:
+    """What the storage should hold: now, and after a crash."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, LedgerState] = {}
+        self.entries: dict[int, dict[int, bytes]] = {}
+
+    def copy(self) -> "Model":
+        copy = Model()
+        copy.states = dict(self.states)
+        copy.entries = {ledger_id: dict(entries) for ledger_id, entries in self.entries.items()}
+        return copy
+
+    def read(self, operation: Read) -> list[bytes] | type[Exception]:
+        if operation.ledger_id not in self.states:
+            return NoSuchLedgerInStorageError
+        entries = self.entries.get(operation.ledger_id, {})
+        packets: list[bytes] = []
+        left = operation.bytes_max
+        for entry_id in range(operation.first, operation.first + operation.count):
+            packet = entries.get(entry_id)
+            if packet is None or (packets and len(packet) > left):
+                break
+            packets.append(packet)
+            left -= len(packet)
+            if left <= 0:
+                break
+        return packets or NoSuchEntryInStorageError
+
+    def last(self, ledger_id: int) -> bytes | None:
+        entries = self.entries.get(ledger_id)
+        return entries[max(entries)] if entries else None
+
+
+class Run:
+    """One example: a storage and its model, side by side."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory
+        self._generation = 0
+        self._disk = FailingDisk()
+        self._model = Model()
+        self._durable = Model()
+        self._version = 0
+        self._flushes: list[tuple[asyncio.Task[None], Model]] = []
+
+    @property
+    def _directory(self) -> Path:
+        return self._root / str(self._generation)
+
+    async def run(self, todo: Sequence[Operation]) -> None:
+        self._storage = make_storage(self._directory, disk=self._disk)
+        await self._storage.open()
+        try:
+            for operation in todo:
+                await self._apply(operation)
+            await self._check_everything()
+            await self._apply(Flush(in_background=False))
+            await self._check_everything()
+            await self._apply(Reopen(after_crash=True))
+            await self._check_everything()
+        finally:
+            await self._storage.close()
+
+    async def _apply(self, operation: Operation) -> None:
+        storage, model = self._storage, self._model
+        match operation:
+            case Add(ledger_id, ids, payload_bytes):
+                self._add(ledger_id, ids, payload_bytes)
+            case Read():
+                await check_read(storage, model, operation)
+            case ReadLast(ledger_id):
+                assert await storage.last_packet(ledger_id) == model.last(ledger_id)
+            case PutState(ledger_id, fenced):
+                state = LedgerState(b"key", fenced, self._version)
+                storage.put_state(ledger_id, state)
+                model.states[ledger_id] = state
+            case Delete(ledger_id):
+                storage.delete_ledger(ledger_id)
+                model.states.pop(ledger_id, None)
+                model.entries.pop(ledger_id, None)
+            case Flush(in_background):
+                # One that waits for another would take more than there is now.
+                await self._join_flushes()
+                task = asyncio.create_task(storage.flush())
+                await asyncio.sleep(0)  # now it has begun
+                self._flushes.append((task, model.copy()))
+                if not in_background:
+                    await self._join_flushes()
+            case FailingFlush(calls_until_failure):
+                await self._flush_failing(calls_until_failure)
+            case Reopen(after_crash):
+                await self._reopen(after_crash)
+
+    def _add(self, ledger_id: int, ids: tuple[int, ...], payload_bytes: int) -> None:
+        if ledger_id not in self._model.states:
+            self._storage.put_state(ledger_id, STATE)
+            self._model.states[ledger_id] = STATE
+        self._version += 1
+        payload = b"%8d" % self._version + bytes(payload_bytes)
+        packets = [make_packet(ledger_id, entry_id, payload) for entry_id in ids]
+        entries = self._model.entries.setdefault(ledger_id, {})
+        entries.update(zip(ids, packets, strict=True))
+        self._storage.add(ledger_id, encode_block(packets), ids)
+
+    async def _join_flushes(self) -> None:
+        for task, flushed in self._flushes:
+            await task
+            self._durable = flushed
+        self._flushes.clear()
+
+    async def _flush_failing(self, calls_until_failure: int) -> None:
+        await self._join_flushes()
+        self._disk.calls_until_failure = calls_until_failure
+        self._disk.writes.clear()
+        try:
+            await self._storage.flush()
+            self._durable = self._model.copy()
+        except StorageIOError:
+            # Nothing is promised and nothing may be lost. If only the mark, which comes last,
+            # could not be written, everything else is durable all the same.
+            if "replace_file" in self._disk.writes:
+                self._durable = self._model.copy()
+        self._disk.calls_until_failure = None
+
+    async def _reopen(self, after_crash: bool) -> None:
+        await self._join_flushes()
+        if after_crash:
+            old = self._directory
+            self._generation += 1
+            copy_as_after_a_crash(old, self._directory)
+        await self._storage.close()
+        self._storage = make_storage(self._directory, disk=self._disk)
+        await self._storage.open()
+        self._model = self._durable.copy()
+        assert {id_: self._storage.state(id_) for id_ in self._storage.ledger_ids()} == (
+            self._model.states
+        )
+
+    async def _check_everything(self) -> None:
+        for ledger_id in range(LEDGERS):
+            assert await self._storage.last_packet(ledger_id) == self._model.last(ledger_id)
+            assert self._storage.state(ledger_id) == self._model.states.get(ledger_id)
+            for first in range(2 * ENTRIES):
+                await check_read(self._storage, self._model, Read(ledger_id, first, 1, 1))
+            await check_read(self._storage, self._model, Read(ledger_id, 0, 1000, 1 << 20))
+
+
+async def check_read(storage: DbStorage, model: Model, operation: Read) -> None:
+    ledger_id, first, count, bytes_max = (
+        operation.ledger_id,
+        operation.first,
+        operation.count,
+        operation.bytes_max,
+    )
+    last = first + count - 1
+    expected = model.read(operation)
+    try:
+        now = storage.read_now(ledger_id, first, last, bytes_max)
+    except NoSuchLedgerInStorageError:
+        assert expected is NoSuchLedgerInStorageError
+        return
+    try:
+        found: list[bytes] | type[Exception] = await storage.read(ledger_id, first, last, bytes_max)
+    except (NoSuchEntryInStorageError, NoSuchLedgerInStorageError) as error:
+        found = type(error)
+    assert found == expected
+    if now is not None:
+        assert isinstance(found, list)
+        assert now
+        assert now == found[: len(now)]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(operations, min_size=30, max_size=80))
+def test_the_storage_answers_as_a_dictionary_would(todo: list[Operation]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(Run(Path(directory)).run(todo))

@@ -1,0 +1,563 @@
+"""The promises of the db storage that a model does not show: limits, order, faults, damage."""
+
+import asyncio
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.errors import (
+    NoSuchEntryInStorageError,
+    NoSuchLedgerInStorageError,
+    StorageBusyError,
+    StorageClosedError,
+    StorageCorruptError,
+    StorageFullError,
+    StorageIOError,
+)
+from magnetar.bookie.index import IndexChanges, LocationIndex
+from magnetar.bookie.storage import LedgerState, LedgerStorage
+from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from tests.ledger_storage import (
+    SMALL,
+    STATE,
+    FailingDisk,
+    HeldWorker,
+    add,
+    copy_as_after_a_crash,
+    entry_logs,
+    make_block,
+    make_packet,
+    make_storage,
+    open_storage,
+    turn_loop,
+)
+
+ALL = 1 << 40
+BYTES = 1 << 20
+
+
+def packets(ledger_id: int, ids: range, payload: bytes = b"") -> list[bytes]:
+    return [make_packet(ledger_id, entry_id, payload) for entry_id in ids]
+
+
+class Workers:
+    """Makes workers of which reads or flushes can be held back."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, HeldWorker] = {}
+
+    def __call__(self, name: str) -> HeldWorker:
+        self.made[name] = HeldWorker(name)
+        return self.made[name]
+
+
+def storage_with(directory: Path, workers: Workers, options: DbStorageOptions = SMALL) -> DbStorage:
+    return DbStorage(
+        str(directory),
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        make_worker=workers,
+        options=options,
+    )
+
+
+def test_it_is_a_ledger_storage(tmp_path: Path) -> None:
+    storage: LedgerStorage = make_storage(tmp_path)
+    assert storage.wants_flush is False
+
+
+async def test_what_was_added_is_read_from_memory_at_once(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(10))
+        add(storage, 1, range(10, 12))
+        assert storage.read_now(1, 3, ALL, BYTES) == packets(1, range(3, 12))
+        assert storage.read_now(1, 3, 4, BYTES) == packets(1, range(3, 5))
+        assert storage.read_now(1, 3, ALL, 36 * 2) == packets(1, range(3, 5))
+        assert storage.read_now(1, 3, ALL, 1) == packets(1, range(3, 4))
+        assert storage.read_now(1, 12, ALL, BYTES) is None
+        with pytest.raises(NoSuchEntryInStorageError):
+            await storage.read(1, 12, ALL, BYTES)
+
+
+async def test_the_blocks_bytes_are_shared_and_not_copied(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        storage.put_state(1, STATE)
+        block = make_block(1, range(3))
+        storage.add(1, block, range(3))
+        run = storage._active.find(1, 0).run
+        assert run is not None
+        assert run.data is block.data
+
+
+async def test_an_unknown_ledger_is_denied_without_asking_the_disk(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        with pytest.raises(NoSuchLedgerInStorageError):
+            storage.read_now(1, 0, ALL, BYTES)
+        assert await storage.last_packet(1) is None
+        assert storage.state(1) is None
+        with pytest.raises(NoSuchLedgerInStorageError):
+            await storage.read(-1, -1, -1, BYTES)
+
+
+async def test_a_ledger_with_a_state_and_no_entries_denies_entries_only(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        storage.put_state(1, STATE)
+        with pytest.raises(NoSuchEntryInStorageError):
+            await storage.read(1, 0, ALL, BYTES)
+        assert await storage.last_packet(1) is None
+
+
+async def test_8_4_a_flush_with_an_empty_cache_stores_changed_states(tmp_path: Path) -> None:
+    async with open_storage(tmp_path / "a") as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+        fenced = LedgerState(b"k" * 20, True, 7)
+        storage.put_state(1, fenced)
+        await storage.flush()
+        copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    async with open_storage(copy) as storage:
+        assert storage.state(1) == fenced
+        assert storage.ledger_ids() == [1]
+
+
+async def test_wants_flush_at_the_limit_and_refuses_at_twice_the_limit(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers, replace(SMALL, write_buffer_bytes=10_000))
+    calls: list[bool] = []
+    storage.on_wants_flush = lambda: calls.append(storage.wants_flush)
+    await storage.open()
+    entry_id = 0
+
+    def fill(until_bytes: int) -> None:
+        nonlocal entry_id
+        while storage._active.size_bytes < until_bytes:
+            add(storage, 1, range(entry_id, entry_id + 1), b"x" * 500)
+            entry_id += 1
+
+    fill(10_000)
+    assert calls == [True]
+    workers.made["bookie-flush"].hold()
+    flush = asyncio.create_task(storage.flush())
+    await turn_loop()
+    assert storage.wants_flush is False
+    while True:
+        try:
+            add(storage, 1, range(entry_id, entry_id + 1), b"x" * 500)
+        except StorageFullError:
+            break
+        entry_id += 1
+    assert len(calls) == 2
+    with pytest.raises(NoSuchEntryInStorageError):
+        await storage.read(1, entry_id, ALL, BYTES)  # refused means not stored
+    workers.made["bookie-flush"].let_go()
+    await flush
+    add(storage, 1, range(entry_id, entry_id + 1), b"x" * 500)
+    assert len(await storage.read(1, 0, ALL, BYTES)) == entry_id + 1
+    await storage.close()
+
+
+async def test_7_1_entries_stay_readable_while_they_are_flushed(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(10))
+    workers.made["bookie-flush"].hold()
+    flush = asyncio.create_task(storage.flush())
+    await turn_loop()
+    add(storage, 1, range(10, 12))
+    assert storage.read_now(1, 8, ALL, BYTES) == packets(1, range(8, 12))
+    assert await storage.last_packet(1) == make_packet(1, 11)
+    workers.made["bookie-flush"].let_go()
+    await flush
+    assert storage.read_now(1, 8, ALL, BYTES) is None
+    assert await storage.read(1, 8, ALL, BYTES) == packets(1, range(8, 12))
+    await storage.close()
+
+
+async def test_flushes_that_come_during_a_flush_share_the_next_one(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(3))
+    workers.made["bookie-flush"].hold()
+    first = asyncio.create_task(storage.flush())
+    await turn_loop()
+    add(storage, 1, range(3, 6))
+    later = [asyncio.create_task(storage.flush()) for _ in range(3)]
+    await turn_loop()
+    assert not first.done()
+    workers.made["bookie-flush"].let_go()
+    await first
+    await asyncio.gather(*later)
+    copy = copy_as_after_a_crash(tmp_path, tmp_path.parent / "copy")
+    await storage.close()
+    async with open_storage(copy) as again:
+        assert await again.read(1, 0, ALL, BYTES) == packets(1, range(6))
+
+
+async def test_a_cancelled_flush_goes_on(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(3))
+    workers.made["bookie-flush"].hold()
+    flush = asyncio.create_task(storage.flush())
+    await turn_loop()
+    flush.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flush
+    workers.made["bookie-flush"].let_go()
+    await storage.flush()
+    assert storage._flushing is None
+    assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3))
+    await storage.close()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("calls", range(6))
+async def test_8_6_after_a_failed_flush_nothing_is_lost(
+    tmp_path: Path, error: int, calls: int
+) -> None:
+    disk = FailingDisk()
+    disk.error = error
+    async with open_storage(tmp_path / "a", disk=disk) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+        add(storage, 1, range(3, 60), b"x" * 50)
+        storage.put_state(2, STATE)
+        disk.calls_until_failure = calls
+        with pytest.raises(StorageIOError):
+            await storage.flush()
+        assert disk.calls_until_failure is None
+        add(storage, 1, range(60, 63))
+        ids = range(3, 60)
+        assert storage.read_now(1, 3, 59, BYTES) == packets(1, ids, b"x" * 50)
+        await storage.flush()
+        copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    async with open_storage(copy) as storage:
+        assert await storage.read(1, 3, 59, BYTES) == packets(1, ids, b"x" * 50)
+        assert await storage.read(1, 60, ALL, BYTES) == packets(1, range(60, 63))
+        assert await storage.read(1, 0, 2, BYTES) == packets(1, range(3))
+        assert storage.ledger_ids() == [1, 2]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_8_6_after_a_failed_index_write_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    commit = LocationIndex.commit
+
+    def failing(index: LocationIndex, changes: IndexChanges) -> set[int]:
+        if is_written:
+            commit(index, changes)
+        raise StorageIOError("no")
+
+    async with open_storage(tmp_path / "a") as storage:
+        add(storage, 1, range(10))
+        with monkeypatch.context() as patch:
+            patch.setattr(LocationIndex, "commit", failing)
+            with pytest.raises(StorageIOError):
+                await storage.flush()
+        assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(10))
+        crashed = copy_as_after_a_crash(tmp_path / "a", tmp_path / "crashed")
+        add(storage, 1, range(5, 12), b"newer")
+        await storage.flush()
+        expected = packets(1, range(5)) + packets(1, range(5, 12), b"newer")
+        assert await storage.read(1, 0, ALL, BYTES) == expected
+        copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    async with open_storage(copy) as storage:
+        assert await storage.read(1, 0, ALL, BYTES) == expected
+    async with open_storage(crashed) as storage:
+        if is_written:
+            assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(10))
+        else:
+            assert storage.ledger_ids() == []
+
+
+async def test_b16_the_log_is_synced_before_the_index_points_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FailingDisk()
+    commit = LocationIndex.commit
+
+    def noting(index: LocationIndex, changes: IndexChanges) -> set[int]:
+        disk.writes.append("index")
+        return commit(index, changes)
+
+    async with open_storage(tmp_path, disk=disk) as storage:
+        monkeypatch.setattr(LocationIndex, "commit", noting)
+        disk.writes.clear()
+        add(storage, 1, range(3))
+        await storage.flush()
+        assert disk.writes == [
+            "create",
+            "append",
+            "append",
+            "datasync",
+            "sync_directory",
+            "index",
+            "replace_file",
+            "sync_directory",
+        ]
+
+
+async def test_a_new_process_begins_a_new_log_at_its_first_flush(tmp_path: Path) -> None:
+    for expected in (["00000001.log"], ["00000001.log", "00000002.log"]):
+        async with open_storage(tmp_path) as storage:
+            before = [path.name for path in entry_logs(tmp_path)]
+            assert before == expected[:-1]
+            add(storage, 1, range(3))
+            await storage.flush()
+        assert [path.name for path in entry_logs(tmp_path)] == expected
+
+
+async def test_a_log_id_is_not_used_twice_even_if_its_file_is_gone(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+    entry_logs(tmp_path)[0].unlink()
+    async with open_storage(tmp_path) as storage:
+        add(storage, 2, range(3))
+        await storage.flush()
+        assert [path.name for path in entry_logs(tmp_path)] == ["00000002.log"]
+        with pytest.raises(StorageIOError):
+            await storage.read(1, 0, ALL, BYTES)
+
+
+async def test_b14_a_missing_log_is_an_io_error_and_never_no_such_entry(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+    entry_logs(tmp_path)[0].unlink()
+    async with open_storage(tmp_path) as storage:
+        for read in (
+            lambda: storage.read(1, 0, ALL, BYTES),
+            lambda: storage.read(1, 1, 1, 1),
+            lambda: storage.last_packet(1),
+        ):
+            with pytest.raises(StorageIOError):
+                await read()
+        with pytest.raises(NoSuchEntryInStorageError):
+            await storage.read(1, 3, ALL, BYTES)
+
+
+async def test_b14_a_truncated_log_is_an_io_error_and_never_no_such_entry(tmp_path: Path) -> None:
+    async with open_storage(tmp_path / "a") as storage:
+        add(storage, 1, range(4))
+        await storage.flush()
+    (log,) = entry_logs(tmp_path / "a")
+    data = log.read_bytes()
+    for size in (0, 63, 64, 100, 150, 250):
+        log.write_bytes(data[:size])
+        async with open_storage(copy_as_after_a_crash(tmp_path / "a", tmp_path / str(size))) as s:
+            with pytest.raises(StorageIOError):
+                await s.read(1, 3, 3, BYTES)
+            with pytest.raises(StorageIOError):
+                await s.last_packet(1)
+
+
+async def test_6_3_a_lost_index_is_not_an_empty_one(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        storage.put_state(1, STATE)
+        await storage.flush()
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises(StorageIOError):
+        await make_storage(tmp_path).open()
+    (tmp_path / "index").mkdir(exist_ok=True)
+    with pytest.raises(StorageIOError):
+        await make_storage(tmp_path).open()
+
+
+async def test_6_3_an_index_that_lost_its_root_is_not_an_empty_one(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        storage.put_state(1, STATE)
+        await storage.flush()
+    (tmp_path / "index" / "CURRENT").unlink()
+    with pytest.raises(StorageIOError):
+        await make_storage(tmp_path).open()
+
+
+async def test_6_3_logs_without_a_mark_are_a_lost_storage(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+    (tmp_path / "index-mark").unlink()
+    with pytest.raises(StorageCorruptError):
+        await make_storage(tmp_path).open()
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises(StorageCorruptError):
+        await make_storage(tmp_path).open()
+
+
+async def test_6_3_an_older_index_is_refused(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+    shutil.copytree(tmp_path / "index", tmp_path / "older")
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3, 6))
+        await storage.flush()
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "older").rename(tmp_path / "index")
+    with pytest.raises(StorageCorruptError, match="lost records"):
+        await make_storage(tmp_path).open()
+
+
+async def test_a_start_that_ended_before_the_mark_is_repeated(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.calls_until_failure = 0
+    with pytest.raises(StorageIOError):
+        await make_storage(tmp_path, disk=disk).open()
+    assert (tmp_path / "index").exists()
+    async with open_storage(tmp_path) as storage:
+        assert storage.ledger_ids() == []
+
+
+async def test_a_storage_that_is_open_elsewhere_is_not_opened(tmp_path: Path) -> None:
+    async with open_storage(tmp_path):
+        with pytest.raises(StorageIOError):
+            await make_storage(tmp_path).open()
+
+
+async def test_a_deleted_ledger_stays_away_while_older_data_is_flushed(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(10))
+    await storage.flush()
+    await storage.read(1, 0, ALL, BYTES)  # fills the read cache
+    add(storage, 1, range(10, 20))
+    workers.made["bookie-flush"].hold()
+    flush = asyncio.create_task(storage.flush())
+    await turn_loop()
+    storage.delete_ledger(1)
+    with pytest.raises(NoSuchLedgerInStorageError):
+        await storage.read(1, 0, ALL, BYTES)
+    add(storage, 1, range(15, 16), b"new")
+    for entry_id in (0, 14, 16):
+        with pytest.raises(NoSuchEntryInStorageError):
+            await storage.read(1, entry_id, ALL, BYTES)
+    assert await storage.last_packet(1) == make_packet(1, 15, b"new")
+    workers.made["bookie-flush"].let_go()
+    await flush
+    await storage.flush()
+    assert await storage.last_packet(1) == make_packet(1, 15, b"new")
+    with pytest.raises(NoSuchEntryInStorageError):
+        await storage.read(1, 14, ALL, BYTES)
+    await storage.close()
+
+
+async def test_b26_a_run_that_was_being_read_when_its_ledger_went_is_not_cached(
+    tmp_path: Path,
+) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(5))
+    await storage.flush()
+    workers.made["bookie-read"].hold()
+    read = asyncio.create_task(storage.read(1, 0, 4, BYTES))
+    await turn_loop()
+    storage.delete_ledger(1)
+    workers.made["bookie-read"].let_go()
+    await read  # began before the deletion: either answer is fine
+    await storage.flush()
+    storage.put_state(1, STATE)
+    assert storage.read_now(1, 0, ALL, BYTES) is None
+    with pytest.raises(NoSuchEntryInStorageError):
+        await storage.read(1, 0, ALL, BYTES)
+    await storage.close()
+
+
+async def test_reading_in_order_reads_each_run_once(tmp_path: Path) -> None:
+    options = replace(SMALL, run_bytes_max=1 << 20, run_entries_max=100, read_cache_bytes=1 << 20)
+    async with open_storage(tmp_path, options) as storage:
+        add(storage, 1, range(1000))
+        await storage.flush()
+        loads = 0
+        load_run = storage._open_parts().logs.load_run
+
+        def counting(*arguments: object) -> object:
+            nonlocal loads
+            loads += 1
+            return load_run(*arguments)  # type: ignore[arg-type]
+
+        storage._open_parts().logs.load_run = counting  # type: ignore[assignment,method-assign]
+        for entry_id in range(1000):
+            assert await storage.read(1, entry_id, entry_id, BYTES) == packets(
+                1, range(entry_id, entry_id + 1)
+            )
+        assert loads == 10
+
+
+async def test_reads_that_wait_for_the_disk_are_bounded(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers, replace(SMALL, pending_reads_max=2))
+    await storage.open()
+    add(storage, 1, range(3))
+    await storage.flush()
+    workers.made["bookie-read"].hold()
+    waiting = [asyncio.create_task(storage.read(1, at, at, BYTES)) for at in range(2)]
+    await turn_loop()
+    with pytest.raises(StorageBusyError):
+        await storage.read(1, 2, 2, BYTES)
+    workers.made["bookie-read"].let_go()
+    assert await asyncio.gather(*waiting) == [packets(1, range(1)), packets(1, range(1, 2))]
+    assert await storage.read(1, 2, 2, BYTES) == packets(1, range(2, 3))
+    await storage.close()
+
+
+async def test_a_closed_storage_knows_nothing(tmp_path: Path) -> None:
+    workers = Workers()
+    storage = storage_with(tmp_path, workers)
+    await storage.open()
+    add(storage, 1, range(3))
+    workers.made["bookie-flush"].hold()
+    flushing = asyncio.create_task(storage.flush())
+    await turn_loop()
+    waiting = asyncio.create_task(storage.flush())
+    await turn_loop()
+    close = asyncio.create_task(storage.close())
+    await turn_loop()
+    workers.made["bookie-flush"].let_go()
+    await close
+    await flushing
+    with pytest.raises(StorageClosedError):
+        await waiting
+    with pytest.raises(StorageClosedError):
+        storage.read_now(1, 0, ALL, BYTES)
+    with pytest.raises(StorageClosedError):
+        storage.add(1, make_block(1, range(1)), range(1))
+    with pytest.raises(StorageClosedError):
+        storage.put_state(1, STATE)
+    with pytest.raises(StorageClosedError):
+        storage.delete_ledger(1)
+    with pytest.raises(StorageClosedError):
+        await storage.read(1, 0, ALL, BYTES)
+    with pytest.raises(StorageClosedError):
+        await storage.flush()
+    await storage.close()
+
+
+async def test_an_unreadable_record_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(10), b"x" * 10)
+        await storage.flush()
+    (log,) = entry_logs(tmp_path)
+    data = bytearray(log.read_bytes())
+    at = data.index(make_packet(1, 3, b"x" * 10))
+    data[at + 15] ^= 1
+    log.write_bytes(data)
+    async with open_storage(tmp_path) as storage:
+        assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3), b"x" * 10)
+        with pytest.raises(StorageCorruptError):
+            await storage.read(1, 3, ALL, BYTES)
+        assert await storage.read(1, 4, ALL, BYTES) == packets(1, range(4, 10), b"x" * 10)
+
+
+def test_workers_are_the_ports_workers() -> None:
+    assert issubclass(HeldWorker, ThreadWorker)

@@ -1,0 +1,248 @@
+"""Entry logs as files: what was written is found by a scan and by the footer, and no more."""
+
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.entry_log import (
+    LOG_HEADER_BYTES,
+    TRAILER_BYTES,
+    RunLocation,
+    read_footer,
+    scan_log,
+)
+from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
+from magnetar.bookie.log_reader import EntryLogReader
+from magnetar.bookie.log_writer import EntryLogWriter, log_ids, log_name
+from magnetar.bookie.packet_run import block_run
+from magnetar.bookie.run_plan import PlannedRun, plan_runs
+from magnetar.bookie.write_cache import LedgerRuns
+from magnetar.ledger.system import SystemClock, SystemDisk
+from tests.ledger_storage import FailingDisk, make_block
+
+
+def planned(ledger_id: int, ids: range | tuple[int, ...], payload: bytes = b"") -> PlannedRun:
+    runs = LedgerRuns()
+    runs.append(block_run(make_block(ledger_id, ids, payload), ids), 0)
+    (run,) = plan_runs(runs, entries_max=4096, bytes_max=1 << 20)
+    return run
+
+
+def make_writer(
+    directory: Path, *, disk: SystemDisk | None = None, log_bytes_max: int = 1 << 30
+) -> EntryLogWriter:
+    return EntryLogWriter(
+        str(directory),
+        last_log_id=0,
+        log_bytes_max=log_bytes_max,
+        disk=disk or SystemDisk(),
+        clock=SystemClock(),
+    )
+
+
+def write_three_runs(writer: EntryLogWriter) -> list[RunLocation]:
+    locations = [
+        writer.write(1, planned(1, range(10))),
+        writer.write(2, planned(2, (0, 2, 3, 5), b"x" * 100)),
+        writer.write(1, planned(1, range(10, 12))),
+    ]
+    writer.sync()
+    writer.on_indexing()
+    return locations
+
+
+def test_names_are_ids_in_hex_and_others_are_left_alone() -> None:
+    assert log_ids([log_name(1), log_name(0xABCD), "x.log", "0000000g.log", "1.log"]) == [1, 0xABCD]
+
+
+def test_nothing_is_created_before_the_first_run(tmp_path: Path) -> None:
+    make_writer(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scan_finds_the_runs_and_their_ledgers(tmp_path: Path) -> None:
+    locations = write_three_runs(make_writer(tmp_path))
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    scan = scan_log(file, 1)
+    assert [run.location for run in scan.runs] == locations
+    assert [(run.ledger_id, run.first, run.last) for run in scan.runs] == [
+        (1, 0, 9),
+        (2, 0, 5),
+        (1, 10, 11),
+    ]
+    assert scan.end == file.size
+    assert read_footer(file, 1) is None
+    file.close()
+
+
+def test_a_closed_log_has_a_footer_that_says_what_a_scan_says(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path)
+    write_three_runs(writer)
+    writer.close()
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    scan = scan_log(file, 1)
+    assert len(scan.runs) == 3
+    assert read_footer(file, 1) == scan.ledger_bytes()
+    assert sum(scan.ledger_bytes().values()) == scan.end - LOG_HEADER_BYTES
+    file.close()
+
+
+def test_4_1_a_scan_ends_at_every_torn_tail_and_invents_no_ledgers(tmp_path: Path) -> None:
+    locations = write_three_runs(make_writer(tmp_path))
+    data = (tmp_path / log_name(1)).read_bytes()
+    torn = tmp_path / "torn"
+    for size in range(LOG_HEADER_BYTES, len(data) + 1):
+        torn.write_bytes(data[:size])
+        file = SystemDisk().open(str(torn))
+        whole = [at for at in locations if at.offset + at.size_bytes <= size]
+        assert [run.location for run in scan_log(file, 1).runs] == whole
+        file.close()
+
+
+def test_4_1_a_scan_ends_where_tables_are_damaged(tmp_path: Path) -> None:
+    locations = write_three_runs(make_writer(tmp_path))
+    data = (tmp_path / log_name(1)).read_bytes()
+    damaged = tmp_path / "damaged"
+    second = locations[1]
+    for at in range(second.offset, second.offset + second.tables_bytes):
+        for bit in (0, 7):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            damaged.write_bytes(changed)
+            file = SystemDisk().open(str(damaged))
+            assert [run.location for run in scan_log(file, 1).runs] == locations[:1]
+            file.close()
+
+
+def test_a_damaged_footer_is_reported_and_not_believed(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path)
+    write_three_runs(writer)
+    writer.close()
+    path = tmp_path / log_name(1)
+    data = bytearray(path.read_bytes())
+    data[-TRAILER_BYTES - 8] ^= 1
+    path.write_bytes(data)
+    file = SystemDisk().open(str(path))
+    with pytest.raises(StorageCorruptError):
+        read_footer(file, 1)
+    file.close()
+
+
+def test_a_log_of_another_id_is_refused(tmp_path: Path) -> None:
+    write_three_runs(make_writer(tmp_path))
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    with pytest.raises(StorageCorruptError):
+        scan_log(file, 2)
+    file.close()
+
+
+def test_a_full_log_is_closed_with_its_footer_and_the_next_begun(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path, log_bytes_max=1500)
+    for at in range(20):
+        writer.write(1, planned(1, range(at * 5, at * 5 + 5)))
+    writer.sync()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert log_ids(names) == list(range(1, writer.last_log_id + 1))
+    assert writer.last_log_id > 2
+    entries = 0
+    for log_id in log_ids(names):
+        file = SystemDisk().open(str(tmp_path / log_name(log_id)))
+        scan = scan_log(file, log_id)
+        assert scan.end <= 1500
+        entries += sum(run.location.entries for run in scan.runs)
+        assert (read_footer(file, log_id) is None) == (log_id == writer.last_log_id)
+        file.close()
+    assert entries == 100
+
+
+def test_many_small_buffers_are_written_whole(tmp_path: Path) -> None:
+    runs = LedgerRuns()
+    for at in range(3000):
+        payload = b"x" * 5000 if at % 2 else b""
+        runs.append(block_run(make_block(1, range(at, at + 1), payload), range(at, at + 1)), 0)
+    writer = make_writer(tmp_path)
+    (run,) = plan_runs(runs, entries_max=4096, bytes_max=1 << 30)
+    location = writer.write(1, run)
+    writer.sync()
+    reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
+    assert reader.load_run(1, location).count == 3000
+    reader.close()
+
+
+def test_an_abandoned_log_without_index_records_is_removed(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = make_writer(tmp_path, disk=disk)
+    disk.calls_until_failure = 2
+    with pytest.raises(OSError, match="error"):
+        write_three_runs(writer)
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []
+    write_three_runs(writer)
+    assert [path.name for path in tmp_path.iterdir()] == [log_name(2)]
+
+
+def test_an_abandoned_log_that_the_index_points_to_stays(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = make_writer(tmp_path, disk=disk)
+    locations = write_three_runs(writer)
+    disk.calls_until_failure = 0
+    with pytest.raises(OSError, match="error"):
+        write_three_runs(writer)
+    writer.abandon()
+    again = write_three_runs(writer)
+    assert {at.log_id for at in again} == {2}
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    assert [run.location for run in scan_log(file, 1).runs][:3] == locations
+    file.close()
+
+
+def test_4_2_a_read_for_another_ledger_or_of_another_place_is_an_error(tmp_path: Path) -> None:
+    locations = write_three_runs(make_writer(tmp_path))
+    reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
+    wrong = locations[0]._replace(offset=locations[0].offset + 1)
+    for ledger_id, location in ((2, locations[0]), (1, locations[1]), (1, wrong)):
+        with pytest.raises(StorageCorruptError):
+            reader.load_run(ledger_id, location)
+        with pytest.raises(StorageCorruptError):
+            reader.load_tables(ledger_id, location)
+    with pytest.raises(StorageLogMissingError):
+        reader.load_run(1, locations[0]._replace(log_id=9))
+    reader.close()
+
+
+def test_one_damaged_packet_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    location = write_three_runs(make_writer(tmp_path))[0]
+    path = tmp_path / log_name(1)
+    data = bytearray(path.read_bytes())
+    packet_bytes = 36
+    data[location.offset + location.tables_bytes + 5 * packet_bytes] ^= 1
+    path.write_bytes(data)
+    reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
+    with pytest.raises(StorageCorruptError, match="ledger 1 entry 5"):
+        reader.load_run(1, location)
+    tables = reader.load_tables(1, location)
+    assert len(reader.load_packets(1, location, tables, 0, 9, 1 << 20)) == 5
+    assert len(reader.load_packets(1, location, tables, 6, 9, 1 << 20)) == 4
+    with pytest.raises(StorageCorruptError, match="ledger 1 entry 5"):
+        reader.load_packets(1, location, tables, 5, 9, 1 << 20)
+    reader.close()
+
+
+def test_files_kept_open_are_bounded(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path, log_bytes_max=500)
+    locations = [writer.write(1, planned(1, range(at, at + 1), b"x" * 400)) for at in range(6)]
+    writer.sync()
+    opened: list[str] = []
+
+    class CountingDisk(SystemDisk):
+        def open(self, path: str):  # type: ignore[no-untyped-def]
+            opened.append(path)
+            return super().open(path)
+
+    reader = EntryLogReader(str(tmp_path), open_files_max=2, disk=CountingDisk())
+    for location in (locations[0], locations[1], locations[0], locations[2], locations[0]):
+        reader.load_run(1, location)
+    assert len(opened) == 3
+    reader.load_run(1, locations[1])
+    assert len(opened) == 4
+    reader.close()

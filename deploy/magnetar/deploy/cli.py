@@ -7,6 +7,7 @@ class (errors.py).
 """
 
 import sys
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
+    Listen,
     LogFormatOption,
     LogLevelOption,
     default_quorum,
@@ -31,6 +33,9 @@ _EPILOG = (
     "8 broker unreachable or refused; 9 a needed program is missing."
 )
 _HOST_HELP = "Address to listen on. Loopback unless told otherwise: there is no authentication yet."
+_ADVERTISED_HELP = (
+    "Host that clients are sent to; default: HOST, or this machine's name for 0.0.0.0."
+)
 
 app = typer.Typer(
     name="magnetar",
@@ -41,6 +46,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        sys.stdout.write(f"magnetar {package_version('magnetar')}\n")
+        raise typer.Exit
+
+
 add_tools(app)
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 
@@ -54,6 +72,9 @@ def standalone(
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_STANDALONE_HOST", help=_HOST_HELP)
     ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_STANDALONE_ADVERTISED_HOST", help=_ADVERTISED_HELP)
+    ] = "",
     port: Annotated[
         int,
         typer.Option(
@@ -100,7 +121,7 @@ def standalone(
     count = bookies or bookies_in(data)
     settings = StandaloneSettings(
         data=data,
-        host=host,
+        listen=Listen(host, advertised_host),
         port=port,
         http_port=http_port,
         bookies=count,
@@ -127,6 +148,9 @@ def bookie(
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_BOOKIE_HOST", help=_HOST_HELP)
     ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_BOOKIE_ADVERTISED_HOST", help=_ADVERTISED_HELP)
+    ] = "",
     port: Annotated[
         int,
         typer.Option(
@@ -155,7 +179,11 @@ def bookie(
     from magnetar.deploy.servers import BookieServer, BookieServerSettings
 
     settings = BookieServerSettings(
-        metadata_url=metadata, data=data, host=host, port=port, bookie_id=bookie_id
+        metadata_url=metadata,
+        data=data,
+        listen=Listen(host, advertised_host),
+        port=port,
+        bookie_id=bookie_id,
     )
     sources = sources_of(context)
     run_server(lambda: BookieServer(settings, sources))
@@ -175,6 +203,9 @@ def broker(
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_BROKER_HOST", help=_HOST_HELP)
     ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str, typer.Option(envvar="MAGNETAR_BROKER_ADVERTISED_HOST", help=_ADVERTISED_HELP)
+    ] = "",
     port: Annotated[
         int,
         typer.Option(
@@ -211,7 +242,7 @@ def broker(
 
     settings = BrokerServerSettings(
         metadata_url=metadata,
-        host=host,
+        listen=Listen(host, advertised_host),
         port=port,
         http_port=http_port,
         quorum=parse_quorum(quorum),

@@ -105,5 +105,7 @@ def _from_text(text: str) -> object:
 def _one_line(component: str, error: ValidationError) -> str:
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"]))
-    place = f"{component}.{field}" if field else component
-    return f"bad setting {place}: {first['msg']} (got {first['input']!r})"
+    message = first["msg"].removeprefix("Value error, ")
+    if not field:  # a relation between fields: the message names them
+        return f"bad settings of {component}: {message}"
+    return f"bad setting {component}.{field}: {message} (got {first['input']!r})"

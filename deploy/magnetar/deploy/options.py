@@ -1,6 +1,7 @@
 """Options that several commands share, and the settings file behind `--config`."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
 _TABLES = "magnetar.tables"
 
 
@@ -30,6 +32,26 @@ class Quorum:
 
     def __str__(self) -> str:
         return f"{self.ensemble},{self.write},{self.ack}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where a server listens, and the host it tells others; empty: derived from `host`."""
+
+    host: str
+    advertised_host: str = ""
+
+    @property
+    def told_host(self) -> str:
+        """The host for clients: nobody can connect to "every address of that machine"."""
+        if self.advertised_host:
+            return self.advertised_host
+        return socket.gethostname() if self.host in _WILDCARDS else self.host
+
+    def url(self, scheme: str, port: int) -> str:
+        """A URL for the `ready` line."""
+        host = self.told_host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def parse_quorum(text: str) -> Quorum:

@@ -13,7 +13,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.deploy.errors import DataDirectoryError
 from magnetar.deploy.explain import explained
-from magnetar.deploy.options import Quorum, Sources
+from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
@@ -28,7 +28,7 @@ class BookieServerSettings:
 
     metadata_url: str
     data: Path
-    host: str
+    listen: Listen
     port: int
     bookie_id: str
 
@@ -38,7 +38,7 @@ class BrokerServerSettings:
     """What `magnetar broker` is told."""
 
     metadata_url: str
-    host: str
+    listen: Listen
     port: int
     http_port: int
     quorum: Quorum
@@ -66,7 +66,7 @@ class BookieServer:
                     store,
                     self._sources,
                     data=settings.data,
-                    host=settings.host,
+                    listen=settings.listen,
                     port=settings.port,
                     bookie_id=settings.bookie_id,
                 )
@@ -76,7 +76,7 @@ class BookieServer:
 
     def addresses(self) -> list[str]:
         assert self._bookie is not None, "start() comes first"
-        return [f"bookie://{self._settings.host}:{self._bookie.port}"]
+        return [self._settings.listen.url("bookie", self._bookie.port)]
 
     async def stop(self) -> None:
         await self._opened.aclose()
@@ -104,7 +104,7 @@ class BrokerServer:
                     store,
                     self._sources,
                     opened,
-                    host=settings.host,
+                    listen=settings.listen,
                     port=settings.port,
                     http_port=settings.http_port,
                     quorum=settings.quorum,
@@ -113,7 +113,7 @@ class BrokerServer:
 
     def addresses(self) -> list[str]:
         assert self._broker is not None, "start() comes first"
-        return broker_addresses(self._broker, self._settings.host)
+        return broker_addresses(self._broker, self._settings.listen)
 
     async def stop(self) -> None:
         await self._opened.aclose()
@@ -124,12 +124,17 @@ def make_bookie(
     sources: Sources,
     *,
     data: Path,
-    host: str,
+    listen: Listen,
     port: int,
     bookie_id: str,
 ) -> Bookie:
     """A bookie on the production ports, not started yet."""
-    options: dict[str, object] = {"data_directory": str(data.resolve()), "host": host, "port": port}
+    options: dict[str, object] = {
+        "data_directory": str(data.resolve()),
+        "host": listen.host,
+        "advertised_host": listen.told_host,
+        "port": port,
+    }
     if bookie_id:
         options["bookie_id"] = bookie_id
     return Bookie(
@@ -156,7 +161,7 @@ async def start_broker(
     sources: Sources,
     opened: AsyncExitStack,
     *,
-    host: str,
+    listen: Listen,
     port: int,
     http_port: int,
     quorum: Quorum,
@@ -166,7 +171,8 @@ async def start_broker(
         BrokerSettings,
         "broker",
         {
-            "host": host,
+            "host": listen.host,
+            "advertised_host": listen.told_host,
             "port": port,
             "http_port": http_port,
             "ensemble_size": quorum.ensemble,
@@ -196,6 +202,6 @@ async def start_broker(
     return broker
 
 
-def broker_addresses(broker: Broker, host: str) -> list[str]:
+def broker_addresses(broker: Broker, listen: Listen) -> list[str]:
     """The URLs of the `ready` line."""
-    return [f"pulsar://{host}:{broker.port}", f"http://{host}:{broker.http_port}"]
+    return [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]

@@ -24,7 +24,7 @@ from magnetar.bookie.cookie import bookie_id_in
 from magnetar.broker.broker import Broker
 from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
-from magnetar.deploy.options import Quorum, Sources
+from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.places import Assignment, assign_ids
 from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 _PLACE = re.compile(r"bookie-([1-9][0-9]*)")
 # The bookies of a standalone are reached by its own broker only.
-_BOOKIE_HOST = "127.0.0.1"
+_BOOKIE_LISTEN = Listen("127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StandaloneSettings:
     """What `magnetar standalone` is told."""
 
     data: Path
-    host: str
+    listen: Listen
     port: int
     http_port: int
     bookies: int
@@ -100,7 +100,7 @@ class Standalone:
                     store,
                     self._sources,
                     opened,
-                    host=settings.host,
+                    listen=settings.listen,
                     port=settings.port,
                     http_port=settings.http_port,
                     quorum=settings.quorum,
@@ -108,7 +108,7 @@ class Standalone:
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:
-        return broker_addresses(self.broker, self._settings.host)
+        return broker_addresses(self.broker, self._settings.listen)
 
     async def stop(self) -> None:
         """Stop everything, highest first."""
@@ -158,7 +158,7 @@ class Standalone:
             store,
             self._sources,
             data=self._data / place,
-            host=_BOOKIE_HOST,
+            listen=_BOOKIE_LISTEN,
             port=0,
             bookie_id=bookie_id,
         )

@@ -23,7 +23,7 @@ from magnetar.deploy.cli import run_app
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.flights import Flight, read_flights
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
-from magnetar.deploy.options import Sources, default_quorum
+from magnetar.deploy.options import Listen, Sources, default_quorum
 from magnetar.deploy.process import Server, run_server
 from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
 from magnetar.sdk.client import Client
@@ -88,7 +88,7 @@ def tour(
     bookies = bookies_in(data)
     settings = StandaloneSettings(
         data=data,
-        host="127.0.0.1",
+        listen=Listen("127.0.0.1"),
         port=port,
         http_port=http_port,
         bookies=bookies,

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,13 +187,14 @@ async def four_letter_word(host: str, port: int, word: str) -> str:
         return ""
 
 
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent() -> None:
     """In the child: end when this process does, so that kill -9 of it leaves no server behind."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _claim_port(host: str, port: int) -> int:

@@ -1,7 +1,9 @@
+import socket
+
 import pytest
 
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.options import Quorum, default_quorum, parse_quorum
+from magnetar.deploy.options import Listen, Quorum, default_quorum, parse_quorum
 
 
 def test_a_quorum_is_three_numbers_that_fit() -> None:
@@ -24,3 +26,10 @@ def test_the_default_survives_the_loss_of_one_bookie_where_there_are_two(
     bookies: int, quorum: str
 ) -> None:
     assert str(default_quorum(bookies)) == quorum
+
+
+def test_clients_are_told_an_address_that_they_can_connect_to() -> None:
+    assert Listen("127.0.0.1").url("pulsar", 6650) == "pulsar://127.0.0.1:6650"
+    assert Listen("0.0.0.0", "broker.example").url("http", 80) == "http://broker.example:80"
+    assert Listen("0.0.0.0").told_host == socket.gethostname()
+    assert Listen("::1").url("pulsar", 1) == "pulsar://[::1]:1"

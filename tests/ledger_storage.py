@@ -72,8 +72,26 @@ async def open_storage(
 
 def copy_as_after_a_crash(directory: Path, target: Path) -> Path:
     """The files as they would be found after kill -9 now."""
-    shutil.copytree(directory, target)
-    return target
+    while True:
+        before = _files(directory)
+        try:
+            shutil.copytree(directory, target)
+        except shutil.Error:
+            pass  # a compaction of the index removed a file meanwhile
+        else:
+            if _files(directory) == before:
+                return target
+        shutil.rmtree(target)
+
+
+def _files(directory: Path) -> list[tuple[Path, int]]:
+    found: list[tuple[Path, int]] = []
+    for path in sorted(directory.rglob("*")):
+        try:
+            found.append((path, path.stat().st_size))
+        except FileNotFoundError:
+            continue  # removed while we looked: the next look will differ
+    return found
 
 
 def entry_logs(directory: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from magnetar.sdk.batch import (
     words_from_mask,
 )
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
-from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SingleMessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import CompressionType, KeyValue, SingleMessageMetadata
 
 # Around every place where the encoding changes its shape.
 SEQUENCE_IDS = st.one_of(
@@ -70,12 +70,12 @@ def test_arbitrary_body_is_split_or_refused(body: bytes, count: int) -> None:
 @given(
     st.binary(max_size=60),
     st.one_of(st.none(), st.integers(-5, 5)),
-    st.integers(0, 4),
+    st.sampled_from(CompressionType.values()),
     st.integers(0, 100),
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=2),
 )
 def test_arbitrary_entry_is_read_or_refused(
-    body: bytes, count: int | None, codec: int, size: int, ack_set: list[int]
+    body: bytes, count: int | None, codec: CompressionType, size: int, ack_set: list[int]
 ) -> None:
     metadata = MessageMetadata(
         producer_name="p",

@@ -1,0 +1,393 @@
+"""How a consumer takes faults, credit and positions."""
+
+import asyncio
+
+import pytest
+
+from magnetar.sdk import (
+    Client,
+    ClientSettings,
+    Consumer,
+    ConsumerSettings,
+    Message,
+    MessageId,
+    ProducerSettings,
+    SubscriptionType,
+)
+from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
+from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, ServerError
+from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+
+SOON = ConsumerSettings(ack_group_ms=0, nack_delay_ms=0)
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % at for at in range(start, start + count)]
+
+
+async def publish(client: Client, payloads: list[bytes], *, batch: int = 0) -> None:
+    settings = ProducerSettings(batching=batch > 0, batch_messages_max=max(1, batch))
+    async with await client.producer("t", settings) as producer:
+        await producer.send_many(payloads)
+
+
+async def take(consumer: Consumer, count: int) -> list[Message]:
+    return [await consumer.receive(timeout_s=10) for _ in range(count)]
+
+
+def data(messages: list[Message]) -> list[bytes]:
+    return [message.data for message in messages]
+
+
+async def test_messages_come_in_order_with_what_was_sent_along(client: Client) -> None:
+    async with await client.producer("t") as producer:
+        await producer.send(
+            b"a", key="k", ordering_key=b"o", properties={"x": "y"}, event_time_ms=9
+        )
+    consumer = await client.consumer("t", "s")
+    (message,) = await take(consumer, 1)
+    assert (message.data, message.key, message.ordering_key) == (b"a", "k", b"o")
+    assert (message.properties, message.event_time_ms) == ({"x": "y"}, 9)
+    assert (message.producer_name, message.sequence_id) == ("made-up", 0)
+    assert message.message_id == MessageId(1, 0, 0)
+    assert message.publish_time_ms > 0
+
+
+async def test_credit_is_returned_when_half_the_queue_was_taken(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(10))
+    consumer = await client.consumer("t", "s", ConsumerSettings(receiver_queue_messages=4))
+    messages = await take(consumer, 10)
+    assert data(messages) == numbered(10)
+    await broker.wait_command(BaseCommand.FLOW, 6)
+    permits = [each.flow.messagePermits for each in broker.commands if each.HasField("flow")]
+    assert permits == [4, 2, 2, 2, 2, 2]
+
+
+async def test_receive_many_takes_what_is_there(client: Client) -> None:
+    await publish(client, numbered(7), batch=5)
+    consumer = await client.consumer("t", "s")
+    taken: list[Message] = []
+    while len(taken) < 7:
+        some = await consumer.receive_many(3, timeout_s=10)
+        assert 1 <= len(some) <= 3
+        taken += some
+    assert data(taken) == numbered(7)
+    assert await consumer.receive_many(3, timeout_s=0.01) == []
+
+
+async def test_receive_batches_gives_entries_undecoded(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(7), batch=5)
+    consumer = await client.consumer("t", "s", SOON)
+    batches = await consumer.receive_batches(10, timeout_s=10)
+    while sum(batch.count for batch in batches) < 7:
+        batches += await consumer.receive_batches(10, timeout_s=10)
+    assert [batch.payloads() for batch in batches] == [numbered(5), numbered(2, 5)]
+    consumer.acknowledge_many(batches)
+    await broker.wait_command(BaseCommand.ACK)
+    assert broker.acked == {0, 1}
+    assert await consumer.receive_batches(10, timeout_s=0.01) == []
+
+
+async def test_waiting_too_long_is_a_timeout(client: Client) -> None:
+    consumer = await client.consumer("t", "s")
+    with pytest.raises(TimeoutError):
+        await consumer.receive(timeout_s=0.01)
+
+
+async def test_cancelled_receiver_loses_no_message(client: Client, broker: ScriptedBroker) -> None:
+    consumer = await client.consumer("t", "s")
+    first = asyncio.ensure_future(consumer.receive())
+    second = asyncio.ensure_future(consumer.receive())
+    deliver = consumer.on_messages
+
+    def deliver_and_cancel(messages: list[tuple[CommandMessage, bytes]]) -> None:
+        # Woken, and cancelled before it can take the message: the other one gets it.
+        deliver(messages)
+        first.cancel()
+
+    consumer.on_messages = deliver_and_cancel  # type: ignore[method-assign]  # no other way in
+    await publish(client, [b"a"])
+    assert (await second).data == b"a"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_batch_is_acknowledged_when_all_of_it_was(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(3), batch=3)
+    consumer = await client.consumer("t", "s", SOON)
+    messages = await take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.acknowledge(messages[2].message_id)
+    assert broker.count(BaseCommand.ACK) == 0
+    consumer.acknowledge(messages[1])
+    ack = (await broker.wait_command(BaseCommand.ACK)).ack
+    assert [(i.ledgerId, i.entryId, list(i.ack_set)) for i in ack.message_id] == [(1, 0, [])]
+
+
+async def test_batch_index_ack_tells_what_remains(client: Client, broker: ScriptedBroker) -> None:
+    await publish(client, numbered(3), batch=3)
+    settings = ConsumerSettings(ack_group_ms=0, batch_index_ack=True)
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    ack = (await broker.wait_command(BaseCommand.ACK)).ack
+    assert list(ack.message_id[0].ack_set) == [6]
+
+
+async def test_acknowledgements_are_sent_together(client: Client, broker: ScriptedBroker) -> None:
+    await publish(client, numbered(5))
+    settings = ConsumerSettings(ack_group_ms=60_000, ack_group_max=3)
+    consumer = await client.consumer("t", "s", settings)
+    consumer.acknowledge_many(await take(consumer, 2))
+    consumer.acknowledge((await take(consumer, 1))[0])
+    ack = (await broker.wait_command(BaseCommand.ACK)).ack
+    assert len(ack.message_id) == 3
+    consumer.acknowledge_cumulative((await take(consumer, 2))[1])
+    await consumer.close()
+    ack = (await broker.wait_command(BaseCommand.ACK, 2)).ack
+    assert ack.ack_type == CommandAck.Cumulative
+    assert broker.acked == {0, 1, 2, 3, 4}
+
+
+async def test_confirmed_acknowledgement_tells_the_brokers_error(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, [b"a"])
+    consumer = await client.consumer("t", "s")
+    consumer.acknowledge((await take(consumer, 1))[0])
+
+    def fail(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.ACK:
+            return False
+        answer = BaseCommand(type=BaseCommand.ACK_RESPONSE)
+        answer.ackResponse.consumer_id = command.ack.consumer_id
+        answer.ackResponse.request_id = command.ack.request_id
+        answer.ackResponse.error = ServerError.MetadataError
+        answer.ackResponse.message = "not saved"
+        peer.send(BaseCommand.ACK_RESPONSE, ackResponse=answer.ackResponse)
+        return True
+
+    broker.faults.append(fail)
+    with pytest.raises(BrokerMetadataError, match="not saved"):
+        await consumer.flush_acks(confirmed=True)
+
+
+async def test_lost_connection_brings_again_what_was_not_acknowledged(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(6))
+    settings = ConsumerSettings(ack_group_ms=60_000)
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 3)
+    consumer.acknowledge_many(messages[:2])
+    broker.drop_connections()
+    await broker.wait_command(BaseCommand.SUBSCRIBE, 2)
+    # What was acknowledged while the connection was away is sent before the credit.
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    kinds = [command.type for command in broker.commands]
+    assert kinds.index(BaseCommand.ACK) < len(kinds) - 1 - kinds[::-1].index(BaseCommand.FLOW)
+    again = await take(consumer, 1)
+    while again[-1].data != b"5":
+        again += await take(consumer, 1)
+    assert data(again)[-4:] == numbered(4, 2)
+
+
+async def test_closed_by_the_broker_subscribes_again(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    consumer = await client.consumer("t", "s")
+    broker.peers[0].close_consumer()
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    first, second = (each.subscribe for each in broker.commands if each.HasField("subscribe"))
+    assert (first.consumer_id, first.consumer_name) == (second.consumer_id, second.consumer_name)
+    await publish(client, [b"a"])
+    assert data(await take(consumer, 1)) == [b"a"]
+
+
+async def test_negative_acknowledgement_on_exclusive_goes_back(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(3))
+    consumer = await client.consumer("t", "s", SOON)
+    messages = await take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1])
+    assert data(await take(consumer, 2)) == numbered(2, 1)
+    redeliver = await broker.wait_command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert redeliver.redeliverUnacknowledgedMessages.consumer_epoch == 1
+
+
+async def test_message_of_an_older_epoch_is_dropped_and_its_credit_returned(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(2))
+    settings = ConsumerSettings(receiver_queue_messages=2, ack_group_ms=0, nack_delay_ms=0)
+    consumer = await client.consumer("t", "s", settings)
+    await take(consumer, 2)
+
+    def late(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+            return False
+        peer.deliver(1, broker.entries[1], epoch=0)
+        return False
+
+    broker.faults.append(once(late))
+    consumer.redeliver_unacknowledged()
+    assert data(await take(consumer, 2)) == numbered(2)
+    assert not consumer.has_queued
+
+
+async def test_negative_acknowledgement_on_shared_names_the_entry(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(2))
+    settings = ConsumerSettings(subscription_type=SubscriptionType.SHARED, nack_delay_ms=0)
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 2)
+    consumer.negative_acknowledge(messages[1])
+    command = await broker.wait_command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    redeliver = command.redeliverUnacknowledgedMessages
+    assert [(i.ledgerId, i.entryId) for i in redeliver.message_ids] == [(1, 1)]
+    assert not redeliver.HasField("consumer_epoch")
+
+
+async def test_acknowledged_after_all_is_not_asked_for_again(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(2))
+    settings = ConsumerSettings(subscription_type=SubscriptionType.SHARED, nack_delay_ms=20)
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 2)
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    consumer.acknowledge(messages[0])
+    command = await broker.wait_command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    ids = command.redeliverUnacknowledgedMessages.message_ids
+    assert [message_id.entryId for message_id in ids] == [1]
+
+
+async def test_damaged_message_is_told_and_the_next_one_comes(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(3))
+    broker.entries[1] = broker.entries[1][:-1] + b"!"
+    consumer = await client.consumer("t", "s")
+    assert data(await take(consumer, 1)) == [b"0"]
+    with pytest.raises(CorruptMessageError) as caught:
+        await take(consumer, 1)
+    assert caught.value.message_id == MessageId(1, 1)
+    assert data(await take(consumer, 1)) == [b"2"]
+
+
+async def test_damaged_message_in_a_bulk_call_comes_after_the_good_ones(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(3))
+    broker.entries[1] = broker.entries[1][:-1] + b"!"
+    consumer = await client.consumer("t", "s")
+    assert data(await consumer.receive_many(9, timeout_s=10)) == [b"0"]
+    with pytest.raises(CorruptMessageError):
+        await consumer.receive_many(9, timeout_s=10)
+    assert data(await consumer.receive_many(9, timeout_s=10)) == [b"2"]
+
+    other = await client.consumer("t", "s2")
+    (batch,) = await other.receive_batches(9, timeout_s=10)
+    assert batch.payloads() == [b"0"]
+    with pytest.raises(CorruptMessageError):
+        await other.receive_batches(9, timeout_s=10)
+    (batch,) = await other.receive_batches(9, timeout_s=10)
+    assert batch.payloads() == [b"2"]
+
+
+async def test_seek_moves_and_drops_what_lies_here(client: Client, broker: ScriptedBroker) -> None:
+    await publish(client, numbered(6))
+    consumer = await client.consumer("t", "s")
+    messages = await take(consumer, 2)
+    await consumer.seek(MessageId(1, 4))
+    assert data(await take(consumer, 2)) == numbered(2, 4)
+    await consumer.seek(messages[1].message_id)
+    assert data(await take(consumer, 5)) == numbered(5, 1)
+
+
+async def test_seek_into_a_batch_begins_with_that_message(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(6), batch=3)
+    consumer = await client.consumer("t", "s", SOON)
+    messages = await take(consumer, 6)
+    await consumer.seek(messages[4].message_id)
+    again = await take(consumer, 2)
+    assert data(again) == numbered(2, 4)
+    consumer.acknowledge_many(again)
+    ack = (await broker.wait_command(BaseCommand.ACK)).ack
+    assert [message_id.entryId for message_id in ack.message_id] == [1]
+
+
+async def test_refused_seek_changes_nothing(client: Client, broker: ScriptedBroker) -> None:
+    await publish(client, numbered(3))
+    consumer = await client.consumer("t", "s")
+    await take(consumer, 1)
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEEK:
+            return False
+        peer.refuse(command.seek.request_id, ServerError.MetadataError)
+        return True
+
+    broker.faults.append(refuse)
+    with pytest.raises(BrokerMetadataError):
+        await consumer.seek(MessageId.EARLIEST)
+    assert data(await take(consumer, 2)) == numbered(2, 1)
+
+
+async def test_taken_subscription_is_told_at_once(client: Client, broker: ScriptedBroker) -> None:
+    def busy(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SUBSCRIBE:
+            return False
+        peer.refuse(command.subscribe.request_id, ServerError.ConsumerBusy)
+        return True
+
+    broker.faults.append(busy)
+    with pytest.raises(ConsumerBusyError):
+        await client.consumer("t", "s")
+
+
+async def test_unsubscribe_ends_the_consumer(client: Client, broker: ScriptedBroker) -> None:
+    consumer = await client.consumer("t", "s")
+    await consumer.unsubscribe()
+    assert broker.count(BaseCommand.UNSUBSCRIBE) == 1
+    assert broker.count(BaseCommand.CLOSE_CONSUMER) == 0
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive()
+
+
+async def test_close_wakes_who_waits(client: Client) -> None:
+    consumer = await client.consumer("t", "s")
+    waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
+    iterating = asyncio.ensure_future(anext(aiter(consumer)))
+    await publish(client, [])
+    await consumer.close()
+    for each in (*waiting, iterating):
+        with pytest.raises(AlreadyClosedError):
+            await each
+
+
+async def test_silent_broker_is_left(broker: ScriptedBroker) -> None:
+    settings = ProducerSettings(batching=False)
+
+    quick = ClientSettings(keep_alive_ms=20, reconnect_delay_min_ms=1)
+    async with Client(broker.url, quick) as client:
+        producer = await client.producer("t", settings)
+        (silent,) = broker.peers
+        broker.faults.append(lambda peer, command: peer is silent)
+        await broker.wait_command(BaseCommand.CONNECT, 2)
+        await broker.wait_command(BaseCommand.PRODUCER, 2)
+        await producer.send(b"a")

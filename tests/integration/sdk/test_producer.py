@@ -1,0 +1,369 @@
+"""How a producer takes faults: nothing lost, nothing reordered, every outcome told."""
+
+import asyncio
+
+import pytest
+
+from magnetar.sdk import AccessMode, Client, Compression, MessageId, ProducerSettings
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.errors import (
+    AlreadyClosedError,
+    MessageTooLargeError,
+    NotSupportedError,
+    OperationTimeoutError,
+    PendingLimitError,
+    SdkError,
+    SendTimeoutError,
+)
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire.errors import (
+    MessageChecksumError,
+    ProducerBusyError,
+    TopicNameError,
+    TopicTerminatedError,
+)
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+from tests.integration.sdk.conftest import FAST
+from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+
+SINGLE = ProducerSettings(batching=False)
+
+
+def stored(broker: ScriptedBroker) -> list[bytes]:
+    """The payloads of everything that the broker holds."""
+    batches = [MessageBatch(entry, EntrySource("t"), 1, 0) for entry in broker.entries]
+    return [payload for batch in batches for payload in batch.payloads()]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % at for at in range(count)]
+
+
+async def test_send_gives_the_id_of_the_stored_message(client: Client) -> None:
+    producer = await client.producer("t", SINGLE)
+    assert [await producer.send(b"a"), await producer.send(b"b")] == [
+        MessageId(1, 0),
+        MessageId(1, 1),
+    ]
+    assert producer.name == "made-up"
+
+
+async def test_what_is_sent_in_one_turn_becomes_one_batch(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t")
+    ids = await asyncio.gather(*(producer.send(payload) for payload in numbered(3)))
+    assert ids == [MessageId(1, 0, index) for index in range(3)]
+    assert len(broker.entries) == 1
+    assert stored(broker) == numbered(3)
+
+
+async def test_batch_with_a_delay_waits_for_more(client: Client, broker: ScriptedBroker) -> None:
+    settings = ProducerSettings(batch_delay_ms=60_000, batch_messages_max=2)
+    producer = await client.producer("t", settings)
+    first = asyncio.ensure_future(producer.send(b"0"))
+    broker.peers[0].close_producer()
+    await broker.wait_command(BaseCommand.PRODUCER, 2)
+    assert not broker.entries
+    ids = await asyncio.gather(first, producer.send(b"1"))
+    assert list(ids) == [MessageId(1, 0, 0), MessageId(1, 0, 1)]
+
+
+async def test_flush_closes_a_waiting_batch(client: Client, broker: ScriptedBroker) -> None:
+    producer = await client.producer("t", ProducerSettings(batch_delay_ms=60_000))
+    producer.send_nowait(b"0")
+    await producer.flush()
+    assert stored(broker) == [b"0"]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_send_many_keeps_order_and_bounds(
+    client: Client, broker: ScriptedBroker, batching: bool
+) -> None:
+    settings = ProducerSettings(batching=batching, batch_messages_max=7, pending_messages_max=10)
+    producer = await client.producer("t", settings)
+    most = 0
+
+    def note(peer: Peer, command: BaseCommand) -> bool:
+        nonlocal most
+        most = max(most, producer.pending_messages)
+        return False
+
+    broker.faults.append(note)
+    await producer.send_many(numbered(100))
+    await producer.flush()
+    assert stored(broker) == numbered(100)
+    assert most == 10
+    assert producer.last_sequence_id == 99
+
+
+async def test_large_payloads_leave_a_batch_within_its_bytes(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", ProducerSettings(batch_bytes_max=1_000))
+    payloads = [bytes(400) for _ in range(9)] + [bytes(5_000), b"x"]
+    await producer.send_many(payloads)
+    await producer.flush()
+    assert stored(broker) == payloads
+    assert max(map(len, broker.entries[:4])) < 1_100
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+async def test_compressed_batches_come_back(
+    client: Client, broker: ScriptedBroker, codec: Compression
+) -> None:
+    producer = await client.producer("t", ProducerSettings(compression=codec))
+    await producer.send_many([b"again and again " * 20] * 50)
+    await producer.flush()
+    assert stored(broker) == [b"again and again " * 20] * 50
+    if codec is not Compression.NONE:
+        assert sum(map(len, broker.entries)) < 2_000
+
+
+async def test_connection_lost_sends_again_in_order(client: Client, broker: ScriptedBroker) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def lose_receipt_and_connection(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEND or command.send.sequence_id != 3:
+            return False
+        peer.transport.abort()
+        return True
+
+    broker.faults.append(once(lose_receipt_and_connection))
+    await producer.send_many(numbered(10))
+    await producer.flush()
+    assert stored(broker) == numbered(10)
+    assert broker.count(BaseCommand.PRODUCER) == 2
+    second = (await broker.wait_command(BaseCommand.PRODUCER, 2)).producer
+    assert (second.epoch, second.producer_name) == (1, "made-up")
+    assert not second.user_provided_producer_name
+
+
+async def test_closed_by_the_broker_attaches_again(client: Client, broker: ScriptedBroker) -> None:
+    producer = await client.producer("t", SINGLE)
+    await producer.send(b"0")
+    broker.peers[0].close_producer()
+    await broker.wait_command(BaseCommand.PRODUCER, 2)
+    await producer.send(b"1")
+    assert stored(broker) == [b"0", b"1"]
+    assert len(broker.peers) == 1, "the connection is kept"
+
+
+async def test_broker_away_for_a_while_is_waited_for(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", SINGLE)
+    broker.stop()
+    pending = asyncio.gather(*(producer.send(payload) for payload in numbered(5)))
+    await broker.listen()
+    assert await pending == [MessageId(1, at) for at in range(5)]
+
+
+async def test_refused_message_fails_alone(client: Client, broker: ScriptedBroker) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEND or command.send.sequence_id != 1:
+            return False
+        peer.refuse_send(1, ServerError.ChecksumError)
+        return True
+
+    broker.faults.append(refuse)
+    results = await asyncio.gather(
+        *(producer.send(payload) for payload in numbered(3)), return_exceptions=True
+    )
+    assert isinstance(results[1], MessageChecksumError)
+    assert [results[0], results[2]] == [MessageId(1, 0), MessageId(1, 1)]
+
+
+async def test_failed_write_sends_again_after_attaching_afresh(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEND:
+            return False
+        peer.refuse_send(command.send.sequence_id, ServerError.PersistenceError)
+        return True
+
+    broker.faults.append(once(refuse))
+    await producer.send(b"0")
+    assert stored(broker) == [b"0"]
+    assert broker.count(BaseCommand.PRODUCER) == 2
+
+
+async def test_terminated_topic_fails_what_is_pending(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEND:
+            return False
+        peer.refuse_send(command.send.sequence_id, ServerError.TopicTerminatedError)
+        return True
+
+    broker.faults.append(refuse)
+    with pytest.raises(TopicTerminatedError):
+        await producer.send(b"0")
+
+
+async def test_receipt_of_a_message_that_is_not_next_breaks_the_connection(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def skip(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEND:
+            return False
+        ahead = BaseCommand()
+        ahead.CopyFrom(command)
+        ahead.send.sequence_id += 5
+        peer.store(ahead, broker.entries.pop() if broker.entries else b"")
+        broker.entries.clear()
+        return True
+
+    broker.faults.append(once(skip))
+    assert await producer.send(b"0") == MessageId(1, 0)
+    assert broker.count(BaseCommand.CONNECT) == 2
+
+
+async def test_no_receipt_in_time_is_told_as_unknown(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", ProducerSettings(batching=False, send_timeout_ms=30))
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.SEND)
+    with pytest.raises(SendTimeoutError):
+        await producer.send(b"0")
+    producer.send_nowait(b"1")
+    with pytest.raises(SendTimeoutError):
+        await producer.flush()
+    await producer.flush()
+    assert producer.pending_messages == 0
+
+
+async def test_limit_of_pending_messages_is_kept(client: Client, broker: ScriptedBroker) -> None:
+    settings = ProducerSettings(batching=False, pending_messages_max=2)
+    producer = await client.producer("t", settings)
+    producer.send_nowait(b"0")
+    producer.send_nowait(b"1")
+    with pytest.raises(PendingLimitError):
+        producer.send_nowait(b"2")
+    assert await producer.send(b"2") == MessageId(1, 2)
+
+
+async def test_limit_of_pending_bytes_lets_one_large_message_through(client: Client) -> None:
+    settings = ProducerSettings(batching=False, pending_bytes_max=10)
+    producer = await client.producer("t", settings)
+    ids = await asyncio.gather(*(producer.send(bytes(50)) for _ in range(3)))
+    assert ids == [MessageId(1, at) for at in range(3)]
+
+
+async def test_cancelled_waiter_passes_its_turn_on(client: Client, broker: ScriptedBroker) -> None:
+    settings = ProducerSettings(batching=False, pending_messages_max=1)
+    producer = await client.producer("t", settings)
+    sends = [asyncio.ensure_future(producer.send(payload)) for payload in numbered(4)]
+    await broker.wait_command(BaseCommand.PRODUCER)
+    sends[1].cancel()
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert stored(broker) == [b"0", b"2", b"3"]
+
+
+async def test_too_large_a_message_is_refused_here(client: Client) -> None:
+    producer = await client.producer("t")
+    assert await producer.send(bytes(100_000)) == MessageId(1, 0)
+    with pytest.raises(MessageTooLargeError):
+        await producer.send(bytes(100_001))
+    with pytest.raises(MessageTooLargeError):
+        await producer.send_many([bytes(100_001)])
+
+
+async def test_creation_is_retried_where_that_helps(client: Client, broker: ScriptedBroker) -> None:
+    def not_ready(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.PRODUCER:
+            return False
+        peer.refuse(command.producer.request_id, ServerError.ServiceNotReady)
+        return True
+
+    broker.faults.append(once(not_ready))
+    await client.producer("t")
+    assert broker.count(BaseCommand.PRODUCER) == 2
+
+
+async def test_creation_fails_at_once_where_it_does_not(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    def busy(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.PRODUCER:
+            return False
+        peer.refuse(command.producer.request_id, ServerError.ProducerBusy, "taken by somebody")
+        return True
+
+    broker.faults.append(busy)
+    settings = ProducerSettings(name="mine", access_mode=AccessMode.EXCLUSIVE)
+    with pytest.raises(ProducerBusyError, match="taken by somebody"):
+        await client.producer("t", settings)
+    assert broker.count(BaseCommand.PRODUCER) == 1
+
+
+async def test_unreachable_broker_is_given_up_after_the_operation_timeout(
+    broker: ScriptedBroker,
+) -> None:
+    broker.stop()
+    settings = type(FAST)(operation_timeout_ms=50, reconnect_delay_min_ms=5)
+    async with Client(broker.url, settings) as client:
+        with pytest.raises(OperationTimeoutError, match="cannot connect"):
+            await client.producer("t")
+
+
+async def test_partitioned_topic_is_refused_by_name(client: Client, broker: ScriptedBroker) -> None:
+    broker.partitions = 3
+    with pytest.raises(NotSupportedError, match="partition-0"):
+        await client.producer("t")
+    await client.producer("t-partition-1")
+
+
+async def test_bad_topic_name_is_refused_here(client: Client) -> None:
+    with pytest.raises(TopicNameError):
+        await client.producer("a/b")
+
+
+async def test_close_flushes_and_tells_the_broker(client: Client, broker: ScriptedBroker) -> None:
+    async with await client.producer("t") as producer:
+        producer.send_nowait(b"0")
+    assert stored(broker) == [b"0"]
+    assert broker.count(BaseCommand.CLOSE_PRODUCER) == 1
+    with pytest.raises(AlreadyClosedError):
+        await producer.send(b"1")
+    with pytest.raises(AlreadyClosedError):
+        producer.send_nowait(b"1")
+
+
+async def test_close_without_flush_fails_what_is_pending(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.SEND)
+    producer = await client.producer("t", SINGLE)
+    told: list[SdkError | None] = []
+    producer.send_nowait(b"0", on_sent=lambda _, error: told.append(error))
+    waiting = asyncio.ensure_future(producer.send(b"1"))
+    await broker.wait_command(BaseCommand.SEND)
+    await producer.close(flush=False)
+    assert isinstance(told[0], AlreadyClosedError)
+    with pytest.raises(AlreadyClosedError):
+        await waiting
+
+
+async def test_client_closes_what_it_made(broker: ScriptedBroker) -> None:
+    async with Client(broker.url, FAST) as client:
+        producer = await client.producer("t")
+        consumer = await client.consumer("t", "s")
+        producer.send_nowait(b"0")
+    assert stored(broker) == [b"0"]
+    assert broker.count(BaseCommand.CLOSE_CONSUMER) == 1
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive()
+    with pytest.raises(AlreadyClosedError):
+        await client.producer("t")

@@ -1,0 +1,89 @@
+"""Readers: where they begin, where they go on, and whether there is more."""
+
+import pytest
+
+from magnetar.sdk import Client, MessageId, ProducerSettings, ReaderSettings
+from magnetar.sdk.wire import BaseCommand
+from tests.integration.sdk.scripted_broker import ScriptedBroker
+
+
+async def publish(client: Client, count: int, *, batch: int = 0) -> None:
+    settings = ProducerSettings(batching=batch > 0, batch_messages_max=max(1, batch))
+    async with await client.producer("t", settings) as producer:
+        await producer.send_many([b"%d" % at for at in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("start", "inclusive", "first"),
+    [
+        (MessageId.EARLIEST, False, b"0"),
+        (MessageId(1, 0, 1), False, b"2"),
+        (MessageId(1, 0, 1), True, b"1"),
+        (MessageId(1, 0, 2), False, b"3"),
+        (MessageId(1, 1, 0), True, b"3"),
+    ],
+)
+async def test_reader_begins_behind_its_start_or_with_it(
+    client: Client, start: MessageId, inclusive: bool, first: bytes
+) -> None:
+    await publish(client, 6, batch=3)
+    reader = await client.reader("t", start, ReaderSettings(start_inclusive=inclusive))
+    assert (await reader.read_next(timeout_s=10)).data == first
+
+
+async def test_reader_is_not_durable_and_tells_its_start(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await client.reader("t", MessageId(7, 8, 2))
+    subscribe = (await broker.wait_command(BaseCommand.SUBSCRIBE)).subscribe
+    assert not subscribe.durable
+    assert subscribe.subscription.startswith("reader-")
+    start = subscribe.start_message_id
+    assert (start.ledgerId, start.entryId, start.batch_index) == (7, 8, 2)
+
+
+async def test_nothing_comes_twice_after_a_lost_connection(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, 6, batch=3)
+    reader = await client.reader("t")
+    taken = [(await reader.read_next(timeout_s=10)).data for _ in range(2)]
+    broker.drop_connections()
+    subscribe = (await broker.wait_command(BaseCommand.SUBSCRIBE, 2)).subscribe
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    start = subscribe.start_message_id
+    assert (start.ledgerId, start.entryId, start.batch_index) == (1, 0, 1)
+    broker.acked.clear()
+    taken += [(await reader.read_next(timeout_s=10)).data for _ in range(4)]
+    assert taken == [b"%d" % at for at in range(6)]
+
+
+async def test_reader_knows_whether_there_is_more(client: Client) -> None:
+    reader = await client.reader("t")
+    assert not await reader.has_message_available()
+    await publish(client, 3)
+    taken = 0
+    while await reader.has_message_available():
+        taken += len(await reader.read_many(2, timeout_s=10))
+    assert taken == 3
+    assert (await reader.last_message_id()) == MessageId(1, 2)
+
+
+async def test_reader_iterates(client: Client) -> None:
+    await publish(client, 3)
+    reader = await client.reader("t")
+    taken: list[bytes] = []
+    async for message in reader:
+        taken.append(message.data)
+        if len(taken) == 3:
+            break
+    assert taken == [b"0", b"1", b"2"]
+
+
+async def test_reader_seeks(client: Client) -> None:
+    await publish(client, 5)
+    reader = await client.reader("t")
+    await reader.read_next(timeout_s=10)
+    await reader.seek(MessageId(1, 3))
+    assert (await reader.read_next(timeout_s=10)).data == b"3"
+    assert [batch.payloads() for batch in await reader.read_batches(5, timeout_s=10)] == [[b"4"]]

@@ -162,9 +162,11 @@ class DbStorage:
             await parts.flush_worker.run(parts.flusher.close)
         except OSError:
             pass  # the log has no footer and will be scanned
-        finally:
+        try:
             await parts.flush_worker.run(parts.index.close)
-            parts.flush_worker.close()
+        except StorageIOError:
+            pass  # it repeats an error of a flush; what was flushed is safe
+        parts.flush_worker.close()
 
     # Changes
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from struct import Struct
+from threading import Lock
 from typing import NamedTuple
 
 from rocksdict import (
@@ -179,10 +180,19 @@ def _merged(parts: list[IndexRecord], new_locations: set[RunLocation]) -> list[I
 
 
 class LocationIndex:
-    """An open index database."""
+    """An open index database.
 
-    def __init__(self, database: Rdict, last_log_id: int) -> None:
+    RocksDB takes no more writes after one has failed, even when the disk has room again. So after
+    an error the next `commit` opens the database anew.
+    """
+
+    def __init__(self, path: str, database: Rdict, last_log_id: int) -> None:
+        self._path = path
         self._database = database
+        self._is_broken = False
+        self._reopening = Lock()
+        """Held while the database is opened anew, and by every seek."""
+        self._promised_sequence = 0
         self.last_log_id = last_log_id
         """The highest log id that the index has ever pointed to."""
 
@@ -194,18 +204,17 @@ class LocationIndex:
             StorageCorruptError: damaged, lost, or of another version.
             StorageIOError: it could not be opened.
         """
-        with _translated(f"index {path}: cannot be opened"):
-            database = Rdict(path, options=_options(may_create=may_create))
+        database = _open(path, may_create=may_create)
         try:
             with _translated(f"index {path}: cannot be read"):
                 value = database.get(_FORMAT_KEY)
             if value is not None:
-                return cls(database, decode_format(value))
+                return cls(path, database, decode_format(value))
             with _translated(f"index {path}: cannot be read"):
                 is_empty = database.latest_sequence_number() == 0
             if not (may_create and is_empty):
                 raise StorageCorruptError(f"index {path} is lost: there is no format record")
-            index = cls(database, 0)
+            index = cls(path, database, 0)
             index.commit(IndexChanges(last_log_id=0))
             return index
         except StorageError:
@@ -246,7 +255,7 @@ class LocationIndex:
         """
         if entry_id < 0:
             return None
-        with _translated("index: cannot be read"):
+        with self._reopening, _translated("index: cannot be read"):
             # A seek costs some microseconds, the iterator included. Keeping one alive would keep
             # the database locked after it was closed.
             iterator = self._database.iter()
@@ -271,6 +280,18 @@ class LocationIndex:
         Raises:
             StorageIOError: none, some or all of it may have been written.
         """
+        if self._is_broken:
+            self._reopen()
+        self._is_broken = True  # until the end is reached
+        overlaid = self._write(changes)
+        with _translated("index: cannot sync its log"):
+            # Apart from the write, because this one lets other threads run.
+            self._database.flush_wal(True)
+        self._promised_sequence = self.sequence()
+        self._is_broken = False
+        return overlaid
+
+    def _write(self, changes: IndexChanges) -> set[int]:
         writer = _BatchWriter(self._database)
         deleted = set(changes.deleted)
         overlaid: set[int] = set()
@@ -286,11 +307,22 @@ class LocationIndex:
         last_log_id = max(self.last_log_id, changes.last_log_id)
         writer.put_format(last_log_id)
         writer.finish()
-        with _translated("index: cannot sync its log"):
-            # Apart from the write, because this one lets other threads run.
-            self._database.flush_wal(True)
         self.last_log_id = last_log_id
         return overlaid
+
+    def _reopen(self) -> None:
+        with self._reopening:
+            try:
+                self.close()
+            except StorageIOError:
+                pass  # it says again what has failed before
+            self._database = _open(self._path, may_create=False)
+            sequence = self.sequence()
+        if sequence < self._promised_sequence:
+            raise StorageCorruptError(
+                f"index {self._path} has lost records: it ends at {sequence} "
+                f"of {self._promised_sequence}"
+            )
 
     def sequence(self) -> int:
         """Grows with every record that is written."""
@@ -355,6 +387,11 @@ class _BatchWriter:
     def _bound(self) -> None:
         if self._batch.len() >= _BATCH_OPERATIONS:
             self.finish()
+
+
+def _open(path: str, *, may_create: bool) -> Rdict:
+    with _translated(f"index {path}: cannot be opened"):
+        return Rdict(path, options=_options(may_create=may_create))
 
 
 _CORRUPTION = re.compile(r"corruption", re.IGNORECASE)

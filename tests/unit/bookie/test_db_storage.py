@@ -249,23 +249,26 @@ async def test_8_6_after_a_failed_flush_nothing_is_lost(
 async def test_8_6_after_a_failed_index_write_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
-    commit = LocationIndex.commit
+    write = LocationIndex._write
 
     def failing(index: LocationIndex, changes: IndexChanges) -> set[int]:
         if is_written:
-            commit(index, changes)
+            write(index, changes)
         raise StorageIOError("no")
 
     async with open_storage(tmp_path / "a") as storage:
         add(storage, 1, range(10))
         with monkeypatch.context() as patch:
-            patch.setattr(LocationIndex, "commit", failing)
+            patch.setattr(LocationIndex, "_write", failing)
             with pytest.raises(StorageIOError):
                 await storage.flush()
+        database = storage._open_parts().index._database
         assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(10))
         crashed = copy_as_after_a_crash(tmp_path / "a", tmp_path / "crashed")
         add(storage, 1, range(5, 12), b"newer")
         await storage.flush()
+        # RocksDB takes no write after a failed one: it was opened anew.
+        assert storage._open_parts().index._database is not database
         expected = packets(1, range(5)) + packets(1, range(5, 12), b"newer")
         assert await storage.read(1, 0, ALL, BYTES) == expected
         copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
@@ -561,3 +564,35 @@ async def test_an_unreadable_record_is_an_error_and_the_others_are_read(tmp_path
 
 def test_workers_are_the_ports_workers() -> None:
     assert issubclass(HeldWorker, ThreadWorker)
+
+
+async def test_a_run_read_before_is_not_served_after_newer_copies_were_flushed(
+    tmp_path: Path,
+) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(5))
+        await storage.flush()
+        assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(5))
+        assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(5))
+        add(storage, 1, range(2, 4), b"newer")
+        await storage.flush()
+        expected = (
+            packets(1, range(2)) + packets(1, range(2, 4), b"newer") + packets(1, range(4, 5))
+        )
+        assert await storage.read(1, 0, ALL, BYTES) == expected
+        assert await storage.read(1, 4, ALL, BYTES) == packets(1, range(4, 5))
+
+
+async def test_after_a_failed_write_the_next_flush_begins_a_new_log(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with open_storage(tmp_path, replace(SMALL, entry_log_bytes_max=1 << 20), disk) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+        add(storage, 1, range(3, 6))
+        disk.calls_until_failure = 1  # the sync: what reached the disk is unknown
+        with pytest.raises(StorageIOError):
+            await storage.flush()
+        await storage.flush()
+        names = [path.name for path in entry_logs(tmp_path)]
+        assert names == ["00000001.log", "00000002.log"]
+        assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(6))

@@ -70,7 +70,7 @@ class Topics:
         self._clock = clock
         self._random = random
         self._pool = TailCachePool(settings.tail_cache_bytes_max)
-        self._limits = _topic_limits(settings)
+        self._limits = topic_limits(settings)
         self._log_config = _log_config(settings)
         self._cursor_settings = CursorSettings(
             ensemble_size=settings.ensemble_size,
@@ -343,7 +343,8 @@ class Topics:
             await asyncio.wait(unfinished, timeout=1.0)
 
 
-def _topic_limits(settings: BrokerSettings) -> TopicLimits:
+def topic_limits(settings: BrokerSettings) -> TopicLimits:
+    """The bounds of each topic, as plain values."""
     return TopicLimits(
         subscriptions_max=settings.subscriptions_per_topic_max,
         seek_return_timeout_ms=settings.seek_return_timeout_ms,

@@ -1,0 +1,477 @@
+"""The broker's core without sockets, ledgers or metadata: for tests of the protocol itself.
+
+`MemoryLog` stands for a managed log and confirms what was appended when the test says so; `Client`
+is a connection's other end: it sends commands and takes the answers apart.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+from magnetar.broker.connection import Connection
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.ownership import SoleOwner
+from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.services import Services
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics import Topics, topic_limits
+from magnetar.cursors import NonDurableCursor, SubscriptionCursor
+from magnetar.ledger.errors import LogError
+from magnetar.ledger.log import AppendBatch, LogEntry
+from magnetar.ledger.log_metadata import LogLedger
+from magnetar.ledger.log_shape import LogShape
+from magnetar.ledger.position import Position
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.wire import (
+    FRAME_BYTES_MAX,
+    BaseCommand,
+    FrameDecoder,
+    MessageMetadata,
+    TopicName,
+    encode_command,
+    encode_payload,
+    encode_payload_command,
+)
+from magnetar.sdk.wire import pulsar_pb2 as pb
+
+TOPIC = "persistent://public/default/topic"
+SERVICE_URL = "pulsar://127.0.0.1:6650"
+WAIT_S = 5.0
+
+
+class MemoryLog:
+    """A log in memory. Appends wait until `confirm`, unless `is_immediate`."""
+
+    def __init__(self, first_ledger_id: int = 7) -> None:
+        self.is_immediate = True
+        self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
+        self.waiting: deque[AppendBatch] = deque()
+        self.reads: list[Position] = []
+        self.read_error: LogError | None = None
+        self.read_gate: asyncio.Event | None = None
+        self._shape = LogShape([(first_ledger_id, 0)])
+
+    # What a topic needs
+
+    def append(self, batch: AppendBatch) -> None:
+        self.waiting.append(batch)
+        if self.is_immediate:
+            asyncio.get_running_loop().call_soon(self.confirm)
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self._shape.last_confirmed
+
+    @property
+    def ledgers(self) -> Sequence[LogLedger]:
+        return [
+            LogLedger(ledger_id, entries=len(entries)) for ledger_id, entries in self.entries.items()
+        ]
+
+    def first_position(self) -> Position:
+        return self._shape.first_at_or_after(Position(-1, -1))
+
+    def next_position(self, position: Position) -> Position:
+        return self._shape.next_position(position)
+
+    def entries_between(self, lower: Position, upper: Position) -> int:
+        return self._shape.entries_between(lower, upper)
+
+    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[LogEntry]:
+        self.reads.append(start)
+        if self.read_gate is not None:
+            await self.read_gate.wait()
+        if self.read_error is not None:
+            raise self.read_error
+        first = self._shape.first_at_or_after(start)
+        if first > self.last_confirmed:
+            return []
+        found: list[LogEntry] = []
+        for at in range(first.entry_id, len(self.entries[first.ledger_id])):
+            if found and (bytes_max <= 0 or len(found) >= entries_max):
+                break
+            payload = self.entries[first.ledger_id][at]
+            found.append(LogEntry(Position(first.ledger_id, at), payload))
+            bytes_max -= len(payload)
+        return found
+
+    # What a test does
+
+    def confirm(self, count: int | None = None) -> None:
+        """Make the oldest waiting batches durable."""
+        for _ in range(len(self.waiting) if count is None else count):
+            batch = self.waiting.popleft()
+            ledger_id = next(reversed(self.entries))
+            entries = self.entries[ledger_id]
+            first = len(entries)
+            entries.extend(batch.payloads)
+            self._shape.grow(len(entries))
+            batch.on_appended(ledger_id, first)
+
+    def fail(self, error: LogError) -> None:
+        """Fail everything that waits."""
+        while self.waiting:
+            self.waiting.popleft().on_failed(error)
+
+    def store(self, *payloads: bytes) -> None:
+        """Entries that were there before."""
+        self.entries[next(reversed(self.entries))].extend(payloads)
+        self._rebuild()
+
+    def roll(self, ledger_id: int) -> None:
+        """Go on in a new ledger."""
+        self.entries[ledger_id] = []
+        self._rebuild()
+
+    def trim(self) -> None:
+        """Take the oldest ledger away."""
+        del self.entries[next(iter(self.entries))]
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._shape = LogShape([(each, len(entries)) for each, entries in self.entries.items()])
+
+
+class MemoryTopics:
+    """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._topics: dict[TopicName, Topic] = {}
+        self.logs: dict[str, MemoryLog] = {}
+        self.cursors: dict[str, SubscriptionCursor] = {}
+        self.gate: asyncio.Event | None = None
+        self.is_unavailable = False
+        self.cached_bytes = 0
+        self.pool = TailCachePool(settings.tail_cache_bytes_max)
+        self.check_namespace = Topics.check_namespace.__get__(self)
+
+    @property
+    def loaded(self) -> Sequence[Topic]:
+        return list(self._topics.values())
+
+    async def exists(self, name: TopicName) -> bool:
+        return name in self._topics
+
+    async def names(self, namespace: str) -> list[str]:
+        self.check_namespace(namespace)
+        return sorted(str(name) for name in self._topics if name.namespace_name == namespace)
+
+    async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
+        self.check_namespace(name.namespace_name)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.is_unavailable:
+            raise ServiceNotReadyError("the bookies are away")
+        topic = self._topics.get(name)
+        if topic is not None and not topic.is_closed:
+            return topic
+        if topic is None and not may_create:
+            raise TopicNotFoundError(f"{name} does not exist")
+        log = self.logs.setdefault(str(name), MemoryLog())
+        topic = Topic(name, log, TailCache(self.pool), topic_limits(self._settings))
+        self._topics[name] = topic
+        return topic
+
+    def log_of(self, topic: Topic) -> MemoryLog:
+        return self.logs[str(topic.name)]
+
+    async def open_cursor(
+        self,
+        topic: Topic,
+        log: MemoryLog,
+        subscription: str,
+        initial: Position,
+        properties: dict[str, str],
+    ) -> SubscriptionCursor:
+        cursor = self.cursors.get(subscription)
+        if cursor is None:
+            cursor = NonDurableCursor(log, subscription, initial=initial)
+            self.cursors[subscription] = cursor
+        return cursor
+
+    def topic(self, name: str = TOPIC) -> Topic:
+        return next(topic for topic in self._topics.values() if str(topic.name) == name)
+
+
+class MemoryIO:
+    """The shell's side of a connection, remembered."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.is_closed = False
+        self.is_paused = False
+        self.unsent_bytes = 0
+        self.writes = 0
+        self.changed = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.sent += data
+        self.writes += 1
+        self.changed.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.changed.set()
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_paused
+        self.is_paused = False
+
+
+class Harness:
+    """A broker's worth of shared things, and clients of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = BrokerSettings(**{"liveness_probe_timeout_ms": 20, **settings})
+        self.topics = MemoryTopics(self.settings)
+        self._names = 0
+        self.services = Services(
+            settings=self.settings,
+            topics=cast(Topics, self.topics),
+            ownership=SoleOwner(lambda: SERVICE_URL),
+            budget=PublishBudget(self.settings.publish_bytes_max),
+            clock=SystemClock(),
+            random=random.Random(1),
+            server_version="Magnetar-test",
+            next_producer_name=self._next_name,
+        )
+
+    def _next_name(self) -> str:
+        self._names += 1
+        return f"generated-{self._names}"
+
+    @property
+    def log(self) -> MemoryLog:
+        return self.topics.logs.setdefault(TOPIC, MemoryLog())
+
+    @property
+    def topic(self) -> Topic:
+        return self.topics.topic()
+
+    def client(self, *, version: int = 20, connect: bool = True) -> "Client":
+        client = Client(self, f"client:{self._names}")
+        if connect:
+            client.connect(version=version)
+        return client
+
+
+class Client:
+    """One connection's other end."""
+
+    def __init__(self, harness: Harness, address: str) -> None:
+        self.io = MemoryIO()
+        self.connection = Connection(self.io, harness.services, address)
+        self._decoder = FrameDecoder(FRAME_BYTES_MAX + 1024)
+        self._received: deque[tuple[BaseCommand, bytes]] = deque()
+        self._request_ids = 100
+
+    # Sending
+
+    def send_bytes(self, data: bytes) -> None:
+        self.connection.receive(data)
+
+    def send(self, kind: Any, **fields: Any) -> None:
+        """One command, e.g. `send(BaseCommand.FLOW, flow=CommandFlow(…))`."""
+        self.send_bytes(encode_command(BaseCommand(type=kind, **fields)))
+
+    def connect(self, *, version: int = 20, client_version: str = "test") -> BaseCommand:
+        self.send(
+            BaseCommand.CONNECT,
+            connect=pb.CommandConnect(client_version=client_version, protocol_version=version),
+        )
+        return self.take(BaseCommand.CONNECTED)
+
+    def next_request_id(self) -> int:
+        self._request_ids += 1
+        return self._request_ids
+
+    async def produce(self, producer_id: int = 0, **fields: Any) -> BaseCommand:
+        """PRODUCER, and its answer."""
+        fields = {"topic": TOPIC, "request_id": self.next_request_id(), **fields}
+        self.send(
+            BaseCommand.PRODUCER,
+            producer=pb.CommandProducer(producer_id=producer_id, **fields),
+        )
+        return await self.next()
+
+    def publish(self, *sequence_ids: int, producer_id: int = 0, body: bytes = b"body") -> None:
+        """SENDs in one read."""
+        self.send_bytes(
+            b"".join(
+                send_frame(producer_id, each, body=body + b"-%d" % each) for each in sequence_ids
+            )
+        )
+
+    async def subscribe(self, consumer_id: int = 0, **fields: Any) -> BaseCommand:
+        """SUBSCRIBE, and its answer."""
+        self.send_subscribe(consumer_id, **fields)
+        return await self.next()
+
+    def send_subscribe(self, consumer_id: int = 0, **fields: Any) -> None:
+        fields = {
+            "topic": TOPIC,
+            "subscription": "s",
+            "subType": pb.CommandSubscribe.Exclusive,
+            "request_id": self.next_request_id(),
+            "initialPosition": pb.CommandSubscribe.Earliest,
+            **fields,
+        }
+        self.send(
+            BaseCommand.SUBSCRIBE, subscribe=pb.CommandSubscribe(consumer_id=consumer_id, **fields)
+        )
+
+    def flow(self, permits: int, consumer_id: int = 0) -> None:
+        self.send(
+            BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits)
+        )
+
+    def ack(self, *positions: Position, consumer_id: int = 0, **fields: Any) -> None:
+        self.send(
+            BaseCommand.ACK,
+            ack=pb.CommandAck(
+                consumer_id=consumer_id,
+                ack_type=fields.pop("ack_type", pb.CommandAck.Individual),
+                message_id=[id_of(each) for each in positions],
+                **fields,
+            ),
+        )
+
+    def ack_indexes(self, position: Position, words: Sequence[int], consumer_id: int = 0) -> None:
+        self.send(
+            BaseCommand.ACK,
+            ack=pb.CommandAck(
+                consumer_id=consumer_id,
+                ack_type=pb.CommandAck.Individual,
+                message_id=[
+                    pb.MessageIdData(
+                        ledgerId=position.ledger_id, entryId=position.entry_id, ack_set=words
+                    )
+                ],
+            ),
+        )
+
+    def redeliver(self, *positions: Position, consumer_id: int = 0) -> None:
+        self.send(
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+            redeliverUnacknowledgedMessages=pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=consumer_id, message_ids=[id_of(each) for each in positions]
+            ),
+        )
+
+    async def seek(self, consumer_id: int = 0, **target: Any) -> int:
+        """SEEK; returns its request id. The answers are for the test to look at."""
+        request_id = self.next_request_id()
+        self.send(
+            BaseCommand.SEEK,
+            seek=pb.CommandSeek(consumer_id=consumer_id, request_id=request_id, **target),
+        )
+        return request_id
+
+    # Receiving
+
+    def received(self) -> list[tuple[BaseCommand, bytes]]:
+        """Everything that has arrived and was not taken yet."""
+        self._decode()
+        taken = list(self._received)
+        self._received.clear()
+        return taken
+
+    def commands(self) -> list[int]:
+        """The types of everything that has arrived."""
+        return [command.type for command, _ in self.received()]
+
+    def take(self, kind: int | None = None) -> BaseCommand:
+        """The next command, which must be there already."""
+        self._decode()
+        command, _ = self._received.popleft()
+        assert kind is None or command.type == kind, command
+        return command
+
+    async def next(self, kind: int | None = None) -> BaseCommand:
+        """Wait for the next command."""
+        return (await self.next_frame(kind))[0]
+
+    async def next_frame(self, kind: int | None = None) -> tuple[BaseCommand, bytes]:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                self.io.changed.clear()
+                self._decode()
+                if self._received:
+                    command, payload = self._received.popleft()
+                    assert kind is None or command.type == kind, command
+                    return command, payload
+                assert not self.io.is_closed, "the connection was closed"
+                await self.io.changed.wait()
+
+    async def messages(self, count: int) -> list[tuple[pb.CommandMessage, bytes]]:
+        """Wait for so many MESSAGEs, with the entries they carry."""
+        found = []
+        for _ in range(count):
+            command, payload = await self.next_frame(BaseCommand.MESSAGE)
+            found.append((command.message, payload))
+        return found
+
+    async def closed(self) -> None:
+        """Wait until the broker has closed the connection."""
+        async with asyncio.timeout(WAIT_S):
+            while not self.io.is_closed:
+                self.io.changed.clear()
+                await self.io.changed.wait()
+
+    def _decode(self) -> None:
+        if self.io.sent:
+            data = bytes(self.io.sent)
+            self.io.sent.clear()
+            self._received.extend(self._decoder.feed(data))
+
+
+def entry(
+    body: bytes = b"body", *, sequence_id: int = 0, publish_time: int = 1, **fields: Any
+) -> bytes:
+    """What a producer sends from the 0x0e01 magic on."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=sequence_id, publish_time=publish_time, **fields
+    )
+    return encode_payload(metadata.SerializeToString(), body)
+
+
+def send_frame(
+    producer_id: int, sequence_id: int, *, body: bytes = b"body", payload: bytes | None = None,
+    **fields: Any,
+) -> bytes:
+    """A SEND frame; further fields are CommandSend's."""
+    if payload is None:
+        payload = entry(body, sequence_id=sequence_id)
+    send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields)
+    return encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=send), payload)
+
+
+def id_of(position: Position) -> pb.MessageIdData:
+    mask = (1 << 64) - 1
+    return pb.MessageIdData(
+        ledgerId=position.ledger_id & mask, entryId=position.entry_id & mask
+    )
+
+
+def position_in(message: pb.CommandMessage) -> Position:
+    return Position(message.message_id.ledgerId, message.message_id.entryId)
+
+
+async def settle() -> None:
+    """Let everything that is ready run: callbacks, and tasks that wait for nothing."""
+    for _ in range(10):
+        # A turn of the loop, not a wait: nothing here depends on how long it takes.
+        await asyncio.sleep(0)

@@ -1,0 +1,140 @@
+"""Partition metadata, lookup, topic lists, schemas."""
+
+import pytest
+
+from magnetar.broker.lookups import topics_hash
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.harness import SERVICE_URL, TOPIC, Client, Harness
+
+_METADATA = pb.CommandPartitionedTopicMetadataResponse
+_LOOKUP = pb.CommandLookupTopicResponse
+
+
+def _ask_metadata(client: Client, topic: str, **fields: bool) -> None:
+    client.send(
+        BaseCommand.PARTITIONED_METADATA,
+        partitionMetadata=pb.CommandPartitionedTopicMetadata(topic=topic, request_id=1, **fields),
+    )
+
+
+async def test_partition_metadata_of_any_topic_is_zero_and_creates_nothing() -> None:
+    harness = Harness()
+    client = harness.client()
+    _ask_metadata(client, TOPIC)
+    answer = (await client.next()).partitionMetadataResponse
+    assert answer.HasField("response")  # trap 1
+    assert (answer.response, answer.partitions) == (_METADATA.Success, 0)
+    assert not harness.topics.loaded
+
+
+async def test_partition_metadata_without_creation_knows_what_exists() -> None:
+    harness = Harness()
+    client = harness.client()
+    _ask_metadata(client, TOPIC, metadata_auto_creation_enabled=False)
+    answer = (await client.next()).partitionMetadataResponse
+    assert (answer.response, answer.error) == (_METADATA.Failed, pb.ServerError.TopicNotFound)
+    await client.produce()
+    _ask_metadata(client, TOPIC, metadata_auto_creation_enabled=False)
+    assert (await client.next()).partitionMetadataResponse.response == _METADATA.Success
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("persistent://nobody/default/t", pb.ServerError.TopicNotFound),
+        ("persistent://public/nothing/t", pb.ServerError.TopicNotFound),
+        ("a/b", pb.ServerError.InvalidTopicName),
+        ("non-persistent://public/default/t", pb.ServerError.NotAllowedError),
+    ],
+)
+async def test_unknown_namespaces_and_bad_names_are_refused(
+    topic: str, code: pb.ServerError
+) -> None:
+    client = Harness().client()
+    _ask_metadata(client, topic)
+    metadata = (await client.next()).partitionMetadataResponse
+    assert (metadata.response, metadata.error) == (_METADATA.Failed, code)
+    client.send(
+        BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=topic, request_id=2)
+    )
+    lookup = (await client.next()).lookupTopicResponse
+    assert (lookup.response, lookup.error) == (_LOOKUP.Failed, code)
+    assert (await client.produce(topic=topic)).error.error == code
+
+
+async def test_a_lookup_connects_here_and_creates_nothing() -> None:
+    harness = Harness()
+    client = harness.client()
+    client.send(
+        BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=TOPIC, request_id=5)
+    )
+    answer = (await client.next()).lookupTopicResponse
+    assert answer.HasField("response")  # trap 1
+    assert (answer.response, answer.authoritative) == (_LOOKUP.Connect, True)
+    assert (answer.request_id, answer.brokerServiceUrl) == (5, SERVICE_URL)
+    assert not harness.topics.loaded
+
+
+async def test_the_topics_of_a_namespace_and_their_hash() -> None:
+    harness = Harness()
+    client = harness.client()
+    names = [f"persistent://public/default/{name}" for name in "ba"]
+    for producer_id, name in enumerate(names):
+        await client.produce(producer_id, topic=name)
+
+    def ask(known: str | None) -> None:
+        client.send(
+            BaseCommand.GET_TOPICS_OF_NAMESPACE,
+            getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+                request_id=1, namespace="public/default", topics_hash=known
+            ),
+        )
+
+    ask(None)
+    answer = (await client.next()).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == sorted(names)
+    assert (answer.topics_hash, answer.changed) == ("c7559e98", True)
+    ask("c7559e98")
+    answer = (await client.next()).getTopicsOfNamespaceResponse
+    assert (list(answer.topics), answer.changed) == ([], False)
+
+
+def test_the_hash_of_no_topics() -> None:
+    assert topics_hash([]) == "00000000"
+
+
+async def test_a_topic_has_no_schema() -> None:
+    client = Harness().client()
+    client.send(BaseCommand.GET_SCHEMA, getSchema=pb.CommandGetSchema(request_id=1, topic=TOPIC))
+    answer = client.take(BaseCommand.GET_SCHEMA_RESPONSE).getSchemaResponse
+    assert (answer.request_id, answer.error_code) == (1, pb.ServerError.TopicNotFound)
+    client.send(
+        BaseCommand.GET_OR_CREATE_SCHEMA,
+        getOrCreateSchema=pb.CommandGetOrCreateSchema(
+            request_id=2, topic=TOPIC, schema=_schema(pb.Schema.Avro)
+        ),
+    )
+    created = client.take(BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE).getOrCreateSchemaResponse
+    assert (created.request_id, created.error_code) == (2, pb.ServerError.NotAllowedError)
+
+
+def _schema(kind: "pb.Schema.Type") -> pb.Schema:
+    return pb.Schema(name="x", schema_data=b"null", type=kind)
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.String, pb.Schema.Int64, pb.Schema.Timestamp])
+async def test_schemas_without_a_definition_are_let_through(kind: "pb.Schema.Type") -> None:
+    client = Harness().client()
+    answer = await client.produce(schema=_schema(kind))
+    assert answer.producer_success.schema_version == b""
+    assert (await client.subscribe(schema=_schema(kind))).type == BaseCommand.SUCCESS
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json, pb.Schema.KeyValue])
+async def test_schemas_that_need_a_registry_are_refused(kind: "pb.Schema.Type") -> None:
+    client = Harness().client()
+    answer = await client.produce(schema=_schema(kind))
+    assert answer.error.error == pb.ServerError.NotAllowedError
+    refused = await client.subscribe(schema=_schema(kind))
+    assert refused.error.error == pb.ServerError.NotAllowedError

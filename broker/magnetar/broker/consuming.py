@@ -155,6 +155,9 @@ class Consuming:
         topics = self._services.topics
         name = naming.topic_of(request.topic)
         naming.check_subscription(request.subscription)
+        naming.check_text(request.consumer_name)
+        for each in request.subscription_properties:
+            naming.check_text(each.key, each.value)
         _check_subscribe(request)
         deadline_s = (
             self._services.clock.monotonic_s()

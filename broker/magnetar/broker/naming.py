@@ -8,7 +8,12 @@ are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names th
 
 from urllib.parse import unquote_plus
 
-from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError, ProducerBusyError
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    InvalidTopicNameError,
+    NotAllowedError,
+    ProducerBusyError,
+)
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 ROOT = "/managed-ledgers"
@@ -50,6 +55,17 @@ def topic_at(namespace: str, node: str) -> str:
     return f"persistent://{namespace}/{unquote_plus(node)}"
 
 
+def check_text(*values: str) -> None:
+    """Refuse values that are no text: protobuf hands out bytes when they are no UTF-8.
+
+    Raises:
+        BrokerMetadataError
+    """
+    for value in values:
+        if not isinstance(value, str):
+            raise BrokerMetadataError("a name or property that is no valid UTF-8")
+
+
 def check_subscription(name: str) -> None:
     """Refuse names that the protocol reserves.
 
@@ -57,6 +73,8 @@ def check_subscription(name: str) -> None:
         ProducerBusyError: empty, reserved or too long. The odd class is the protocol's choice: a
             naming error of a subscription travels under the code of a busy producer.
     """
+    if not isinstance(name, str):
+        raise ProducerBusyError("a subscription name that is no valid UTF-8")
     if not name.strip():
         raise ProducerBusyError("the subscription name is empty")
     if name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX):

@@ -192,6 +192,7 @@ class Publishing:
         producer_id = request.producer_id
         try:
             name = naming.topic_of(request.topic)
+            naming.check_text(request.producer_name)
             _check_producer(request)
             topic = await services.topics.get(name)
             producer = await topic.add_producer(

@@ -69,7 +69,8 @@ class MemoryLog:
     @property
     def ledgers(self) -> Sequence[LogLedger]:
         return [
-            LogLedger(ledger_id, entries=len(entries)) for ledger_id, entries in self.entries.items()
+            LogLedger(ledger_id, entries=len(entries))
+            for ledger_id, entries in self.entries.items()
         ]
 
     def first_position(self) -> Position:
@@ -449,7 +450,11 @@ def entry(
 
 
 def send_frame(
-    producer_id: int, sequence_id: int, *, body: bytes = b"body", payload: bytes | None = None,
+    producer_id: int,
+    sequence_id: int,
+    *,
+    body: bytes = b"body",
+    payload: bytes | None = None,
     **fields: Any,
 ) -> bytes:
     """A SEND frame; further fields are CommandSend's."""
@@ -461,9 +466,7 @@ def send_frame(
 
 def id_of(position: Position) -> pb.MessageIdData:
     mask = (1 << 64) - 1
-    return pb.MessageIdData(
-        ledgerId=position.ledger_id & mask, entryId=position.entry_id & mask
-    )
+    return pb.MessageIdData(ledgerId=position.ledger_id & mask, entryId=position.entry_id & mask)
 
 
 def position_in(message: pb.CommandMessage) -> Position:

@@ -191,3 +191,32 @@ async def test_a_lost_connection_leaves_nothing_behind() -> None:
     client.connection.lost()
     assert not harness.topic.producers
     assert not harness.topic.subscriptions["s"].consumers
+
+
+async def test_names_that_are_no_text_are_refused() -> None:
+    harness = Harness()
+    client = harness.client()
+
+    def spoilt(command: BaseCommand) -> bytes:
+        return encode_command(command).replace(b"@@", b"\xff\xfe")
+
+    subscribe = pb.CommandSubscribe(
+        topic=TOPIC,
+        subscription="@@",
+        subType=pb.CommandSubscribe.Shared,
+        consumer_id=0,
+        request_id=1,
+    )
+    client.send_bytes(spoilt(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe)))
+    assert (await client.next()).error.error == pb.ServerError.ProducerBusy
+    subscribe.subscription = "s"
+    subscribe.consumer_name = "@@"
+    client.send_bytes(spoilt(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe)))
+    assert (await client.next()).error.error == pb.ServerError.MetadataError
+    producer = pb.CommandProducer(topic=TOPIC, producer_id=0, request_id=2, producer_name="@@")
+    client.send_bytes(spoilt(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)))
+    assert (await client.next()).error.error == pb.ServerError.MetadataError
+    lookup = pb.CommandLookupTopic(topic="@@", request_id=3)
+    client.send_bytes(spoilt(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=lookup)))
+    answer = (await client.next()).lookupTopicResponse
+    assert answer.error == pb.ServerError.InvalidTopicName

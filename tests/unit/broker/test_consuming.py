@@ -1,6 +1,7 @@
 """SUBSCRIBE, credit, MESSAGE, acknowledgements and questions, through the whole core."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ _LATEST = pb.CommandSubscribe.Latest
 _MAX = (1 << 63) - 1
 
 
-def _batch(size: int, **fields: object) -> bytes:
+def _batch(size: int, **fields: Any) -> bytes:
     return entry(b"batch", num_messages_in_batch=size, **fields)
 
 
@@ -36,7 +37,7 @@ def _positions(client: Client) -> list[int]:
     ]
 
 
-async def _consuming(harness: Harness, *, permits: int = 1000, **fields: object) -> Client:
+async def _consuming(harness: Harness, *, permits: int = 1000, **fields: Any) -> Client:
     client = harness.client()
     answer = await client.subscribe(**fields)
     assert answer.type == BaseCommand.SUCCESS, answer
@@ -109,7 +110,7 @@ async def test_the_same_consumer_id_again_is_answered_again() -> None:
     ],
 )
 async def test_what_cannot_be_subscribed_is_refused(
-    fields: dict[str, object], code: pb.ServerError
+    fields: dict[str, Any], code: pb.ServerError
 ) -> None:
     client = Harness().client()
     answer = await client.subscribe(**fields)
@@ -658,9 +659,7 @@ async def _reading(harness: Harness, start: Position | None) -> Client:
         (None, []),
     ],
 )
-async def test_a_reader_starts_at_its_message(
-    start: Position | None, expected: list[int]
-) -> None:
+async def test_a_reader_starts_at_its_message(start: Position | None, expected: list[int]) -> None:
     harness = Harness()
     harness.log.store(*(entry() for _ in range(3)))
     client = await _reading(harness, start)

@@ -1,5 +1,7 @@
 """Partition metadata, lookup, topic lists, schemas."""
 
+from typing import Any
+
 import pytest
 
 from magnetar.broker.lookups import topics_hash
@@ -11,7 +13,7 @@ _METADATA = pb.CommandPartitionedTopicMetadataResponse
 _LOOKUP = pb.CommandLookupTopicResponse
 
 
-def _ask_metadata(client: Client, topic: str, **fields: bool) -> None:
+def _ask_metadata(client: Client, topic: str, **fields: Any) -> None:
     client.send(
         BaseCommand.PARTITIONED_METADATA,
         partitionMetadata=pb.CommandPartitionedTopicMetadata(topic=topic, request_id=1, **fields),
@@ -55,9 +57,7 @@ async def test_unknown_namespaces_and_bad_names_are_refused(
     _ask_metadata(client, topic)
     metadata = (await client.next()).partitionMetadataResponse
     assert (metadata.response, metadata.error) == (_METADATA.Failed, code)
-    client.send(
-        BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=topic, request_id=2)
-    )
+    client.send(BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=topic, request_id=2))
     lookup = (await client.next()).lookupTopicResponse
     assert (lookup.response, lookup.error) == (_LOOKUP.Failed, code)
     assert (await client.produce(topic=topic)).error.error == code
@@ -66,9 +66,7 @@ async def test_unknown_namespaces_and_bad_names_are_refused(
 async def test_a_lookup_connects_here_and_creates_nothing() -> None:
     harness = Harness()
     client = harness.client()
-    client.send(
-        BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=TOPIC, request_id=5)
-    )
+    client.send(BaseCommand.LOOKUP, lookupTopic=pb.CommandLookupTopic(topic=TOPIC, request_id=5))
     answer = (await client.next()).lookupTopicResponse
     assert answer.HasField("response")  # trap 1
     assert (answer.response, answer.authoritative) == (_LOOKUP.Connect, True)

@@ -1,6 +1,7 @@
 """PRODUCER, SEND and their answers: order, names, refusals, back-pressure."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -69,9 +70,7 @@ async def test_a_name_in_use_on_a_live_connection_is_busy() -> None:
     await holder.produce(producer_name="mine")
     other.send(
         BaseCommand.PRODUCER,
-        producer=pb.CommandProducer(
-            topic=TOPIC, producer_id=0, request_id=1, producer_name="mine"
-        ),
+        producer=pb.CommandProducer(topic=TOPIC, producer_id=0, request_id=1, producer_name="mine"),
     )
     await holder.next(BaseCommand.PING)
     holder.send(BaseCommand.PONG, pong=pb.CommandPong())
@@ -103,7 +102,7 @@ async def test_a_name_in_use_on_the_same_connection_is_busy() -> None:
         {"txn_enabled": True},
     ],
 )
-async def test_what_is_not_built_is_refused(fields: dict[str, object]) -> None:
+async def test_what_is_not_built_is_refused(fields: dict[str, Any]) -> None:
     client = Harness().client()
     answer = await client.produce(**fields)
     assert answer.error.error == pb.ServerError.NotAllowedError

@@ -1,0 +1,44 @@
+"""Where logs stand in the metadata, and which names are refused."""
+
+import pytest
+
+from magnetar.broker import naming
+from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError, ProducerBusyError
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("t", "/managed-ledgers/public/default/persistent/t"),
+        ("persistent://a/b/c d", "/managed-ledgers/a/b/persistent/c+d"),
+        ("a/b/ünïcode~*", "/managed-ledgers/a/b/persistent/%C3%BCn%C3%AFcode%7E*"),
+    ],
+)
+def test_paths_of_logs(name: str, path: str) -> None:
+    topic = naming.topic_of(name)
+    assert naming.log_path(topic) == path
+    node = path.rsplit("/", 1)[1]
+    assert naming.topic_at(topic.namespace_name, node) == str(topic)
+    assert path.startswith(naming.topics_path(topic.namespace_name))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a/b/c/d", "persistent://a/b/ ", "x://a/b/c"])
+def test_names_of_no_known_shape(name: str) -> None:
+    with pytest.raises(InvalidTopicNameError):
+        naming.topic_of(name)
+
+
+def test_non_persistent_topics_are_not_built() -> None:
+    with pytest.raises(NotAllowedError):
+        naming.topic_of("non-persistent://public/default/t")
+
+
+@pytest.mark.parametrize("name", ["", " ", "pulsar.dedup", "pulsar.repl.east", "x" * 1025])
+def test_refused_subscription_names(name: str) -> None:
+    with pytest.raises(ProducerBusyError):
+        naming.check_subscription(name)
+
+
+def test_accepted_subscription_names() -> None:
+    for name in ("s", "reader-0123456789", "a/b c", "x" * 1024):
+        naming.check_subscription(name)

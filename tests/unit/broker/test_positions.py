@@ -1,0 +1,47 @@
+"""Positions that clients name."""
+
+import pytest
+
+from magnetar.broker.positions import position_at_time, position_of, signed
+from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
+from tests.unit.broker.harness import MemoryLog, entry
+
+
+def test_minus_one_travels_unsigned() -> None:
+    assert signed(2**64 - 1) == -1
+    assert signed(5) == 5
+    assert position_of(MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)) == EARLIEST
+    assert position_of(MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)) == LATEST
+
+
+def _log(*publish_times: int) -> MemoryLog:
+    """Five entries per ledger."""
+    log = MemoryLog(1)
+    for number, publish_time in enumerate(publish_times):
+        if number and number % 5 == 0:
+            log.roll(1 + number)
+        log.store(entry(publish_time=publish_time))
+    return log
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (0, Position(1, 0)),
+        (10, Position(1, 0)),
+        (11, Position(1, 1)),
+        (50, Position(1, 4)),
+        (51, Position(6, 0)),
+        (120, Position(11, 1)),
+        (121, LATEST),
+    ],
+)
+async def test_the_first_entry_at_or_after_a_time(time: int, expected: Position) -> None:
+    log = _log(*(10 * each for each in range(1, 13)))
+    assert await position_at_time(log, time) == expected
+    assert len(log.reads) <= 4  # a binary search
+
+
+async def test_an_empty_log_has_nothing_at_any_time() -> None:
+    assert await position_at_time(MemoryLog(), 5) == LATEST

@@ -165,14 +165,10 @@ def overlay(new: Sequence[NewRun], old: Sequence[IndexRecord]) -> list[IndexReco
         if first <= record.last:
             parts.append(IndexRecord(first, record.last, record.location))
     parts.sort()
-    return _merged(parts, {run.location for run in new})
-
-
-def _merged(parts: list[IndexRecord], new_locations: set[RunLocation]) -> list[IndexRecord]:
-    """Join neighbouring stretches of one new run: no old record stands between them."""
+    # Stretches of one run are joined to one record where no other stands between them.
     merged: list[IndexRecord] = []
     for part in parts:
-        if merged and merged[-1].location == part.location and part.location in new_locations:
+        if merged and merged[-1].location == part.location:
             merged[-1] = merged[-1]._replace(last=part.last)
         else:
             merged.append(part)

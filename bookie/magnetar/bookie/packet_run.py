@@ -94,14 +94,6 @@ class PacketRun:
             return self.first
         return entry_id + 1 if self.ids is None else self.ids[bisect_right(self.ids, entry_id)]
 
-    def last_held(self, entry_id: int) -> int:
-        """The greatest id in the run that is not greater than `entry_id`; -1 if none."""
-        if entry_id < self.first:
-            return -1
-        if self.ids is None:
-            return min(entry_id, self.last)
-        return self.ids[bisect_right(self.ids, entry_id) - 1]
-
     def positions(self, entry_id: int, last: int) -> tuple[int, int]:
         """Start and stop positions of the entries from `entry_id`, which must be held, without a
         gap and not beyond `last`."""

@@ -88,19 +88,20 @@ class RunReader:
 
     def _last_packet(self, ledger_id: int, above: int) -> bytes | None:
         record = self._index.floor(ledger_id, ENTRY_ID_MAX)
-        while record is not None and record.last > above:
-            tables = self._logs.load_tables(ledger_id, record.location)
-            entry_id = tables.last_held(record.last)
-            # A record cut out of a run with gaps may stand for no entry at all: look further down.
-            if entry_id >= record.first:
-                if entry_id <= above:
-                    return None
-                location = record.location
-                return self._logs.load_packets(
-                    ledger_id, location, tables, entry_id, entry_id, ENTRY_ID_MAX
-                )[0]
-            record = self._index.floor(ledger_id, record.first - 1)
-        return None
+        if record is None or record.last <= above:
+            return None
+        location, entry_id = record.location, record.last
+        tables = self._logs.load_tables(ledger_id, location)
+        # Records are cut where newer ones hold an entry. Nothing is behind the last record, so
+        # its end was never cut off: it is an entry of its run.
+        if not tables.holds(entry_id):
+            raise StorageCorruptError(
+                f"index: ledger {ledger_id} should end with entry {entry_id}, "
+                f"which its run in entry log {location.log_id} at {location.offset} does not hold"
+            )
+        return self._logs.load_packets(
+            ledger_id, location, tables, entry_id, entry_id, ENTRY_ID_MAX
+        )[0]
 
 
 def _wants_whole(wanted: Wanted, record: IndexRecord) -> bool:

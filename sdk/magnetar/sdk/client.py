@@ -75,7 +75,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self.close(flush=kind is None)
 
     async def producer(self, topic: str, settings: ProducerSettings | None = None) -> Producer:
         """A producer, connected and ready.
@@ -143,14 +143,20 @@ class Client:
         """
         return await self._lookup.partitions(str(TopicName.parse(topic)))
 
-    async def close(self) -> None:
-        """Close producers (with their flush), consumers and connections."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Close producers, consumers and connections.
+
+        With `flush` that waits for the receipts of what is pending, at most the send timeout.
+
+        Raises:
+            SdkError: a message failed that nobody watched; everything is closed all the same.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             results = await asyncio.gather(
-                *(user.close() for user in list(self._open)), return_exceptions=True
+                *(user.close(flush=flush) for user in list(self._open)), return_exceptions=True
             )
         finally:
             await self._pool.close()

@@ -141,26 +141,31 @@ class Connection(asyncio.Protocol):
         await self._connected
         self._keep_alive = self._loop.call_later(settings.keep_alive_ms / 1000, self._on_keep_alive)
 
-    async def request(self, request_id: int, command: BaseCommand) -> BaseCommand:
+    async def request(
+        self, request_id: int, command: BaseCommand, *, timeout_ms: int | None = None
+    ) -> BaseCommand:
         """Send a command that carries `request_id` and wait for its answer.
 
         Raises:
             ServiceError: the broker's ERROR.
             BrokerUnavailableError: the connection broke.
-            OperationTimeoutError: no answer within `operation_timeout_ms`.
+            OperationTimeoutError: no answer within `timeout_ms` (the default is
+                `operation_timeout_ms`).
         """
+        if timeout_ms is None:
+            timeout_ms = self._settings.operation_timeout_ms
         if self.failure is not None:
             raise self.failure
         future: asyncio.Future[BaseCommand] = self._loop.create_future()
         self._requests[request_id] = future
         self.send(command)
         try:
-            async with asyncio.timeout(self._settings.operation_timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 return await future
         except TimeoutError:
             name = BaseCommand.Type.Name(command.type)
             raise OperationTimeoutError(
-                f"{self.name} did not answer {name} within {self._settings.operation_timeout_ms} ms"
+                f"{self.name} did not answer {name} within {timeout_ms} ms"
             ) from None
         finally:
             self._requests.pop(request_id, None)

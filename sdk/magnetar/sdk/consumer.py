@@ -21,6 +21,7 @@ from magnetar.sdk.errors import (
     BrokerUnavailableError,
     CorruptMessageError,
     SdkError,
+    ServiceError,
     service_error,
 )
 from magnetar.sdk.message import Message
@@ -30,7 +31,7 @@ from magnetar.sdk.session import Session
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.hot_commands import encode_flow
-from magnetar.sdk.wire.payload import messages_in
+from magnetar.sdk.wire.payload import messages_in, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandCloseConsumer,
@@ -123,10 +124,12 @@ class Consumer:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    @property
     def has_queued(self) -> bool:
         """Whether a message lies here that can be taken without waiting."""
-        return bool(self._ready or self._incoming)
+        incoming = self._incoming
+        while self._skip is not None and incoming and _is_skipped(incoming[0], self._skip):
+            self._return_credit(_credit_of(incoming.popleft()[1]))
+        return bool(self._ready or incoming or self._corrupt is not None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -367,13 +370,14 @@ class Consumer:
         self._connection = None
         await self.close()
 
-    async def close(self) -> None:
-        """Send what acknowledgements wait, tell the broker, and end."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what acknowledgements wait (unless `flush` is false), tell the broker, and end."""
         if self._closing:
             return
         self._closing = True
         try:
-            self._flush_acks()
+            if flush:
+                self._flush_acks()
             await self._detach()
         finally:
             await self._session.close()
@@ -436,8 +440,13 @@ class Consumer:
                     ),
                 ),
             )
-        except BaseException:
+        except ServiceError:
             connection.consumers.pop(self._id, None)
+            raise
+        except BaseException:
+            # The broker may have made it all the same: it must not keep the subscription taken.
+            connection.consumers.pop(self._id, None)
+            connection.send(self._close_command(connection.next_request_id()))
             raise
         # The broker may have dropped us in the very read that brought the answer.
         if connection.consumers.get(self._id) is not self:
@@ -463,16 +472,21 @@ class Consumer:
         if connection is None or not connection.is_open:
             return
         request_id = connection.next_request_id()
-        command = BaseCommand(
-            type=BaseCommand.CLOSE_CONSUMER,
-            close_consumer=CommandCloseConsumer(consumer_id=self._id, request_id=request_id),
-        )
+        timeout_ms = self._context.settings.close_timeout_ms
         try:
-            await connection.request(request_id, command)
+            await connection.request(
+                request_id, self._close_command(request_id), timeout_ms=timeout_ms
+            )
         except SdkError:
             pass  # the broker drops the consumer with the connection, or has done so already
         finally:
             connection.consumers.pop(self._id, None)
+
+    def _close_command(self, request_id: int) -> BaseCommand:
+        return BaseCommand(
+            type=BaseCommand.CLOSE_CONSUMER,
+            close_consumer=CommandCloseConsumer(consumer_id=self._id, request_id=request_id),
+        )
 
     def on_session_lost(self, connection: Connection) -> None:
         """From the connection: the broker closed the consumer, or the connection broke."""
@@ -787,6 +801,25 @@ class Consumer:
 
     def _not_connected(self) -> BrokerUnavailableError:
         return BrokerUnavailableError(f"the consumer of {self.subscription} is not connected")
+
+
+def _is_skipped(entry: tuple[CommandMessage, bytes], skip: tuple[MessageId, bool]) -> bool:
+    """Whether a whole entry lies before the place where a reader begins."""
+    data, payload = entry[0].message_id, entry[1]
+    start, is_inclusive = skip
+    place = (data.ledgerId, data.entryId)
+    if place != (start.ledger_id, start.entry_id):
+        return place < (start.ledger_id, start.entry_id)
+    if start.batch_index < 0:
+        return not is_inclusive
+    try:
+        metadata, _ = split_payload(payload)
+    except MalformedPayloadError:
+        return False  # the application shall hear of it
+    size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+    if not size:
+        return not is_inclusive
+    return start.batch_index + (0 if is_inclusive else 1) >= size
 
 
 def _credit_of(payload: bytes) -> int:

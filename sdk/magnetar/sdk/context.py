@@ -14,7 +14,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 class Closable(Protocol):
     """A producer or consumer, as the client sees it when it closes."""
 
-    async def close(self) -> None: ...
+    async def close(self, *, flush: bool = True) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

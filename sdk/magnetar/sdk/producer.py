@@ -25,6 +25,7 @@ from magnetar.sdk.errors import (
     PendingLimitError,
     SdkError,
     SendTimeoutError,
+    ServiceError,
     service_error,
 )
 from magnetar.sdk.message_id import MessageId
@@ -300,8 +301,13 @@ class Producer:
                     ),
                 ),
             )
-        except BaseException:
+        except ServiceError:
             connection.producers.pop(self._id, None)
+            raise
+        except BaseException:
+            # The broker may have made it all the same: it must not keep our name taken.
+            connection.producers.pop(self._id, None)
+            connection.send(self._close_command(connection.next_request_id()))
             raise
         success = answer.producer_success
         if self._encoder is None:
@@ -325,16 +331,21 @@ class Producer:
         if connection is None or not connection.is_open:
             return
         request_id = connection.next_request_id()
-        command = BaseCommand(
-            type=BaseCommand.CLOSE_PRODUCER,
-            close_producer=CommandCloseProducer(producer_id=self._id, request_id=request_id),
-        )
+        timeout_ms = self._context.settings.close_timeout_ms
         try:
-            await connection.request(request_id, command)
+            await connection.request(
+                request_id, self._close_command(request_id), timeout_ms=timeout_ms
+            )
         except SdkError:
             pass  # the broker drops the producer with the connection, or has done so already
         finally:
             connection.producers.pop(self._id, None)
+
+    def _close_command(self, request_id: int) -> BaseCommand:
+        return BaseCommand(
+            type=BaseCommand.CLOSE_PRODUCER,
+            close_producer=CommandCloseProducer(producer_id=self._id, request_id=request_id),
+        )
 
     def on_session_lost(self, connection: Connection) -> None:
         """From the connection: the broker closed the producer, or the connection broke."""
@@ -573,15 +584,7 @@ class Producer:
             # Nothing is known of what follows: attach afresh and send again what has no receipt.
             connection, self._connection = self._connection, None
             connection.producers.pop(self._id, None)
-            request_id = connection.next_request_id()
-            connection.send(
-                BaseCommand(
-                    type=BaseCommand.CLOSE_PRODUCER,
-                    close_producer=CommandCloseProducer(
-                        producer_id=self._id, request_id=request_id
-                    ),
-                )
-            )
+            connection.send(self._close_command(connection.next_request_id()))
             self._session.lose(connection)
 
     def _fail(self, sends: Sequence[PendingSend], error: SdkError) -> None:

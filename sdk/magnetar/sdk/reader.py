@@ -84,7 +84,7 @@ class Reader:
             SdkError: the broker could not be asked.
         """
         consumer = self._consumer
-        if consumer.has_queued:
+        if consumer.has_queued():
             return True
         last, mark_delete = await consumer.last_ids()
         if last.entry_id < 0:
@@ -96,7 +96,10 @@ class Reader:
             return mark_delete is not None and mark_delete.entry < last.entry
         if self._start == MessageId.EARLIEST:
             return True
-        return self._start < last or (self._start_inclusive and self._start == last)
+        start, inclusive = self._start, self._start_inclusive
+        if start.batch_index < 0:
+            start, last = start.entry, last.entry
+        return start < last or (inclusive and start == last)
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; entry id -1 if there is none."""

@@ -90,6 +90,8 @@ class ClientSettings:
     """TCP connect and CONNECT handshake together."""
     operation_timeout_ms: int = 30_000
     """A request to its answer; the creation of a producer or consumer with all its retries."""
+    close_timeout_ms: int = 3_000
+    """How long something that closes waits for the broker's word before it goes without."""
     keep_alive_ms: int = 30_000
     """A silent connection is probed after this time, and closed after as much again."""
     reconnect_delay_min_ms: int = 100
@@ -104,6 +106,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         _check("connect_timeout_ms", self.connect_timeout_ms, 1, 3_600_000)
         _check("operation_timeout_ms", self.operation_timeout_ms, 1, 3_600_000)
+        _check("close_timeout_ms", self.close_timeout_ms, 1, 3_600_000)
         _check("keep_alive_ms", self.keep_alive_ms, 10, 3_600_000)
         _check("reconnect_delay_min_ms", self.reconnect_delay_min_ms, 1, 60_000)
         _check(

@@ -17,6 +17,7 @@ from magnetar.sdk.wire import (
     encode_command,
     encode_message_prefix,
     encode_send_receipts,
+    split_payload,
 )
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseConsumer,
@@ -101,6 +102,15 @@ class ScriptedBroker:
 
     def count(self, kind: int) -> int:
         return sum(command.type == kind for command in self.commands)
+
+    def last_id(self) -> MessageIdData:
+        if not self.entries:
+            return MessageIdData(ledgerId=NO_REQUEST, entryId=NO_REQUEST)
+        metadata, _ = split_payload(self.entries[-1])
+        last = MessageIdData(ledgerId=LEDGER_ID, entryId=len(self.entries) - 1)
+        if metadata.HasField("num_messages_in_batch"):
+            last.batch_index = metadata.num_messages_in_batch - 1
+        return last
 
     def on_command(self, peer: "Peer", command: BaseCommand, payload: bytes) -> None:
         self.commands.append(command)
@@ -242,9 +252,7 @@ class Peer(asyncio.Protocol):
             self.consumer_id = -1
             self.succeed(command.unsubscribe.request_id)
         elif kind == BaseCommand.GET_LAST_MESSAGE_ID:
-            last = MessageIdData(
-                ledgerId=LEDGER_ID, entryId=(len(self.broker.entries) - 1) & NO_REQUEST
-            )
+            last = self.broker.last_id()
             self.send(
                 BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
                 getLastMessageIdResponse=CommandGetLastMessageIdResponse(

@@ -242,7 +242,7 @@ async def test_message_of_an_older_epoch_is_dropped_and_its_credit_returned(
     broker.faults.append(once(late))
     consumer.redeliver_unacknowledged()
     assert data(await take(consumer, 2)) == numbered(2)
-    assert not consumer.has_queued
+    assert not consumer.has_queued()
 
 
 async def test_negative_acknowledgement_on_shared_names_the_entry(

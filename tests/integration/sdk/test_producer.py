@@ -367,3 +367,37 @@ async def test_client_closes_what_it_made(broker: ScriptedBroker) -> None:
         await consumer.receive()
     with pytest.raises(AlreadyClosedError):
         await client.producer("t")
+
+
+async def test_cancelled_creation_leaves_no_producer_behind(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.PRODUCER)
+    creating = asyncio.ensure_future(client.producer("t"))
+    await broker.wait_command(BaseCommand.PRODUCER)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    await broker.wait_command(BaseCommand.CLOSE_PRODUCER)
+
+
+async def test_client_left_by_an_error_does_not_wait_for_receipts(broker: ScriptedBroker) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.SEND)
+    failed: list[SdkError | None] = []
+
+    async def fail() -> None:
+        async with Client(broker.url, FAST) as client:
+            producer = await client.producer("t", SINGLE)
+            producer.send_nowait(b"0", on_sent=lambda _, error: failed.append(error))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert isinstance(failed[0], AlreadyClosedError)
+
+
+async def test_closing_goes_without_the_brokers_word(broker: ScriptedBroker) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.CLOSE_PRODUCER)
+    async with Client(broker.url, type(FAST)(close_timeout_ms=10)) as client:
+        await (await client.producer("t")).close()
+    assert broker.count(BaseCommand.CLOSE_PRODUCER) == 1

@@ -66,7 +66,7 @@ async def test_reader_knows_whether_there_is_more(client: Client) -> None:
     while await reader.has_message_available():
         taken += len(await reader.read_many(2, timeout_s=10))
     assert taken == 3
-    assert (await reader.last_message_id()) == MessageId(1, 2)
+    assert await reader.last_message_id() == MessageId(1, 2)
 
 
 async def test_reader_iterates(client: Client) -> None:
@@ -87,3 +87,17 @@ async def test_reader_seeks(client: Client) -> None:
     await reader.seek(MessageId(1, 3))
     assert (await reader.read_next(timeout_s=10)).data == b"3"
     assert [batch.payloads() for batch in await reader.read_batches(5, timeout_s=10)] == [[b"4"]]
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("inclusive", [False, True])
+async def test_start_at_the_last_message_has_more_only_if_it_counts_itself(
+    client: Client, broker: ScriptedBroker, batch: int, inclusive: bool
+) -> None:
+    await publish(client, 3, batch=batch)
+    start = MessageId(1, 0, 2) if batch else MessageId(1, 2)
+    reader = await client.reader("t", start, ReaderSettings(start_inclusive=inclusive))
+    await broker.wait_command(BaseCommand.FLOW)
+    assert await reader.has_message_available() == inclusive
+    if inclusive:
+        assert (await reader.read_next(timeout_s=10)).data == b"2"

@@ -1,4 +1,4 @@
-"""The client against the real server: with the official client, with kill -9, with the perf tool."""
+"""The client against the real server: with the official client, kill -9, and the perf tool."""
 
 import asyncio
 import json

@@ -90,7 +90,7 @@ fmt: $(VENV)/.stamp-test ## format the code and fix what can be fixed by itself
 
 WIRE := sdk/magnetar/sdk/wire
 proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.proto
-	$(BIN)/python -m grpc_tools.protoc --proto_path=$(WIRE) --python_out=$(WIRE) --pyi_out=$(WIRE) $(WIRE)/pulsar.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=sdk --python_out=sdk --pyi_out=sdk $(WIRE)/pulsar.proto
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

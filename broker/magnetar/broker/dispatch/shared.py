@@ -89,6 +89,7 @@ class SharedDispatcher(Dispatcher):
                 size = self._send_new(consumer, parts, credit, room, markers)
                 if size == 0:
                     break
+            self._levels[consumer.priority].rotate(-1)
             room -= size
         if markers:
             self._ack_markers(markers)
@@ -100,12 +101,12 @@ class SharedDispatcher(Dispatcher):
             self._wake_soon()
 
     def _next_ready(self) -> Consumer | None:
+        """Whose turn it is: the first one of its level that can take something."""
         for level in self._levels.values():
             for _ in range(len(level)):
-                consumer = level[0]
+                if level[0].is_ready:
+                    return level[0]
                 level.rotate(-1)
-                if consumer.is_ready:
-                    return consumer
         return None
 
     def _send_again(

@@ -1,0 +1,32 @@
+"""A real broker in this process, on real bookies and an embedded metadata store."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.system import SystemClock, SystemNetwork
+from tests.integration.ledger.cluster import Cluster
+
+TOPIC = "persistent://public/default/topic"
+
+
+@asynccontextmanager
+async def broker_on(cluster: Cluster, *, seed: int = 3, **settings: Any) -> AsyncIterator[Broker]:
+    """A started broker with a ledger client of its own; stopped in the end."""
+    async with cluster.client() as client:
+        broker = Broker(
+            BrokerSettings(**{"port": 0, "http_port": 0, "ack_persist_interval_ms": 0, **settings}),
+            client,
+            cluster.store,
+            clock=SystemClock(),
+            network=SystemNetwork(),
+            random=random.Random(seed),
+        )
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.stop()

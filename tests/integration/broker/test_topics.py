@@ -1,0 +1,172 @@
+"""Topics on real ledgers: loading, takeover by another broker, restart, stopping."""
+
+import asyncio
+from pathlib import Path
+
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+
+async def test_messages_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.produce(TOPIC)
+            await client.subscribe(TOPIC, permits=100)
+            for sequence_id in range(10):
+                client.publish(sequence_id, b"%d" % sequence_id)
+            frames = [await client.next_frame() for _ in range(20)]
+            ids = [
+                command.message.message_id
+                for command, _ in frames
+                if command.type == BaseCommand.MESSAGE
+            ]
+            client.ack(*ids[:4], ids[6])
+            await client.close()
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.subscribe(TOPIC, permits=100)
+            assert await client.bodies(5) == [b"4", b"5", b"7", b"8", b"9"]
+            await client.close()
+
+
+async def test_stopping_tells_clients_to_look_again(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.produce(TOPIC)
+            await client.subscribe(TOPIC)
+        kinds = {(await client.next()).type for _ in range(2)}
+        assert kinds == {BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER}
+        await client.closed()
+        await client.close()
+
+
+async def test_a_topic_that_another_broker_takes_is_given_up_and_can_be_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster) as one,
+        broker_on(cluster, seed=4) as two,
+    ):
+        old = await WireClient.open(one.port)
+        await old.produce(TOPIC)
+        old.publish(0, b"from one")
+        await old.next(BaseCommand.SEND_RECEIPT)
+        new = await WireClient.open(two.port)
+        await new.subscribe(TOPIC, permits=10)
+        assert await new.bodies(1) == [b"from one"]
+        # The first broker learns of it when it tries to write: no receipt, but "look again".
+        old.publish(1, b"never stored by one")
+        await old.next(BaseCommand.CLOSE_PRODUCER)
+        assert one.services.topics.fenced == 1
+        # Looked up again, the topic is taken back: nothing but a hint stood in the way.
+        answer = await old.produce(TOPIC)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        old.publish(1, b"from one again")
+        await old.next(BaseCommand.SEND_RECEIPT)
+        await old.subscribe(TOPIC, permits=10, subscription="all")
+        assert await old.bodies(2) == [b"from one", b"from one again"]
+        await old.close()
+        await new.close()
+
+
+async def test_requests_wait_for_bookies_instead_of_failing(tmp_path: Path) -> None:
+    async with cluster_of(0, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        subscribing = asyncio.create_task(client.subscribe(TOPIC))
+        other = await WireClient.open(broker.port)
+        other.send(BaseCommand.PING, ping=pb.CommandPing())
+        await other.next(BaseCommand.PONG)
+        await cluster.start_bookie("b1")
+        assert (await subscribing).type == BaseCommand.SUCCESS
+        await client.close()
+        await other.close()
+
+
+async def test_what_cannot_be_loaded_in_time_is_given_up(tmp_path: Path) -> None:
+    async with (
+        cluster_of(0, tmp_path) as cluster,
+        broker_on(cluster, topic_load_timeout_ms=50, topic_load_retry_ms=10) as broker,
+    ):
+        producing = await WireClient.open(broker.port)
+        answer = await producing.produce(TOPIC)
+        assert answer.error.error == pb.ServerError.ServiceNotReady
+        subscribing = await WireClient.open(broker.port)
+        try:
+            await subscribing.subscribe(TOPIC)
+        except ConnectionResetError:
+            pass
+        else:
+            raise AssertionError("SUBSCRIBE was answered")
+        await producing.close()
+        await subscribing.close()
+
+
+async def test_a_backlog_is_read_from_bookies_in_order(tmp_path: Path) -> None:
+    count = 5_000
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(
+            cluster, read_ahead_bytes=20_000, ledger_entries_max=1_000, ledger_age_min_s=0
+        ) as broker,
+    ):
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        for sequence_id in range(count):
+            client.publish(sequence_id, b"%d" % sequence_id)
+        for _ in range(count):
+            await client.next(BaseCommand.SEND_RECEIPT)
+        await client.subscribe(TOPIC, permits=count)
+        assert await client.bodies(count) == [b"%d" % each for each in range(count)]
+        await client.close()
+
+
+async def test_topics_are_listed_and_existence_is_told(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            for number, name in enumerate(("b c", "a/b"[:1])):
+                await client.produce(f"persistent://public/default/{name}", number)
+            await client.close()
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            client.send(
+                BaseCommand.GET_TOPICS_OF_NAMESPACE,
+                getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+                    request_id=1, namespace="public/default"
+                ),
+            )
+            answer = (await client.next()).getTopicsOfNamespaceResponse
+            assert list(answer.topics) == [
+                "persistent://public/default/a",
+                "persistent://public/default/b c",
+            ]
+            missing = await client.subscribe(
+                "persistent://public/default/none", force_topic_creation=False
+            )
+            assert missing.error.error == pb.ServerError.TopicNotFound
+            there = await client.subscribe(
+                "persistent://public/default/a", force_topic_creation=False
+            )
+            assert there.type == BaseCommand.SUCCESS
+            await client.close()
+
+
+async def test_unsubscribing_deletes_the_cursor_for_good(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.subscribe(TOPIC)
+            client.send(
+                BaseCommand.UNSUBSCRIBE,
+                unsubscribe=pb.CommandUnsubscribe(consumer_id=0, request_id=9),
+            )
+            await client.next(BaseCommand.SUCCESS)
+            await client.close()
+        path = "/managed-ledgers/public/default/persistent/topic"
+        assert await cluster.store.children(path) == []

@@ -1,0 +1,45 @@
+"""Any bytes as an entry give a number of messages or one of our errors."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.entry import (
+    MESSAGES_PER_ENTRY_MAX,
+    admit,
+    last_batch_index_of,
+    messages_of,
+    publish_time_ms_of,
+)
+from magnetar.broker.errors import MessageChecksumError
+from magnetar.sdk.wire import MessageMetadata, encode_payload
+
+_NOISE = st.binary(max_size=200) | st.binary(max_size=100).map(lambda data: b"\x0e\x01" + data)
+
+
+@given(_NOISE)
+def test_noise_never_breaks_anything(data: bytes) -> None:
+    assert 0 <= messages_of(data) <= MESSAGES_PER_ENTRY_MAX
+    assert last_batch_index_of(data) >= -1
+    assert publish_time_ms_of(data) >= 0
+    try:
+        assert admit(data) == messages_of(data)
+    except MessageChecksumError:
+        pass
+
+
+@given(
+    count=st.none() | st.integers(-(2**31), 2**31 - 1),
+    sequence_id=st.integers(0, 2**64 - 1),
+    body=st.binary(max_size=100),
+    has_checksum=st.booleans(),
+)
+def test_what_a_client_sends_is_admitted(
+    count: int | None, sequence_id: int, body: bytes, has_checksum: bool
+) -> None:
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=sequence_id, publish_time=1, num_messages_in_batch=count
+    )
+    entry = encode_payload(metadata.SerializeToString(), body)
+    if not has_checksum:
+        entry = entry[6:]
+    assert admit(entry) == messages_of(entry) == min(max(1, count or 1), MESSAGES_PER_ENTRY_MAX)

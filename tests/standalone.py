@@ -24,6 +24,8 @@ class Standalone:
         self.port, self.http_port = free_ports(2)
         self._arguments = list(arguments)
         self._process: ServerProcess | None = None
+        self.ready_s = 0.0
+        """How long the last start took."""
 
     def __enter__(self) -> "Standalone":
         self.start()
@@ -65,7 +67,8 @@ class Standalone:
             log_path=self.log_path,
             is_ready=is_ready_line,
         )
-        return self._process.wait_ready(READY_TIMEOUT_S)
+        self.ready_s = self._process.wait_ready(READY_TIMEOUT_S)
+        return self.ready_s
 
     def kill(self) -> None:
         """kill -9."""

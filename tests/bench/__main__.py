@@ -1,0 +1,5 @@
+"""`python -m tests.bench`: see bench.py."""
+
+from tests.bench.bench import main
+
+main()

@@ -1,0 +1,77 @@
+"""Runs `magnetar perf` in a process of its own and reads the JSON object that it prints."""
+
+import json
+import subprocess
+
+from tests.bench.figures import Latency, Rate
+from tests.processes import ROOT, magnetar_command, magnetar_environment
+
+_TIMEOUT_S = 300
+
+
+class LoadFailedError(Exception):
+    """The tool ended with an error; the message is what it said."""
+
+
+def produce(
+    url: str,
+    topic: str,
+    *,
+    messages: int,
+    size: int,
+    in_flight: int = 0,
+    batch: int = 0,
+    seconds_max: float = 0,
+) -> Rate:
+    """Publish; latencies are from the call to the receipt. 0 leaves a limit to the tool."""
+    return _perf(
+        "produce",
+        topic,
+        *("--url", url),
+        *("--messages", str(messages)),
+        *("--size", str(size)),
+        *("--in-flight", str(in_flight)),
+        *("--batch", str(batch)),
+        *("--seconds", str(seconds_max)),
+    )
+
+
+def consume(url: str, topic: str, *, messages: int) -> Rate:
+    """Catch up from the first message. The latencies are the age of the backlog, so dropped."""
+    rate = _perf("consume", topic, "--url", url, "--messages", str(messages))
+    return Rate(rate.messages, rate.seconds, rate.msgs_per_s, rate.mb_per_s, None)
+
+
+def ledger(metadata_url: str, *, messages: int, size: int, in_flight: int) -> Rate:
+    """One ledger writer, (3, 3, 2), straight on the bookies."""
+    return _perf(
+        "ledger",
+        *("--metadata", metadata_url),
+        *("--messages", str(messages)),
+        *("--size", str(size)),
+        *("--in-flight", str(in_flight)),
+    )
+
+
+def _perf(*arguments: str) -> Rate:
+    finished = subprocess.run(
+        magnetar_command("perf", *arguments, "--json"),
+        env=magnetar_environment(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if finished.returncode != 0:
+        raise LoadFailedError(f"magnetar perf {' '.join(arguments)}: {finished.stderr.strip()}")
+    result = json.loads(finished.stdout.splitlines()[-1])
+    latency = result["latency_ms"]
+    return Rate(
+        messages=result["messages"],
+        seconds=result["seconds"],
+        msgs_per_s=result["msgs_per_s"],
+        mb_per_s=result["mb_per_s"],
+        latency_ms=Latency(latency["p50"], latency["p99"], latency["p999"], latency["max"]),
+    )

@@ -1,0 +1,103 @@
+"""Magnetar as separate processes on this host: bookies, one broker, embedded metadata."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
+from tests.standalone import is_ready_line
+
+READY_TIMEOUT_S = 30.0
+
+
+class ProcessCluster:
+    """N bookies and, if wanted, one broker. A context manager: all are killed at the end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bookies: int = 3,
+        quorum: str = "3,3,2",
+        broker: bool = True,
+        broker_arguments: Sequence[str] = (),
+    ) -> None:
+        self._directory = directory
+        self._bookies = bookies
+        self._quorum = quorum
+        self._with_broker = broker
+        self._broker_arguments = list(broker_arguments)
+        self._servers: list[ServerProcess] = []
+        self.port, self.http_port = free_ports(2)
+
+    def __enter__(self) -> "ProcessCluster":
+        try:
+            self._start()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._kill()
+
+    @property
+    def metadata_url(self) -> str:
+        return f"embedded:{self._directory / 'metadata.db'}"
+
+    @property
+    def url(self) -> str:
+        assert self._with_broker, "a cluster without a broker"
+        return f"pulsar://{HOST}:{self.port}"
+
+    @property
+    def servers(self) -> list[ServerProcess]:
+        """The bookies, then the broker."""
+        return list(self._servers)
+
+    def resident_bytes(self) -> int:
+        return sum(server.resident_bytes() for server in self._servers)
+
+    def cpu_s(self) -> float:
+        return sum(server.cpu_s() for server in self._servers)
+
+    def _start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for number, port in enumerate(free_ports(self._bookies), start=1):
+            self._launch(
+                f"bookie-{number}",
+                *("--metadata", self.metadata_url),
+                *("--data", str(self._directory / f"bookie-{number}")),
+                *("--port", str(port)),
+            )
+        for server in self._servers:
+            server.wait_ready(READY_TIMEOUT_S)
+        if self._with_broker:
+            self._launch(
+                "broker",
+                *("--metadata", self.metadata_url),
+                *("--port", str(self.port)),
+                *("--http-port", str(self.http_port)),
+                *("--quorum", self._quorum),
+                *self._broker_arguments,
+            )
+            self._servers[-1].wait_ready(READY_TIMEOUT_S)
+
+    def _launch(self, name: str, *arguments: str) -> None:
+        self._servers.append(
+            ServerProcess(
+                magnetar_command(name.partition("-")[0], *arguments),
+                log_path=self._directory / f"{name}.log",
+                is_ready=is_ready_line,
+            )
+        )
+
+    def _kill(self) -> None:
+        for server in self._servers:
+            if server.returncode is None:
+                server.kill()

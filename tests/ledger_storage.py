@@ -153,6 +153,9 @@ class _FailingFile:
         self._disk.on_write("datasync")
         self._file.datasync()
 
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
+
     @property
     def size(self) -> int:
         return self._file.size

@@ -288,6 +288,7 @@ class Bookie:
             interval_s=self._settings.flush_interval_s,
             retry_s=self._settings.flush_retry_s,
             journal_backups=self._settings.journal_backups,
+            journal_spares=self._settings.journal_spares,
             journal_mark=lambda: journal.mark,
             before_flush=ledgers.put_changed_states,
             after_flush=handler.on_flushed,

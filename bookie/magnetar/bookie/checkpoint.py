@@ -1,7 +1,7 @@
 """Checkpoints: when the journal may forget.
 
 One checkpoint: (1) capture the journal's mark; (2) flush the storage completely, ledger states too;
-(3) persist the captured mark; (4) delete the journal files before it.
+(3) persist the captured mark; (4) delete the journal files before it, or keep them as spares.
 
 Why nothing is lost. Every record before the mark was synced, and its effect was put into the
 storage's memory before it was handed to the journal, so before step 1 (rule 2.1). The flush of step
@@ -26,7 +26,13 @@ from collections.abc import Callable
 import structlog
 
 from magnetar.bookie.errors import StorageError
-from magnetar.bookie.journal_format import LastMark, file_ids, file_name
+from magnetar.bookie.journal_format import (
+    LastMark,
+    file_ids,
+    file_name,
+    spare_name,
+    spare_names,
+)
 from magnetar.bookie.last_mark import LastMarkFile
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.storage import LedgerStorage
@@ -51,6 +57,7 @@ class Checkpointer:
         interval_s: float,
         retry_s: float,
         journal_backups: int,
+        journal_spares: int,
         journal_mark: Callable[[], LastMark],
         before_flush: Callable[[], None],
         after_flush: Callable[[], None],
@@ -66,6 +73,7 @@ class Checkpointer:
         self._interval_s = interval_s
         self._retry_s = retry_s
         self._journal_backups = journal_backups
+        self._journal_spares = journal_spares
         self._journal_mark = journal_mark
         self._before_flush = before_flush
         self._after_flush = after_flush
@@ -143,5 +151,13 @@ class Checkpointer:
             return
         names = self._disk.list(self._journal_directory)
         old = [file_id for file_id in file_ids(names) if file_id < mark.file_id]
+        spares = len(spare_names(names))
         for file_id in old[: max(0, len(old) - self._journal_backups)]:
-            self._disk.remove(posixpath.join(self._journal_directory, file_name(file_id)))
+            path = posixpath.join(self._journal_directory, file_name(file_id))
+            if spares < self._journal_spares:
+                # Its blocks are allocated and written: the cheapest file to write to there is.
+                spare = posixpath.join(self._journal_directory, spare_name(file_id))
+                self._disk.rename(path, spare)
+                spares += 1
+            else:
+                self._disk.remove(path)

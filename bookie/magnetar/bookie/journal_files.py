@@ -25,6 +25,7 @@ from magnetar.bookie.journal_format import (
     encode_group,
     file_name,
     records_bytes,
+    spare_names,
 )
 from magnetar.ledger.ports import Buffer, Disk, File
 
@@ -133,6 +134,33 @@ class JournalFiles:
         file_id = self._file_id + 1 if self._file_id else self._first_file_id
         path = posixpath.join(self._directory, file_name(file_id))
         header = FileHeader(file_id, self._file_id, self._length, self._owner)
+        spares = spare_names(self._disk.list(self._directory))
+        if spares:
+            file = self._reuse(posixpath.join(self._directory, spares[0]), path, header)
+        else:
+            file = self._create(path, header)
+        self._file_id = file_id
+        self._length = FILE_HEADER_BYTES
+        self._allocated = FILE_HEADER_BYTES
+        return file
+
+    def _reuse(self, spare: str, path: str, header: FileHeader) -> File:
+        """Write a spare file anew. Under its new name it has a valid header from the start.
+
+        Its old records are invalid under the new id, which their CRCs are bound to.
+        """
+        file = self._disk.reuse(spare)
+        try:
+            file.append([encode_file_header(header)])
+            file.datasync()
+            self._disk.rename(spare, path)
+            self._disk.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def _create(self, path: str, header: FileHeader) -> File:
         file = self._disk.create(path)
         try:
             file.append([encode_file_header(header)])
@@ -144,9 +172,6 @@ class JournalFiles:
             file.close()
             self._disk.remove(path)
             raise
-        self._file_id = file_id
-        self._length = FILE_HEADER_BYTES
-        self._allocated = FILE_HEADER_BYTES
         return file
 
     def _preallocate(self, file: File, end: int) -> None:

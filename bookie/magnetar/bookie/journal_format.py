@@ -31,6 +31,7 @@ _PLACE_AND_TAIL = struct.Struct(">QQIIB3xq")
 _CRC = struct.Struct(">I")
 _MARK = struct.Struct(">8sQQ")
 _NAME_SUFFIX = ".journal"
+_SPARE_SUFFIX = ".spare"
 
 
 class RecordType(IntEnum):
@@ -95,6 +96,16 @@ def file_ids(names: Sequence[str]) -> list[int]:
         if len(stem) == 16 and name != stem and not stem.strip("0123456789abcdef"):
             ids.append(int(stem, 16))
     return sorted(ids)
+
+
+def spare_name(file_id: int) -> str:
+    """Name of a journal file that is not needed any more and waits to be written anew."""
+    return f"{file_id:016x}{_SPARE_SUFFIX}"
+
+
+def spare_names(names: Sequence[str]) -> list[str]:
+    """The spare files among the names of a directory."""
+    return sorted(name for name in names if name.endswith(_SPARE_SUFFIX))
 
 
 def encode_file_header(header: FileHeader) -> bytes:

@@ -117,6 +117,10 @@ class EntryLogWriter:
         if self._active is not None:
             self._write_out(self._active)
             self._active.file.datasync()
+            # Bulk writes must not push out of the page cache what readers use. Pages freed at once
+            # are also the cheapest to write the next flush into: on a virtual machine a page that
+            # is touched for the first time costs more than the write itself (0.4 against 5 GB/s).
+            self._active.file.drop_cache()
         if self._directory_is_dirty:
             self._disk.sync_directory(self._directory)
             self._directory_is_dirty = False

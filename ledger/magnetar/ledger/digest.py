@@ -97,7 +97,7 @@ def open_packet(packet: bytes, *, ledger_id: int, entry_id: int) -> OpenedEntry:
 def open_payloads(
     block: EntryBlock, *, ledger_id: int, first_entry_id: int, entries_max: int
 ) -> tuple[list[bytes], DigestMismatchError | None]:
-    """Check the packets of consecutive entries; the payloads up to the first bad one, and its error.
+    """Check consecutive entries' packets; the payloads up to the first bad one, and its error.
 
     The bulk form of `open_packet`, for reads: well under a microsecond per entry.
     """

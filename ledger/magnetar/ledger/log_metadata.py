@@ -1,7 +1,8 @@
 """The ledger list of a managed log, as it lies in the metadata store. Pure values and their codec.
 
 JSON so that `zkCli` shows it: format, ledgers in log order, properties. A ledger's counters are
-filled in when it is closed; `closed_ms` 0 marks the one that is being written. The list order is authoritative. Source: managed ledger, section 1.
+filled in when it is closed; `closed_ms` 0 marks the one that is being written. The list order is
+authoritative. Source: managed ledger, section 1.
 """
 
 import json

@@ -90,6 +90,10 @@ class File(Protocol):
         """
         ...
 
+    def drop_cache(self) -> None:
+        """Hint that what is synced need not stay in memory: it is not read again soon."""
+        ...
+
     @property
     def size(self) -> int: ...
 
@@ -111,6 +115,13 @@ class Disk(Protocol):
 
     def open(self, path: str) -> File:
         """Open an existing file for reading."""
+        ...
+
+    def reuse(self, path: str) -> File:
+        """Open an existing file to be written anew from its start.
+
+        What it holds stays until it is overwritten, and counts as room that is preallocated.
+        """
         ...
 
     def read_file(self, path: str) -> bytes: ...

@@ -63,9 +63,11 @@ class SystemNetwork:
 class SystemFile:
     """A file that is only ever appended to, or only read."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, anew: bool = False) -> None:
         self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
+        self._room = os.fstat(descriptor).st_size
+        self._size = 0 if anew else self._room
+        self._dropped = 0
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         start = self._size
@@ -86,8 +88,9 @@ class SystemFile:
     def preallocate(self, size: int) -> None:
         # Written zeros would make the next small sync a little faster still, but each step of them
         # costs a sync of several milliseconds; an allocation costs almost nothing.
-        if size > self._size:
-            os.posix_fallocate(self._descriptor, self._size, size - self._size)
+        if size > self._room:
+            os.posix_fallocate(self._descriptor, self._room, size - self._room)
+            self._room = size
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
@@ -100,6 +103,12 @@ class SystemFile:
 
     def datasync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def drop_cache(self) -> None:
+        length = self._size - self._dropped
+        if length > 0:
+            os.posix_fadvise(self._descriptor, self._dropped, length, os.POSIX_FADV_DONTNEED)
+            self._dropped = self._size
 
     @property
     def size(self) -> int:
@@ -125,6 +134,9 @@ class SystemDisk:
 
     def open(self, path: str) -> File:
         return SystemFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def reuse(self, path: str) -> File:
+        return SystemFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), anew=True)
 
     def read_file(self, path: str) -> bytes:
         return Path(path).read_bytes()

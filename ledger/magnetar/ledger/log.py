@@ -34,11 +34,10 @@ from magnetar.ledger.errors import (
     LogError,
     LogFencedError,
     LogUnavailableError,
-    MetadataError,
+    MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
@@ -120,8 +119,8 @@ class ManagedLog:
         self._random = random
         self._metadata = LogMetadata()
         self._version = -1
-        self._unresolved: bytes | None = None
-        """A list update whose outcome is not known yet (rule 1.3)."""
+        self._unresolved: list[bytes] = []
+        """List updates based on `_version` that may have happened, or may yet (rule 1.3)."""
         self._shape = LogShape([])
         self._last_confirmed = Position(-1, -1)
         self._writer: LedgerWriter | None = None
@@ -130,7 +129,10 @@ class ManagedLog:
         self._spare: LedgerWriter | None = None
         """A ledger that was created, but is not in the list yet."""
         self._state = _State.CLOSED
+        self._is_closing = False
         self._retry_at_s = 0.0
+        self._broken_since_s: float | None = None
+        """When a ledger failed; None again once an entry is confirmed."""
         self._pending: deque[_Pending] = deque()
         self._queue: deque[AppendBatch] = deque()
         self._queue_bytes = 0
@@ -138,6 +140,7 @@ class ManagedLog:
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._on_fenced: list[Callable[[], None]] = []
         self._update_lock = asyncio.Lock()
+        self._close_lock = asyncio.Lock()
 
     # Opening -------------------------------------------------------------------------------------
 
@@ -155,7 +158,7 @@ class ManagedLog:
         """Take the log over, creating it if need be.
 
         Raises:
-            LogFencedError: another owner opened it at the same time.
+            LogFencedError: another owner opened it at the same time, and was faster.
             LogDataLossError: a ledger of the list has no metadata any more.
             RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
         """
@@ -216,6 +219,8 @@ class ManagedLog:
             try:
                 reader = await self._client.open_and_recover(ledger.ledger_id)
             except NoSuchLedgerError as error:
+                # Whoever sets the list before us deletes the ledgers that it found empty.
+                await self._check_list_unchanged()
                 raise LogDataLossError(
                     f"{self.path}: ledger {ledger.ledger_id} is listed but its metadata is gone; "
                     f"the log is not opened, so that nothing is skipped in silence"
@@ -267,39 +272,65 @@ class ManagedLog:
 
         Raises:
             LogFencedError: somebody else changed the list: we no longer own the log (rule 1.1).
-            MetadataError: nothing is known to have changed; call again.
+            MetadataError: whether it happened is not known, or it did not; call again.
         """
         async with self._update_lock:
             value = metadata.to_json()
-            if self._unresolved is not None:
-                await self._resolve_update()
+            if self._unresolved and await self._resolve_updates() == value:
+                return
             while True:
+                # Noted before the call: one that is cancelled may have happened as well.
+                self._unresolved.append(value)
                 try:
-                    self._version = await self._store.set(self.path, value, version=self._version)
-                except UnknownOutcomeError:
-                    self._unresolved = value
-                    if await self._resolve_update():
-                        break
-                except (BadVersionError, NoNodeError) as error:
-                    raise LogFencedError(
-                        f"{self.path}: another owner changed the ledger list"
-                    ) from error
+                    version = await self._store.set(self.path, value, version=self._version)
+                except MetadataUnavailableError:
+                    self._unresolved.pop()  # nothing was changed
+                    raise
+                except (UnknownOutcomeError, BadVersionError, NoNodeError):
+                    # A conflict may be with our own earlier update, when that came late (D26).
+                    if await self._resolve_updates() == value:
+                        return
                 else:
-                    break
-            self._metadata = metadata
+                    self._adopt(metadata, version)
+                    return
 
-    async def _resolve_update(self) -> bool:
-        """Find out whether the unresolved update happened (rule 1.3); True if so."""
-        node = await self._store.get(self.path)
-        if node.value == self._unresolved:
-            self._metadata = LogMetadata.from_json(node.value, path=self.path)
-            self._version = node.version
-            self._unresolved = None
-            return True
+    async def _resolve_updates(self) -> bytes | None:
+        """Find out whether an unresolved update happened; returns it if one did.
+
+        None means that none has happened so far. Each still may, as long as the node has the
+        version they were based on.
+
+        Raises:
+            LogFencedError: the list is somebody else's; none of ours can happen any more.
+        """
+        try:
+            node = await self._store.get(self.path)
+        except NoNodeError as error:
+            self._unresolved = []
+            raise LogFencedError(f"{self.path}: the log was deleted") from error
+        if node.version == self._version:
+            return None
+        if node.value not in self._unresolved:
+            self._unresolved = []
+            raise LogFencedError(f"{self.path}: another owner changed the ledger list")
+        self._adopt(LogMetadata.from_json(node.value, path=self.path), node.version)
+        return node.value
+
+    def _adopt(self, metadata: LogMetadata, version: int) -> None:
+        self._metadata, self._version = metadata, version
+        self._unresolved = []
+
+    async def _check_list_unchanged(self) -> None:
+        """
+        Raises:
+            LogFencedError: somebody changed the list since we read it.
+        """
+        try:
+            node = await self._store.get(self.path)
+        except NoNodeError as error:
+            raise LogFencedError(f"{self.path}: the log was deleted") from error
         if node.version != self._version:
             raise LogFencedError(f"{self.path}: another owner changed the ledger list")
-        self._unresolved = None
-        return False
 
     # Appending -----------------------------------------------------------------------------------
 
@@ -316,7 +347,9 @@ class ManagedLog:
 
     def append(self, batch: AppendBatch) -> None:
         """Append a batch. Its callback runs later, in the order of the calls."""
-        if self._state is _State.OPEN:
+        if self._is_closing:
+            self._refuse(batch, self._why_closed())
+        elif self._state is _State.OPEN:
             self._write(batch)
         elif self._state is _State.REPLACING or self._is_time_to_retry():
             self._enqueue(batch)
@@ -334,7 +367,7 @@ class ManagedLog:
     def _why_closed(self) -> LogError:
         if self._state is _State.FENCED:
             return LogFencedError(f"{self.path}: another owner has taken the log over")
-        if self._state is _State.UNAVAILABLE:
+        if self._state is _State.UNAVAILABLE and not self._is_closing:
             return LogUnavailableError(
                 f"{self.path}: no ledger can be written to just now; the next try is at most "
                 f"{self._config.unavailable_retry_s} s away"
@@ -364,11 +397,21 @@ class ManagedLog:
         pending = _Pending(batch, writer.ledger_id)
         try:
             pending.first_entry_id = writer.append(batch.payloads, partial(self._on_done, pending))
+        except LedgerFencedError as error:
+            # Heard when nothing was pending: the last add had its ack quorum before.
+            self._fence(error)
+            self._refuse(batch, self._why_closed())
+            return
         except LedgerError as error:
-            self._refuse(batch, LogUnavailableError(f"{self.path}: {error}"))
+            if writer.has_failed and not self._is_closing:
+                self._start_repair(error)
+            if self._state is _State.REPLACING:
+                self._enqueue(batch)
+            else:
+                self._refuse(batch, LogUnavailableError(f"{self.path}: {error}"))
             return
         self._pending.append(pending)
-        if self._is_full(writer):
+        if self._is_full(writer) and not self._is_closing:
             self._start_replacing(force=False)
 
     def _is_full(self, writer: LedgerWriter) -> bool:
@@ -391,14 +434,14 @@ class ManagedLog:
             last = pending.first_entry_id + len(pending.batch.payloads) - 1
             self._last_confirmed = Position(pending.ledger_id, last)
             self._shape.grow(last + 1)
+            self._broken_since_s = None
             pending.batch.on_appended(pending.ledger_id, pending.first_entry_id)
         elif isinstance(error, LedgerFencedError):
             self._fence(error)
-        elif self._state is _State.OPEN:
+        elif self._state is _State.OPEN and not self._is_closing:
             # The batch stays pending: once the ledger is closed at a known end, it is either
             # part of it or written again.
-            log.warning("ledger_failed", path=self.path, error=str(error))
-            self._start_replacing(force=True)
+            self._start_repair(error)
 
     def _fence(self, error: LedgerError) -> None:
         if self._state in (_State.FENCED, _State.CLOSED):
@@ -424,6 +467,21 @@ class ManagedLog:
 
     # Changing ledgers ----------------------------------------------------------------------------
 
+    def _start_repair(self, error: LedgerError) -> None:
+        """Replace a ledger that failed.
+
+        The time for repairs begins when a ledger fails and ends when an entry is confirmed, not
+        when the next ledger is there: bookies whose disks are full let each new ledger fail.
+        """
+        log.warning("ledger_failed", path=self.path, error=str(error))
+        now_s = self._clock.monotonic_s()
+        if self._broken_since_s is None:
+            self._broken_since_s = now_s
+        if now_s - self._broken_since_s > self._config.repair_timeout_s:
+            self._give_up(error)
+        else:
+            self._start_replacing(force=True)
+
     def _start_replacing(self, *, force: bool) -> None:
         self._state = _State.REPLACING
         self._replacing = asyncio.get_running_loop().create_task(
@@ -434,17 +492,25 @@ class ManagedLog:
         """Close the current ledger, chain the next, and go on with what waits.
 
         `force` closes at the last add confirmed without waiting for pending adds.
+
         """
         started_s = self._clock.monotonic_s()
+        if self._broken_since_s is not None:
+            # Hardly a wait at first; longer and longer when one new ledger after the other fails.
+            broken_s = started_s - self._broken_since_s
+            await asyncio.sleep(min(broken_s / 4, _RETRY_DELAY_MAX_S))
         delay_s = _RETRY_DELAY_S
         while True:
             try:
                 await self._try_replace_writer(force)
-            except (LogFencedError, LedgerFencedError) as error:
+            except (LogFencedError, LedgerFencedError, NoSuchLedgerError) as error:
+                # Our ledger is only deleted by an owner that found it empty.
                 self._fence(error)
                 await self._drop_spare()
                 return
-            except (MetadataError, NotEnoughBookiesError) as error:
+            except LedgerError as error:
+                if self._state is not _State.REPLACING:
+                    return  # closed meanwhile
                 force = True
                 if self._clock.monotonic_s() - started_s > self._config.repair_timeout_s:
                     self._give_up(error)
@@ -503,7 +569,7 @@ class ManagedLog:
 
     async def _drop_spare(self) -> None:
         spare, self._spare = self._spare, None
-        if spare is not None and self._unresolved is None:
+        if spare is not None and not self._unresolved:
             await self._delete_ledger(spare.ledger_id)
 
     def _resume(self, last_entry_id: int) -> None:
@@ -636,18 +702,27 @@ class ManagedLog:
         What cannot be done (bookies or metadata away) is left to the next owner's recovery; nothing
         acknowledged depends on it.
         """
-        if self._state is _State.CLOSED:
+        self._is_closing = True
+        async with self._close_lock:
+            if self._state is _State.CLOSED:
+                return
+            try:
+                await self._wait_replaced()
+                if self._state is _State.OPEN and self._writer is not None:
+                    await self._close_writer(self._writer)
+            finally:
+                # Who has no time for the rest, and cancels it, still has every batch reported.
+                self._state = _State.CLOSED
+                self._fail_all(LogClosedError(f"{self.path}: the log is closed"))
+            await self._drop_spare()
+
+    async def _wait_replaced(self) -> None:
+        """Let a change of ledgers come to its end, within bounds; none begins any more."""
+        if self._replacing is None or self._replacing.done():
             return
-        if self._replacing is not None and not self._replacing.done():
-            await asyncio.wait([self._replacing], timeout=self._config.repair_timeout_s)
-            self._replacing.cancel()
-        if self._state is _State.OPEN and self._writer is not None:
-            await self._close_writer(self._writer)
-        if self._state is not _State.FENCED:
-            self._state = _State.CLOSED
-        self._fail_all(LogClosedError(f"{self.path}: the log is closed"))
-        self._state = _State.CLOSED
-        await self._drop_spare()
+        await asyncio.wait([self._replacing], timeout=self._config.repair_timeout_s)
+        self._replacing.cancel()
+        await asyncio.wait([self._replacing])  # it may hold a spare ledger until it has ended
 
     async def _close_writer(self, writer: LedgerWriter) -> None:
         try:

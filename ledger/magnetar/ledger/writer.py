@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import master_key, seal
+from magnetar.ledger.digest import PACKET_OVERHEAD_BYTES, master_key, seal
 from magnetar.ledger.errors import (
     BadVersionError,
     LedgerClosedError,
@@ -30,6 +30,9 @@ from magnetar.ledger.pending_adds import OnDone, PendingAdd
 from magnetar.ledger.reader import EntryFetcher
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import ADD_BYTES_MAX
+
+_ENTRY_OVERHEAD_BYTES = PACKET_OVERHEAD_BYTES + 4
+"""Of an entry in an ADD frame, beside its payload: packet header, digest, place in the table."""
 
 
 class _State(Enum):
@@ -92,6 +95,11 @@ class LedgerWriter:
     def last_add_confirmed(self) -> int:
         """Highest entry id that is confirmed together with all before it; -1 when none is."""
         return self._last_add_confirmed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the handle ended because of its bookies, or was fenced."""
+        return self._state is _State.FAILED
 
     @property
     def entries_added(self) -> int:
@@ -327,17 +335,21 @@ class LedgerWriter:
 
 
 def _cut(payloads: list[bytes]) -> list[list[bytes]]:
-    """Pieces that each fit into one ADD frame: nearly always the whole."""
-    if sum(map(len, payloads)) <= ADD_BYTES_MAX:
+    """Pieces that each fit into one ADD frame: nearly always the whole.
+
+    With what goes along with each payload: an empty one takes 40 bytes of the frame.
+    """
+    if sum(map(len, payloads)) + len(payloads) * _ENTRY_OVERHEAD_BYTES <= ADD_BYTES_MAX:
         return [payloads]
     pieces: list[list[bytes]] = []
     piece: list[bytes] = []
     size = 0
     for payload in payloads:
-        if piece and size + len(payload) > ADD_BYTES_MAX:
+        added = len(payload) + _ENTRY_OVERHEAD_BYTES
+        if piece and size + added > ADD_BYTES_MAX:
             pieces.append(piece)
             piece, size = [], 0
         piece.append(payload)
-        size += len(payload)
+        size += added
     pieces.append(piece)
     return pieces

@@ -1,0 +1,58 @@
+"""A network on which the answers of bookies are changed or lost on their way."""
+
+import asyncio
+from collections.abc import Callable
+
+from magnetar.ledger.ports import Listener
+from magnetar.ledger.system import SystemNetwork
+from magnetar.ledger.wire import Frame, FrameDecoder, encode_frame
+
+Filter = Callable[[int, Frame], Frame | None]
+"""Gets the bookie's port and its answer; returns what arrives, or None if nothing does."""
+
+
+class FilteredNetwork(SystemNetwork):
+    """Every frame from a bookie goes through `filter`, which a test may replace at any time."""
+
+    def __init__(self) -> None:
+        self.filter: Filter = lambda port, frame: frame
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        return await super().connect(
+            host, port, lambda: _Filtered(self, port, factory()), timeout_s=timeout_s
+        )
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        raise AssertionError("a client does not listen")
+
+
+class _Filtered(asyncio.Protocol):
+    def __init__(self, network: FilteredNetwork, port: int, inner: asyncio.Protocol) -> None:
+        self._network = network
+        self._port = port
+        self._inner = inner
+        self._decoder = FrameDecoder()
+        self.connection_made = inner.connection_made  # type: ignore[method-assign]
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            arriving = self._network.filter(self._port, frame)
+            if arriving is not None:
+                self._inner.data_received(_encode(arriving))
+
+
+def _encode(frame: Frame) -> bytes:
+    return encode_frame(
+        frame.op | 0x80,
+        request_id=frame.request_id,
+        ledger_id=frame.ledger_id,
+        entry_id=frame.entry_id,
+        flags=frame.flags,
+        status=frame.status,
+        body=frame.body,
+    )

@@ -102,7 +102,7 @@ def encode_message_prefix(
     `payload_bytes` is the size of the entry that follows. `ack_set` holds the remaining indexes of
     a partly acknowledged batch; `partition` is sent if it is not negative, as is `consumer_epoch`.
     """
-    if redelivery_count or ack_set or consumer_epoch >= 0:
+    if redelivery_count or ack_set:
         return _encode_rare_message_prefix(
             consumer_id,
             MessageIdData(
@@ -116,19 +116,21 @@ def encode_message_prefix(
             consumer_epoch,
         )
     entry = encode_varint(entry_id)
-    size, head, tail = _message_parts(consumer_id, ledger_id, len(entry), partition)
+    size, head, tail = _message_parts(consumer_id, ledger_id, len(entry), partition, consumer_epoch)
     return _pack_sizes(4 + size + payload_bytes, size) + head + entry + tail
 
 
 @lru_cache(maxsize=4096)
 def _message_parts(
-    consumer_id: int, ledger_id: int, entry_width: int, partition: int
+    consumer_id: int, ledger_id: int, entry_width: int, partition: int, consumer_epoch: int
 ) -> tuple[int, bytes, bytes]:
     """Size of the command, its bytes before the entry id, and those after it."""
     ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
-    tail = b"\x18" + encode_varint(partition) if partition >= 0 else b""
+    index = b"\x18" + encode_varint(partition) if partition >= 0 else b""
+    epoch = b"\x28" + encode_varint(consumer_epoch) if consumer_epoch >= 0 else b""
     consumer = b"\x08" + encode_varint(consumer_id)
-    id_size = len(ledger) + entry_width + len(tail)
+    id_size = len(ledger) + entry_width + len(index)
+    tail = index + epoch
     message_id = b"\x12" + encode_varint(id_size) + ledger
     message_size = len(consumer) + len(message_id) + entry_width + len(tail)
     head = b"\x08\x09\x4a" + encode_varint(message_size) + consumer + message_id

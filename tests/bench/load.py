@@ -36,9 +36,23 @@ def produce(
     )
 
 
-def consume(url: str, topic: str, *, messages: int) -> Rate:
+def consume(
+    url: str,
+    topic: str,
+    *,
+    messages: int,
+    receiver_queue: int = 20_000,
+    ack: str = "individual",
+) -> Rate:
     """Catch up from the first message. The latencies are the age of the backlog, so dropped."""
-    rate = _perf("consume", topic, "--url", url, "--messages", str(messages))
+    rate = _perf(
+        "consume",
+        topic,
+        *("--url", url),
+        *("--messages", str(messages)),
+        *("--receiver-queue", str(receiver_queue)),
+        *("--ack", ack),
+    )
     return Rate(rate.messages, rate.seconds, rate.msgs_per_s, rate.mb_per_s, None)
 
 

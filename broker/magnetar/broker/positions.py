@@ -54,8 +54,8 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     low, high = 0, sum(entries for _, entries in ledgers)
     while low < high:
         middle = (low + high) // 2
-        found = await log.read(_nth(ledgers, middle), entries_max=1, bytes_max=1)
-        if found and publish_time_ms_of(found[0].payload) < publish_time_ms:
+        _, found = await log.read_range(_nth(ledgers, middle), entries_max=1, bytes_max=1)
+        if found and publish_time_ms_of(found[0]) < publish_time_ms:
             low = middle + 1
         else:
             high = middle

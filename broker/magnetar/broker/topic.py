@@ -312,14 +312,14 @@ class Topic:
             entry = run.entries[run.index_of(last)]
         else:
             try:
-                found = await self.log.read(last, entries_max=1, bytes_max=1)
+                _, found = await self.log.read_range(last, entries_max=1, bytes_max=1)
             except LedgerError as error:
                 raise BrokerPersistenceError(
                     f"{self._full_name}: the last message cannot be read: {error}"
                 ) from error
             if not found:
                 raise BrokerPersistenceError(f"{self._full_name}: the last message is gone")
-            entry = found[0].payload
+            entry = found[0]
         self._last_index = (last, last_batch_index_of(entry))
         return self._last_index
 

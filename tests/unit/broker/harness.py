@@ -21,7 +21,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics, topic_limits
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LogError
-from magnetar.ledger.log import AppendBatch, LogEntry
+from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.log_metadata import LogLedger
 from magnetar.ledger.log_shape import LogShape
 from magnetar.ledger.position import Position
@@ -82,7 +82,9 @@ class MemoryLog:
     def entries_between(self, lower: Position, upper: Position) -> int:
         return self._shape.entries_between(lower, upper)
 
-    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[LogEntry]:
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
         self.reads.append(start)
         if self.read_gate is not None:
             await self.read_gate.wait()
@@ -90,15 +92,15 @@ class MemoryLog:
             raise self.read_error
         first = self._shape.first_at_or_after(start)
         if first > self.last_confirmed:
-            return []
-        found: list[LogEntry] = []
+            return first, []
+        found: list[bytes] = []
         for at in range(first.entry_id, len(self.entries[first.ledger_id])):
             if found and (bytes_max <= 0 or len(found) >= entries_max):
                 break
             payload = self.entries[first.ledger_id][at]
-            found.append(LogEntry(Position(first.ledger_id, at), payload))
+            found.append(payload)
             bytes_max -= len(payload)
-        return found
+        return first, found
 
     # What a test does
 

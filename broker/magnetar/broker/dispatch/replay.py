@@ -152,23 +152,19 @@ class ReplayLoader:
             for first, count in contiguous(positions):
                 if room <= 0:
                     break
-                found = await self._log.read(first, entries_max=count, bytes_max=room)
-                got = {entry.position: entry.payload for entry in found}
-                last = found[-1].position if found else None
-                for at in range(count):
-                    position = Position(first.ledger_id, first.entry_id + at)
-                    payload = got.get(position)
-                    if payload is not None:
-                        entries.append((position, payload, messages_of(payload)))
-                        room -= len(payload)
-                    elif last is not None and position > last:
-                        break  # the reply was cut short: the rest is read another time
-                    else:
-                        self.waiting.discard(position)  # trimmed away: it exists no more
-                    done += 1
-                else:
+                start, found = await self._log.read_range(first, entries_max=count, bytes_max=room)
+                wanted = [Position(first.ledger_id, first.entry_id + at) for at in range(count)]
+                if start != first:  # the ledger was trimmed away, and all of the run with it
+                    for position in wanted:
+                        self.waiting.discard(position)
+                    done += count
                     continue
-                break
+                for position, entry in zip(wanted, found, strict=False):
+                    entries.append((position, entry, messages_of(entry)))
+                    room -= len(entry)
+                done += len(found)
+                if len(found) < count:
+                    break  # the reply was cut short: the rest is read another time
         except (LogFencedError, LogClosedError):
             self._loading = None  # the topic is about to be closed
             return

@@ -20,7 +20,6 @@ from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
-from magnetar.ledger.log import LogEntry
 from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
@@ -40,9 +39,9 @@ class ReadableLog(Protocol):
 
     def entries_between(self, lower: Position, upper: Position, /) -> int: ...
 
-    async def read(
+    async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
-    ) -> list[LogEntry]: ...
+    ) -> tuple[Position, list[bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class EntrySource:
     async def _read_range(self, start: Position) -> None:
         limits = self._limits
         try:
-            entries = await self._log.read(
+            first, entries = await self._log.read_range(
                 start, entries_max=limits.entries_max, bytes_max=limits.bytes_max
             )
         except (LogFencedError, LogClosedError):
@@ -168,8 +167,7 @@ class EntrySource:
         self._reading = None
         self._failures = 0
         if entries:
-            first = entries[0].position
-            run = Run(first.ledger_id, first.entry_id, [entry.payload for entry in entries])
+            run = Run(first.ledger_id, first.entry_id, entries)
             self._ahead.append(run)
             if len(self._ahead) < _RUNS_AHEAD_MAX:
                 self._read_on(run.last)

@@ -162,7 +162,9 @@ class AddPipeline:
         elif reply.status in (Status.BAD_REQUEST, Status.BAD_VERSION):
             self._lose(LedgerWriteError(f"{where}: the bookie refuses the add: {text}"))
         else:
-            status = Status(reply.status).name
+            # A newer bookie may have reasons to fail that we do not know.
+            known = reply.status in Status._value2member_map_
+            status = Status(reply.status).name if known else f"status {reply.status}"
             self._on_failure(index, adds, BookieUnavailableError(f"{where}: {status} {text}"))
 
     def _on_failure(

@@ -4,6 +4,9 @@ A channel sends frames as they come (the event loop joins the writes of one turn
 once per reply frame. A request ends exactly once: with a reply frame or with a
 `BookieUnavailableError` when the connection fails, the bookie is not registered, the time is up or
 too much is outstanding. Nothing is retried here; the quorum logic above decides.
+
+A connection on which nothing was heard for as long as a request may take is given up: the host may
+be gone without a word, and what cannot be sent would fill the memory while its requests time out.
 """
 
 import asyncio
@@ -35,6 +38,7 @@ class _Connection(asyncio.Protocol):
         self._channel = channel
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not a check: uvloop's transports do not derive from asyncio's.
@@ -48,11 +52,12 @@ class _Connection(asyncio.Protocol):
         except BookieProtocolError as error:
             assert self._transport is not None
             self._transport.abort()
-            self._channel.on_connection_lost(self, error)
+            self.connection_lost(error)
             return
         self._channel.on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
         self._channel.on_connection_lost(self, exc)
 
 
@@ -79,6 +84,8 @@ class BookieChannel:
         self._requests: dict[int, _Request] = {}
         self._outstanding_bytes = 0
         self._next_request_id = 0
+        self._heard_at_s = 0.0
+        """When the connection was made, or last brought an answer."""
         self._retry_at_s = 0.0
         self._last_failure = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -159,7 +166,10 @@ class BookieChannel:
                 lambda: connection,
                 timeout_s=self._settings.connect_timeout_s,
             )
-        except (OSError, TimeoutError) as error:
+            if connection.is_lost:
+                raise ConnectionError("the connection was lost as soon as it was made")
+        except (OSError, TimeoutError, ValueError) as error:
+            # ValueError: a host that cannot be one, from a registration that anybody may write.
             self._connecting = None
             reason = f"cannot connect: {error or type(error).__name__}"
             self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
@@ -168,18 +178,19 @@ class BookieChannel:
         self._connecting = None
         self._connection = connection
         self._transport = transport
+        self._heard_at_s = self._clock.monotonic_s()
         if self._waiting:
             transport.writelines(self._waiting)
             self._waiting = []
 
     def on_frames(self, frames: list[Frame]) -> None:
-        requests = self._requests
+        self._heard_at_s = self._clock.monotonic_s()
         for frame in frames:
-            request = requests.pop(frame.request_id, None)
+            request = self._requests.pop(frame.request_id, None)
             if request is None:
                 continue  # the reply to a request that timed out
             self._outstanding_bytes -= request.size_bytes
-            request.on_reply(frame)
+            self._report(request, frame)
 
     def on_connection_lost(self, connection: _Connection, error: Exception | None) -> None:
         if connection is not self._connection:
@@ -195,7 +206,16 @@ class BookieChannel:
         self._outstanding_bytes = 0
         error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
         for request in requests.values():
-            request.on_reply(error)
+            self._report(request, error)
+
+    def _report(self, request: _Request, reply: Frame | BookieUnavailableError) -> None:
+        """Tell who asked. A bug there must not keep the others on this channel from hearing."""
+        try:
+            request.on_reply(reply)
+        except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the reply of bookie {self.bookie_id} broke", "exception": error}
+            )
 
     def _watch_deadlines(self) -> None:
         if self._timer is None:
@@ -205,6 +225,8 @@ class BookieChannel:
     def _check_deadlines(self) -> None:
         self._timer = None
         now_s = self._clock.monotonic_s()
+        timeout_s = self._settings.request_timeout_s
+        expired: list[_Request] = []
         # Requests are in the order of their deadlines, since every request gets the same time.
         while self._requests:
             request_id, request = next(iter(self._requests.items()))
@@ -212,14 +234,30 @@ class BookieChannel:
                 break
             del self._requests[request_id]
             self._outstanding_bytes -= request.size_bytes
-            request.on_reply(
-                BookieUnavailableError(
-                    f"bookie {self.bookie_id}: no answer within "
-                    f"{self._settings.request_timeout_s} s"
-                )
-            )
+            expired.append(request)
+        if expired and self._is_stuck(sent_at_s=expired[-1].deadline_s - timeout_s):
+            self._give_up_connection(f"nothing was heard for {timeout_s} s")
+        error = BookieUnavailableError(f"bookie {self.bookie_id}: no answer within {timeout_s} s")
+        for request in expired:
+            self._report(request, error)
         if self._requests:
             self._watch_deadlines()
+
+    def _is_stuck(self, *, sent_at_s: float) -> bool:
+        """Whether the connection brought nothing since, or takes much less than is sent."""
+        if self._transport is None:
+            return False
+        return (
+            self._heard_at_s < sent_at_s
+            or self._transport.get_write_buffer_size() > self._settings.channel_bytes_max
+        )
+
+    def _give_up_connection(self, reason: str) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+        self._connection = None
+        self._transport = None
+        self._fail_all(reason)
 
     async def close(self) -> None:
         """Close the connection; outstanding requests fail."""

@@ -23,6 +23,7 @@ from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.wire import HEADER, HEADER_BYTES, RESPONSE, Op
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.integration.ledger.filtered_network import FilteredNetwork
 
 PAYLOADS = [b"entry-%d-" % number + bytes(number % 50) for number in range(500)]
 
@@ -318,3 +319,12 @@ async def test_a_wrong_password_is_refused(cluster: Cluster, client: LedgerClien
     with pytest.raises(LedgerError, match="password does not fit"):
         await client.open_and_recover(writer.ledger_id)
     assert await writer.add(b"two") == 1
+
+
+async def test_a_status_of_a_newer_bookie_counts_as_its_failure(cluster: Cluster) -> None:
+    network = FilteredNetwork()
+    network.filter = lambda port, frame: frame._replace(status=99) if frame.op == Op.ADD else frame
+    async with cluster.client(network) as client:
+        writer = await create(client)
+        with pytest.raises(LedgerWriteError, match="status 99"):
+            await writer.add(b"one")

@@ -1,0 +1,180 @@
+"""Channels to bookies that hang, talk nonsense or cannot be reached: each request ends, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from magnetar.ledger.channel import BookieChannel
+from magnetar.ledger.errors import BookieUnavailableError
+from magnetar.ledger.registration import BookieInfo, BookieRegistry
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_frame
+
+SETTINGS = LedgerSettings(request_timeout_s=0.2, connect_timeout_s=1, reconnect_delay_s=0.01)
+
+
+class ScriptedBookie(asyncio.Protocol):
+    """What a test makes of a bookie: `answer` gets each request and returns bytes to send."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.lost = asyncio.Event()
+        self.is_reading = True
+        self.answer: Callable[[Frame], bytes] = lambda frame: b""
+        self._server: asyncio.Server
+
+    async def start(self) -> int:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Served(self), "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def stop(self) -> None:
+        self._server.close()
+
+
+class _Served(asyncio.Protocol):
+    def __init__(self, bookie: ScriptedBookie) -> None:
+        self._bookie = bookie
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._bookie.connections += 1
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            if reply := self._bookie.answer(frame):
+                self._transport.write(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._bookie.lost.set()
+
+
+class OneBookie(BookieRegistry):
+    """Knows the address of one bookie."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._info = BookieInfo("b1", host, port, readonly=False)
+
+    def resolve(self, bookie_id: str) -> BookieInfo | None:
+        return self._info
+
+
+def answer_ok(frame: Frame) -> bytes:
+    return encode_frame(frame.op | 0x80, request_id=frame.request_id, ledger_id=frame.ledger_id)
+
+
+def channel_to(host: str, port: int) -> BookieChannel:
+    return BookieChannel("b1", OneBookie(host, port), SystemNetwork(), SystemClock(), SETTINGS)
+
+
+def send(channel: BookieChannel) -> asyncio.Future[Frame]:
+    future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: Frame | BookieUnavailableError) -> None:
+        if isinstance(reply, BookieUnavailableError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    channel.send(Op.INFO, (), on_reply, ledger_id=1)
+    return future
+
+
+async def request(channel: BookieChannel) -> Frame:
+    async with asyncio.timeout(5):
+        return await send(channel)
+
+
+@pytest.fixture
+async def bookie() -> AsyncIterator[ScriptedBookie]:
+    bookie = ScriptedBookie()
+    yield bookie
+    bookie.stop()
+
+
+@pytest.fixture
+async def channel(bookie: ScriptedBookie) -> AsyncIterator[BookieChannel]:
+    channel = channel_to("127.0.0.1", await bookie.start())
+    yield channel
+    await channel.close()
+
+
+async def test_a_connection_on_which_nothing_is_heard_is_given_up(
+    bookie: ScriptedBookie, channel: BookieChannel
+) -> None:
+    bookie.answer = answer_ok
+    await request(channel)
+    bookie.answer = lambda frame: b""
+    with pytest.raises(BookieUnavailableError, match=r"no answer within 0\.2 s"):
+        await request(channel)
+    async with asyncio.timeout(5):
+        await bookie.lost.wait()
+    bookie.answer = answer_ok
+    assert (await request(channel)).status == 0
+    assert bookie.connections == 2
+
+
+async def test_a_connection_with_other_answers_survives_a_timeout(
+    bookie: ScriptedBookie, channel: BookieChannel
+) -> None:
+    first_ids: list[int] = []
+
+    def answer_all_but_the_first(frame: Frame) -> bytes:
+        if not first_ids:
+            first_ids.append(frame.request_id)
+        return b"" if frame.request_id in first_ids else answer_ok(frame)
+
+    bookie.answer = answer_all_but_the_first
+    first = send(channel)
+    while not first.done():
+        await request(channel)
+    with pytest.raises(BookieUnavailableError):
+        await first
+    await request(channel)
+    assert bookie.connections == 1
+
+
+async def test_nonsense_ends_the_connection_and_the_next_request_makes_a_new_one(
+    bookie: ScriptedBookie, channel: BookieChannel
+) -> None:
+    bookie.answer = lambda frame: b"SSH-2.0-OpenSSH_9.6 and more of it, as long as a header\r\n"
+    with pytest.raises(BookieUnavailableError, match="expected magic"):
+        await request(channel)
+    bookie.answer = answer_ok
+    await request(channel)
+    assert bookie.connections == 2
+
+
+async def test_a_caller_that_breaks_does_not_keep_others_from_their_answers(
+    bookie: ScriptedBookie, channel: BookieChannel
+) -> None:
+    broken: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: broken.append(context["exception"]))
+
+    def break_down(reply: Frame | BookieUnavailableError) -> None:
+        raise KeyError("a bug")
+
+    bookie.answer = answer_ok
+    channel.send(Op.INFO, (), break_down, ledger_id=1)
+    await request(channel)
+    assert bookie.connections == 1
+    bookie.answer = lambda frame: b""
+    channel.send(Op.INFO, (), break_down, ledger_id=1)
+    with pytest.raises(BookieUnavailableError):
+        await request(channel)
+    assert [type(error) for error in broken] == [KeyError, KeyError]
+
+
+async def test_an_address_that_cannot_be_one_fails_the_request() -> None:
+    channel = channel_to("a..b", 4181)
+    for _ in range(2):
+        with pytest.raises(BookieUnavailableError, match="cannot connect"):
+            await request(channel)
+    await channel.close()

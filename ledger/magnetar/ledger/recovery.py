@@ -18,6 +18,8 @@ can deny it, and a negative is stable because the bookie that gave it is durably
 """
 
 import asyncio
+from collections.abc import Iterable
+from typing import TypeVar
 
 from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.channel import ChannelPool
@@ -48,7 +50,13 @@ from magnetar.ledger.reader import EntryFetcher, ask, read_reply_block
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_read_body
 
+T = TypeVar("T")
+
 _ENTRY_ID_MAX = (1 << 63) - 1
+
+_WRITE_BACK_SHARE = 8
+"""Of what a channel may hold, this part is written back before more is read. A long tail would
+otherwise fill the channels, count as failed there, and never be recovered."""
 
 
 class LedgerRecovery:
@@ -130,8 +138,7 @@ class LedgerRecovery:
                         coverage.confirm(tasks[task])
                         last_add_confirmed = max(last_add_confirmed, heard)
         finally:
-            for task in waiting:
-                task.cancel()
+            _forget(tasks)
         if not coverage.is_covered:
             raise RecoveryUndecidedError(
                 f"ledger {self._ledger_id}: only {len(coverage.confirmed)} of {len(ensemble)} "
@@ -200,13 +207,15 @@ class LedgerRecovery:
         write_back = _WriteBack(
             snapshot, self._channels, key=self._key, last_add_confirmed=last_add_confirmed
         )
+        pending_bytes_max = self._settings.channel_bytes_max // _WRITE_BACK_SHARE
         last_entry_id = last_add_confirmed
         try:
             while entries := await self._read_tail(snapshot, last_entry_id + 1):
                 assert entries[0].entry_id == last_entry_id + 1  # D28
+                await write_back.wait_pending(pending_bytes_max)
                 write_back.send(entries)
                 last_entry_id, length = entries[-1].entry_id, entries[-1].length
-            await write_back.wait_done()
+            await write_back.wait_pending(0)
         finally:
             write_back.stop()
         return last_entry_id, length
@@ -224,9 +233,10 @@ class LedgerRecovery:
         negatives_needed = snapshot.write_quorum - snapshot.ack_quorum + 1
         negatives = 0
         unknowns: list[str] = []
-        waiting = {
+        tasks = [
             asyncio.ensure_future(self._read_one(snapshot, index, entry_id)) for index in members
-        }
+        ]
+        waiting = set(tasks)
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -249,8 +259,7 @@ class LedgerRecovery:
                 if negatives >= negatives_needed:
                     return []
         finally:
-            for task in waiting:
-                task.cancel()
+            _forget(tasks)
         raise RecoveryUndecidedError(
             f"ledger {self._ledger_id}: entry {entry_id} is undecided: {negatives} of "
             f"{len(members)} bookies do not have it, {negatives_needed} are needed; "
@@ -322,6 +331,13 @@ class LedgerRecovery:
                 return closed.metadata
 
 
+def _forget(tasks: Iterable[asyncio.Task[T]]) -> None:
+    """The outcome is decided: end those that still run, and take note of errors nobody wants."""
+    for task in tasks:
+        if not task.cancel() and not task.cancelled():
+            task.exception()
+
+
 class _WriteBack:
     """Recovery adds to M's ensemble: same ids, payloads and lengths, the LAC found by the fence."""
 
@@ -353,13 +369,13 @@ class _WriteBack:
         packets = reseal(self._ledger_id, self._last_add_confirmed, entries)
         self._pipeline.send(entries[0].entry_id, packets, [entry.length for entry in entries], [])
 
-    async def wait_done(self) -> None:
-        """Wait until everything sent reached its ack quorum.
+    async def wait_pending(self, bytes_max: int) -> None:
+        """Wait until at most so much of what was sent has not reached its ack quorum.
 
         Raises:
             RecoveryUndecidedError: it cannot; recovery must be run again later.
         """
-        while self._error is None and not self._pipeline.is_empty:
+        while self._error is None and self._pipeline.pending_bytes > bytes_max:
             self._changed.clear()
             await self._changed.wait()
         if isinstance(self._error, UnauthorizedError):

@@ -50,13 +50,15 @@ class Cluster:
         await self.bookies.pop(name).stop()
 
     @asynccontextmanager
-    async def client(self, network: Network | None = None) -> AsyncIterator[LedgerClient]:
+    async def client(
+        self, network: Network | None = None, settings: LedgerSettings = CLIENT_SETTINGS
+    ) -> AsyncIterator[LedgerClient]:
         client = LedgerClient(
             self.store,
             network=network or SystemNetwork(),
             clock=SystemClock(),
             random=random.Random(2),
-            settings=CLIENT_SETTINGS,
+            settings=settings,
         )
         await client.start()
         try:

@@ -19,8 +19,9 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemNetwork
-from magnetar.ledger.wire import HEADER, HEADER_BYTES, RESPONSE, Op
+from magnetar.ledger.wire import HEADER, HEADER_BYTES, RESPONSE, Frame, Op
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
@@ -328,3 +329,29 @@ async def test_a_status_of_a_newer_bookie_counts_as_its_failure(cluster: Cluster
         writer = await create(client)
         with pytest.raises(LedgerWriteError, match="status 99"):
             await writer.add(b"one")
+
+
+async def test_a_tail_larger_than_a_channel_holds_is_recovered(cluster: Cluster) -> None:
+    network = FilteredNetwork()
+    payloads = [b"%04d" % number * 4096 for number in range(300)]
+    answered: set[tuple[int, int]] = set()
+    all_stored = asyncio.Event()
+
+    def lose_answers_to_adds(port: int, frame: Frame) -> Frame | None:
+        if frame.op != Op.ADD:
+            return frame
+        answered.add((port, frame.entry_id))
+        if len(answered) == 3 * len(payloads):
+            all_stored.set()
+        return None
+
+    network.filter = lose_answers_to_adds
+    settings = LedgerSettings(channel_bytes_max=1 << 20, recovery_read_bytes_max=64 << 10)
+    async with cluster.client(network) as client, cluster.client(settings=settings) as other:
+        writer = await create(client)
+        for payload in payloads:
+            writer.append([payload], lambda error: None)
+            await asyncio.sleep(0)  # a frame each
+        await all_stored.wait()
+        reader = await other.open_and_recover(writer.ledger_id)
+        assert await read_all(reader, reader.last_add_confirmed) == payloads

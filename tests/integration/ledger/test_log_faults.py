@@ -1,7 +1,6 @@
 """A managed log whose ledgers fail at bad moments: every batch hears its outcome, once."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.settings import LedgerSettings, LogConfig
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import Cluster, cluster_of
@@ -145,31 +143,24 @@ async def test_closing_with_unanswered_appends_leaves_a_log_that_can_be_opened(
     cluster: Cluster,
 ) -> None:
     network = FilteredNetwork()
-    client = LedgerClient(
-        cluster.store,
-        network=network,
-        clock=SystemClock(),
-        random=random.Random(4),
-        settings=LedgerSettings(close_drain_timeout_s=0.05),
-    )
-    await client.start()
-    store = SlowStore(cluster.store, PATH)
-    log = await open_log(cluster, client)
-    await append(log, [b"one"]).outcome
-    log._store = store  # type: ignore[assignment]
-    network.filter = lambda port, frame: None if frame.op == Op.ADD else frame
-    batch = append(log, [b"two"])
-    closing = asyncio.ensure_future(log.close())
-    await store.arrived.wait()
-    store.go_on.set()
-    await closing
-    with pytest.raises(LogClosedError):
-        await batch.outcome
-    tasks = [task for task in asyncio.all_tasks() if PATH in task.get_name()]
-    assert tasks == [], "a closed log does nothing any more"
-    async with cluster.client() as other:
-        assert await reopened(cluster, other) == [b"one"]
-    await client.close()
+    settings = LedgerSettings(close_drain_timeout_s=0.05)
+    async with cluster.client(network, settings) as client:
+        store = SlowStore(cluster.store, PATH)
+        log = await open_log(cluster, client)
+        await append(log, [b"one"]).outcome
+        log._store = store  # type: ignore[assignment]
+        network.filter = lambda port, frame: None if frame.op == Op.ADD else frame
+        batch = append(log, [b"two"])
+        closing = asyncio.ensure_future(log.close())
+        await store.arrived.wait()
+        store.go_on.set()
+        await closing
+        with pytest.raises(LogClosedError):
+            await batch.outcome
+        tasks = [task for task in asyncio.all_tasks() if PATH in task.get_name()]
+        assert tasks == [], "a closed log does nothing any more"
+        async with cluster.client() as other:
+            assert await reopened(cluster, other) == [b"one"]
 
 
 async def test_closing_twice_at_once_closes_once(cluster: Cluster, client: LedgerClient) -> None:

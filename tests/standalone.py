@@ -18,11 +18,19 @@ class Standalone:
     Use it as a context manager: the server is killed at the end, whatever happened.
     """
 
-    def __init__(self, directory: Path, *, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        arguments: Sequence[str] = (),
+        command_prefix: Sequence[str] = (),
+    ) -> None:
+        """`command_prefix` runs the server some other way, as in a namespace (small_disk.py)."""
         self.directory = directory
         self.log_path = directory.with_name(directory.name + ".log")
         self.port, self.http_port = free_ports(2)
         self._arguments = list(arguments)
+        self._command_prefix = list(command_prefix)
         self._process: ServerProcess | None = None
         self.ready_s = 0.0
         """How long the last start took."""
@@ -56,14 +64,13 @@ class Standalone:
     def start(self) -> float:
         """Start the server; returns the seconds until it was ready."""
         self._process = ServerProcess(
-            magnetar_command(
-                "standalone",
-                *("--data", str(self.directory)),
-                *("--host", HOST),
+            [
+                *self._command_prefix,
+                *magnetar_command("standalone", "--data", str(self.directory), "--host", HOST),
                 *("--port", str(self.port)),
                 *("--http-port", str(self.http_port)),
                 *self._arguments,
-            ),
+            ],
             log_path=self.log_path,
             is_ready=is_ready_line,
         )

@@ -4,6 +4,7 @@ import socket
 from types import TracebackType
 
 from magnetar.sdk.wire import (
+    PONG_FRAME,
     BaseCommand,
     FrameDecoder,
     MessageMetadata,
@@ -14,7 +15,7 @@ from magnetar.sdk.wire import (
 )
 from tests.processes import HOST
 
-ANSWER_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 45.0
 PROTOCOL_VERSION = 20
 
 
@@ -61,7 +62,7 @@ class RawConnection:
         self.send(encode_command(command))
 
     def receive(self) -> BaseCommand:
-        """The next command that is no PING.
+        """The next command that is no PING; those are answered.
 
         Raises:
             EOFError: the broker closed the connection.
@@ -79,6 +80,7 @@ class RawConnection:
             command, _ = self._commands.pop(0)
             if command.type != BaseCommand.PING:
                 return command
+            self.send(PONG_FRAME)
 
     def receive_until_closed(self) -> list[BaseCommand]:
         """Everything up to the end of the connection, which the broker must bring about."""

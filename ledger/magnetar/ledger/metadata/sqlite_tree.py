@@ -339,9 +339,10 @@ class SqliteTree:
         try:
             yield
         except sqlite3.OperationalError as exc:
-            # The low byte is the primary code; a busy commit is the one that certainly did nothing.
-            is_busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if self._is_committing and not is_busy:
+            # The low byte is the primary code. A busy commit, and one whose pages found no room,
+            # certainly did nothing: the connection rolls back, and no commit record is in the log.
+            did_nothing = exc.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
+            if self._is_committing and not did_nothing:
                 raise UnknownOutcomeError(f"commit to {self._path}: {exc}") from exc
             raise MetadataUnavailableError(f"{self._path}: {exc}") from exc
         except sqlite3.DatabaseError as exc:

@@ -292,6 +292,7 @@ class Bookie:
             journal_mark=lambda: journal.mark,
             before_flush=ledgers.put_changed_states,
             after_flush=handler.on_flushed,
+            on_bug=self._on_fatal,
         )
         checkpointer.start()
         opened.push_async_callback(checkpointer.close)
@@ -375,7 +376,8 @@ class Bookie:
             except (CookieError, RegistrationTakenError) as error:
                 self._on_fatal(error)
                 return
-            except MetadataError as error:
+            except (MetadataError, OSError) as error:
+                # OSError: the cookie could not be read now, as with too many open files.
                 _log.warning("bookie_register_failed", bookie=self.bookie_id, error=str(error))
                 await asyncio.sleep(_REGISTER_RETRY_S)
             else:

@@ -61,8 +61,13 @@ class Checkpointer:
         journal_mark: Callable[[], LastMark],
         before_flush: Callable[[], None],
         after_flush: Callable[[], None],
+        on_bug: Callable[[BaseException], None],
     ) -> None:
-        """`before_flush` puts what only memory knows; `after_flush` hears that there is room."""
+        """`before_flush` puts what only memory knows; `after_flush` hears that there is room.
+
+        `on_bug` hears of the end of the checkpoints by an error that nobody foresaw: without them
+        the write cache fills, and every add is refused from then on.
+        """
         self._storage = storage
         self._mark_file = mark_file
         self._disk = disk
@@ -77,6 +82,7 @@ class Checkpointer:
         self._journal_mark = journal_mark
         self._before_flush = before_flush
         self._after_flush = after_flush
+        self._on_bug = on_bug
         self._wanted = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +91,7 @@ class Checkpointer:
         """Begin with the background checkpoints."""
         self._storage.on_wants_flush = self._wanted.set
         self._task = asyncio.get_running_loop().create_task(self._run(), name="checkpoints")
+        self._task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
         """Let a checkpoint that is under way end; start no more."""
@@ -124,6 +131,10 @@ class Checkpointer:
                 # Not sooner, whoever asks: a disk that is full now will be so in a millisecond.
                 await self._wait_closing(self._retry_s)
                 self._wanted.set()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(error)
 
     async def _wait(self) -> None:
         """Wait until a checkpoint is due."""

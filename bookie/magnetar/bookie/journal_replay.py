@@ -149,6 +149,10 @@ class JournalReplay:
                 f"journal file {self._path(file_id)}: the record at {at} is damaged; it had been "
                 f"synced, since the valid record at {later} was written after it"
             )
+        if at > start:
+            # The tail may be there only because a dead process left it in the page cache. The mark
+            # goes behind it now, and a later power failure must not leave the file shorter.
+            file.datasync()
 
     @staticmethod
     def _valid_records(file: File, file_id: int, start: int, stop: int) -> Iterator[StoredRecord]:

@@ -15,6 +15,7 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import read_cookie
+from magnetar.bookie.db_storage import DbStorage
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
@@ -246,6 +247,57 @@ async def test_a_bookie_that_lost_its_identity_with_its_session_gives_up(
         tell(SessionState.CONNECTED)
         await client.wait_closed()
         assert [type(error) for error in machine.fatal] == [CookieError]
+
+
+async def test_a_bookie_whose_disk_is_out_of_order_for_a_moment_registers_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners: list[SessionCallback] = []
+    subscribe = machine.store.on_session_change
+
+    def remember(callback: SessionCallback) -> Watch:
+        listeners.append(callback)
+        return subscribe(callback)
+
+    read_file = machine.disk.read_file
+    failures: list[str] = []
+
+    def fail_once(path: str) -> bytes:
+        if failures:
+            return read_file(path)
+        failures.append(path)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(machine.store, "on_session_change", remember)
+    registry = BookieRegistry(machine.store)
+    changed = asyncio.Event()
+    registry.on_change(changed.set)
+    async with machine.bookie():
+        (tell,) = listeners
+        await registry.start()
+        await registry.unregister("b1")
+        monkeypatch.setattr(machine.disk, "read_file", fail_once)
+        tell(SessionState.EXPIRED)
+        tell(SessionState.CONNECTED)
+        async with asyncio.timeout(10):
+            while registry.resolve("b1") is None or not failures:
+                changed.clear()
+                await changed.wait()
+        await registry.close()
+
+
+async def test_a_bookie_whose_checkpoints_have_a_bug_ends(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flush(self: DbStorage) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(DbStorage, "flush", flush)
+    async with machine.bookie(flush_interval_s=0.1) as (_, client):
+        await add(client, 0)
+        async with asyncio.timeout(10):
+            await client.wait_closed()
+    assert [str(error) for error in machine.fatal] == ["a bug"]
 
 
 async def test_adds_wait_for_room_in_the_write_cache(machine: Machine) -> None:

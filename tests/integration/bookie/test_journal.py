@@ -13,10 +13,11 @@ import pytest
 from magnetar.bookie.errors import JournalFailedError, JournalFullError
 from magnetar.bookie.journal import Journal, JournalBatch
 from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import NO_MARK, NewRecord, file_ids
+from magnetar.bookie.journal_format import NO_MARK, LastMark, NewRecord, file_ids
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.ledger.system import SystemClock, SystemDisk
+from magnetar.ledger.ports import File
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile
 from tests.bookie_parts import FailingDisk
 
 OWNER = b"o" * 16
@@ -260,3 +261,31 @@ async def test_a_full_disk_at_sync_is_final_too(tmp_path: Path) -> None:
         harness.append("lost")
         await harness.wait_reports(2)
         assert [type(error) for error in harness.failures] == [JournalFailedError]
+
+
+async def test_replay_syncs_a_tail_that_only_the_page_cache_may_hold(tmp_path: Path) -> None:
+    """Behind it goes the mark: a power failure must not leave the file shorter than that."""
+    async with opened(tmp_path) as harness:
+        harness.append("acknowledged or not")
+        await harness.wait_reports(1)
+    synced: list[str] = []
+
+    class WatchedFile(SystemFile):
+        def datasync(self) -> None:
+            synced.append("tail")
+            super().datasync()
+
+    class WatchedDisk(SystemDisk):
+        def open(self, path: str) -> File:
+            return WatchedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def replay(mark: LastMark) -> LastMark:
+        journal = JournalReplay(WatchedDisk(), str(tmp_path), mark=mark, owner=OWNER)
+        for _ in journal.records():
+            pass
+        return journal.end
+
+    end = replay(NO_MARK)
+    assert synced == ["tail"]
+    assert replay(end) == end
+    assert synced == ["tail"], "nothing was read, nothing to sync"

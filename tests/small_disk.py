@@ -1,14 +1,19 @@
 """A file system of a few megabytes, to be filled by a test.
 
-It is a tmpfs. Root mounts it; another user gets it in a mount namespace of its own, which a process
-keeps alive and into which servers are started (`command_prefix`).
+It is a tmpfs, and there are three ways to one. Who may mount, mounts it. Another user gets it in a
+mount namespace of its own, which a process keeps alive and into which servers are started
+(`command_prefix`). Where neither is allowed, as in most containers, /dev/shm is a small tmpfs.
 """
 
 import os
+import shutil
 import subprocess
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+_SHM = Path("/dev/shm")
 _CHUNK = bytes(1 << 16)
 
 
@@ -16,19 +21,20 @@ class SmallDisk:
     """Context manager. `path` is where servers see it, `path_here` where the test does."""
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
+        """`size_bytes` is the most it takes; /dev/shm may be smaller."""
         self.path = path
         self.path_here = path
         self.command_prefix: list[str] = []
         self._size_bytes = size_bytes
-        self._holder: subprocess.Popen[str] | None = None
+        self._undo = ExitStack()
 
     def __enter__(self) -> "SmallDisk":
-        self.path.mkdir(parents=True, exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "none", str(self.path)]
-        if os.geteuid() == 0:
-            subprocess.run(mount, check=True)
-        else:
-            self._mount_in_namespace(mount)
+        self.path.mkdir(parents=True)
+        if not (self._mount() or self._mount_in_namespace() or self._use_shared_memory()):
+            raise AssertionError(
+                "this test needs a small file system: run it as root, or where users may have "
+                f"namespaces of their own, or with a {_SHM} of at most {self._size_bytes} bytes"
+            )
         return self
 
     def __exit__(
@@ -37,10 +43,7 @@ class SmallDisk:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._holder is None:
-            subprocess.run(["umount", "--lazy", str(self.path)], check=True)
-        else:
-            self._holder.communicate("")  # Its `read` ends, and the namespace with it.
+        self._undo.close()
 
     def fill(self) -> None:
         """Leave not a byte free."""
@@ -55,21 +58,46 @@ class SmallDisk:
         """Undo `fill`."""
         (self.path_here / "ballast").unlink()
 
-    def _mount_in_namespace(self, mount: list[str]) -> None:
+    @property
+    def _command(self) -> list[str]:
+        size = f"size={self._size_bytes}"
+        return ["mount", "-t", "tmpfs", "-o", size, "none", str(self.path)]
+
+    def _mount(self) -> bool:
+        if subprocess.run(self._command, capture_output=True, check=False).returncode != 0:
+            return False
+        self._undo.callback(subprocess.run, ["umount", "--lazy", str(self.path)], check=True)
+        return True
+
+    def _mount_in_namespace(self) -> bool:
         script = '"$@" && echo mounted && read line'
-        self._holder = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", *mount],
+        holder = subprocess.Popen(
+            [
+                *("unshare", "--user", "--map-root-user", "--mount"),
+                *("sh", "-c", script, "sh", *self._command),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == "mounted\n", (
-            "this test needs root, or a kernel that lets users have namespaces of their own"
-        )
-        pid = self._holder.pid
-        self.path_here = Path(f"/proc/{pid}/root{self.path}")
+        assert holder.stdout is not None
+        if holder.stdout.readline() != "mounted\n":
+            holder.communicate()
+            return False
+        self._undo.callback(holder.communicate, "\n")  # It ends, and the namespace with it.
+        self.path_here = Path(f"/proc/{holder.pid}/root{self.path}")
         self.command_prefix = [
-            *("nsenter", "--target", str(pid), "--user", "--mount"),
+            *("nsenter", "--target", str(holder.pid), "--user", "--mount"),
             *("--preserve-credentials", f"--wd={Path.cwd()}"),
         ]
+        return True
+
+    def _use_shared_memory(self) -> bool:
+        if not os.access(_SHM, os.W_OK) or shutil.disk_usage(_SHM).free > self._size_bytes:
+            return False
+        folder = tempfile.mkdtemp(dir=_SHM)
+        self._undo.callback(shutil.rmtree, folder)
+        self.path.rmdir()
+        self.path.symlink_to(folder)
+        return True

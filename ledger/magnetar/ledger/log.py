@@ -463,7 +463,16 @@ class ManagedLog:
         self._queue.clear()
         self._queue_bytes = 0
         for batch in batches:
+            self._fail(batch, error)
+
+    def _fail(self, batch: AppendBatch, error: LogError) -> None:
+        """A bug of one caller must not keep those behind it from hearing their outcome."""
+        try:
             batch.on_failed(error)
+        except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the outcome of an append to {self.path}", "exception": bug}
+            )
 
     # Changing ledgers ----------------------------------------------------------------------------
 
@@ -588,7 +597,7 @@ class ManagedLog:
         if is_torn:
             error = LogUnavailableError(f"{self.path}: the ledger failed in the middle of a batch")
             for batch in waiting:
-                batch.on_failed(error)
+                self._fail(batch, error)
             return
         for at, batch in enumerate(waiting):
             if self._state is not _State.OPEN:  # full again already

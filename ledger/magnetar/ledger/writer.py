@@ -214,7 +214,7 @@ class LedgerWriter:
             # Lost while earlier frames of this turn were sent.
             assert self._error is not None
             for _, on_done in callbacks:
-                on_done(self._error)
+                self._tell(on_done, self._error)
             return
         packets = seal(
             self.ledger_id, first_entry_id, self._last_add_confirmed, self._length_sent, payloads
@@ -232,9 +232,18 @@ class LedgerWriter:
         self._length_confirmed = last.length_after
         for add in released:
             for on_done in add.callbacks:
-                on_done(None)
+                self._tell(on_done, None)
         if self._drained is not None and self._is_drained:
             self._drained.set()
+
+    def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
+        """A bug of one caller must not keep those behind it from hearing their outcome."""
+        try:
+            on_done(error)
+        except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
+            self._loop.call_exception_handler(
+                {"message": f"the outcome of an add to ledger {self.ledger_id}", "exception": bug}
+            )
 
     @property
     def _is_drained(self) -> bool:
@@ -253,9 +262,9 @@ class LedgerWriter:
         self._unsent, self._unsent_bytes = [], 0
         for add in self._pipeline.stop():
             for on_done in add.callbacks:
-                on_done(error)
+                self._tell(on_done, error)
         for _, on_done in groups:
-            on_done(error)
+            self._tell(on_done, error)
         if self._drained is not None:
             self._drained.set()
 

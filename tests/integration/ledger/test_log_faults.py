@@ -11,6 +11,7 @@ from magnetar.ledger.errors import (
     LedgerFencedError,
     LedgerWriteError,
     LogClosedError,
+    LogError,
     LogFencedError,
     LogUnavailableError,
     UnknownOutcomeError,
@@ -25,6 +26,7 @@ from tests.integration.ledger.filtered_network import FilteredNetwork
 from tests.integration.ledger.test_managed_log import (
     CONFIG,
     PATH,
+    Batch,
     append,
     open_log,
     read_all,
@@ -288,4 +290,30 @@ async def test_a_batch_of_very_many_small_payloads_fits_the_frames(
         await append(log, payloads).outcome
     assert len(log.ledgers) == 1
     assert log.last_confirmed.entry_id == len(payloads) - 1
+    await log.close()
+
+
+async def test_a_batch_that_breaks_does_not_keep_others_from_their_outcome(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    class Broken(Batch):
+        def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+            raise KeyError("a bug")
+
+        def on_failed(self, error: LogError) -> None:
+            raise KeyError("a bug")
+
+    broken: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: broken.append(context["exception"]))
+    log = await open_log(cluster, client)
+    log.append(Broken([b"one"]))
+    async with asyncio.timeout(5):
+        await append(log, [b"two"]).outcome
+    log.append(Broken([b"three"]))
+    batch = append(log, [b"four"])
+    log._fence(LedgerFencedError("by another client"))
+    with pytest.raises(LogFencedError):
+        await batch.outcome
+    assert [type(error) for error in broken] == [KeyError, KeyError]
     await log.close()

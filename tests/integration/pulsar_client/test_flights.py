@@ -12,6 +12,7 @@ from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     connect,
     publish,
+    read_next,
     receive,
 )
 from tests.standalone import Standalone
@@ -71,7 +72,7 @@ def test_a_reader_reads_every_flight_in_order(
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     for number, payload in enumerate(expected, start=1):
         assert reader.has_message_available()
-        assert reader.read_next().data() == payload, f"message {number}"
+        assert read_next(reader).data() == payload, f"message {number}"
     reader.close()
 
 

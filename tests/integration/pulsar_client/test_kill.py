@@ -17,7 +17,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.integration.pulsar_client.support import connect, receive
+from tests.integration.pulsar_client.support import connect, read_next, receive
 from tests.standalone import Standalone
 
 ROUNDS = 20
@@ -162,7 +162,7 @@ def _read_log(client: pulsar.Client) -> list[tuple[Payload, Position]]:
     reader = client.create_reader(_TOPIC, pulsar.MessageId.earliest)
     log = []
     while reader.has_message_available():
-        message = reader.read_next()
+        message = read_next(reader)
         log.append((message.data(), _position(message.message_id())))
     reader.close()
     return log

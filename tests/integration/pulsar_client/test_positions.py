@@ -3,7 +3,7 @@
 import pulsar
 import pytest
 
-from tests.integration.pulsar_client.support import publish, receive, receive_payloads
+from tests.integration.pulsar_client.support import publish, read_next, receive, receive_payloads
 
 _COUNT = 60
 _PAYLOADS = [b"message-%d" % number for number in range(_COUNT)]
@@ -26,7 +26,7 @@ def ids(
 def _read_all(reader: pulsar.Reader) -> list[bytes]:
     payloads = []
     while reader.has_message_available():
-        payloads.append(reader.read_next().data())
+        payloads.append(read_next(reader).data())
     return payloads
 
 
@@ -101,13 +101,13 @@ def test_seek_by_time_delivers_what_was_published_since(client: pulsar.Client, t
     producer = client.create_producer(topic)
     publish(producer, [b"old-%d" % number for number in range(30)])
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    last_old_ms = max(reader.read_next().publish_timestamp() for _ in range(30))
+    last_old_ms = max(read_next(reader).publish_timestamp() for _ in range(30))
     # The client stamps milliseconds: publish until the clock has moved on from the last of the old.
     new: list[bytes] = []
     first_new_ms = last_old_ms
     while first_new_ms <= last_old_ms:
         publish(producer, [b"between"])
-        first_new_ms = reader.read_next().publish_timestamp()
+        first_new_ms = read_next(reader).publish_timestamp()
     new = [b"new-%d" % number for number in range(30)]
     publish(producer, new)
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -121,9 +121,9 @@ def test_a_reader_seeks_too(client: pulsar.Client, topic: str, ids: list[pulsar.
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert _read_all(reader) == _PAYLOADS
     reader.seek(ids[30])
-    assert reader.read_next().data() == _PAYLOADS[31]
+    assert read_next(reader).data() == _PAYLOADS[31]
     reader.seek(pulsar.MessageId.earliest)
-    assert reader.read_next().data() == _PAYLOADS[0]
+    assert read_next(reader).data() == _PAYLOADS[0]
 
 
 def test_the_last_message_id_is_that_of_the_last_message(

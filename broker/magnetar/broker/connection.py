@@ -31,7 +31,7 @@ from magnetar.broker.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.lookups import Lookups
-from magnetar.broker.producer import Producer
+from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.services import Services
 from magnetar.cursors import CursorError
@@ -98,7 +98,8 @@ class Connection:
         self._address = address
         self._is_connected = False
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        """Requests under way, and whether they must finish."""
         self._has_heard = False
         self._is_ping_unanswered = False
         self._probe: asyncio.Future[bool] | None = None
@@ -205,19 +206,25 @@ class Connection:
 
     # Requests that wait
 
-    def start(self, work: Coroutine[None, None, None], refuse: Refuse) -> None:
-        """Run a request as a task; an error of ours becomes its answer, made by `refuse`."""
+    def start(
+        self, work: Coroutine[None, None, None], refuse: Refuse, *, must_finish: bool = False
+    ) -> None:
+        """Run a request as a task; an error of ours becomes its answer, made by `refuse`.
+
+        A request ends with its connection, unless it `must_finish`: half a seek or half a deletion
+        would be worse than one whose answer nobody reads.
+        """
         if len(self._tasks) >= self.services.settings.requests_per_connection_max:
             work.close()
             error = TooManyRequestsError(f"{len(self._tasks)} requests are not answered yet")
             self.write(refuse(error))
             return
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = must_finish
         task.add_done_callback(partial(self._request_done, refuse))
 
     def _request_done(self, refuse: Refuse, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if task.cancelled():
             return
         error = task.exception()
@@ -276,8 +283,8 @@ class Connection:
 
     # Back-pressure
 
-    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
-        self.publishing.on_publishes_done(messages, size_bytes)
+    def on_publishes_done(self, batch: PublishBatch) -> None:
+        self.publishing.on_publishes_done(batch)
         if self._is_reading_paused:
             self._check_pressure()
 
@@ -340,8 +347,9 @@ class Connection:
         self.is_closed = True
         self.is_writable = False
         self._probe_answered(is_alive=False)
-        for task in self._tasks:
-            task.cancel()
+        for task, must_finish in self._tasks.items():
+            if not must_finish:
+                task.cancel()
         self.services.budget.forget(self)
         self.publishing.lost()
         self.consuming.lost()

@@ -249,14 +249,16 @@ class Consuming:
                 message_id = ack.message_id[0]
                 position = position_of(message_id)
                 if position <= last:
-                    subscription.acknowledge_through(position, message_id.ack_set)
+                    subscription.acknowledge_through(
+                        position, message_id.ack_set, message_id.batch_size
+                    )
             return
         acknowledge, consumer = subscription.acknowledge, attached.consumer
         for message_id in ack.message_id:
             # Plain attribute reads: ids of entries that exist are never negative.
             position = Position(message_id.ledgerId, message_id.entryId)
             if position <= last:
-                acknowledge(consumer, position, message_id.ack_set)
+                acknowledge(consumer, position, message_id.ack_set, message_id.batch_size)
 
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)
@@ -269,7 +271,9 @@ class Consuming:
     # UNSUBSCRIBE, CLOSE_CONSUMER
 
     def _on_unsubscribe(self, request: CommandUnsubscribe) -> None:
-        self._connection.start(self._unsubscribe(request), partial(_refuse, request.request_id))
+        self._connection.start(
+            self._unsubscribe(request), partial(_refuse, request.request_id), must_finish=True
+        )
 
     async def _unsubscribe(self, request: CommandUnsubscribe) -> None:
         attached = self._consumers.get(request.consumer_id)
@@ -311,7 +315,9 @@ class Consuming:
     # SEEK
 
     def _on_seek(self, request: CommandSeek) -> None:
-        self._connection.start(self._seek(request), partial(_refuse, request.request_id))
+        self._connection.start(
+            self._seek(request), partial(_refuse, request.request_id), must_finish=True
+        )
 
     async def _seek(self, request: CommandSeek) -> None:
         attached = self._consumers.get(request.consumer_id)
@@ -401,10 +407,9 @@ def _check_subscribe(request: CommandSubscribe) -> None:
     """
     if request.subType == KEY_SHARED:
         raise NotAllowedError("Key_Shared subscriptions are not supported by this broker")
-    if request.read_compacted:
-        if request.subType == SHARED:
-            raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
-        raise NotAllowedError("reading compacted topics is not supported by this broker")
+    # There is no compaction yet, so the compacted view of a topic is the topic itself.
+    if request.read_compacted and request.subType == SHARED:
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
     if request.subType == EXCLUSIVE and request.keySharedMeta.hashRanges:
         raise NotAllowedError("hash ranges are not supported by this broker")
     if request.HasField("schema"):

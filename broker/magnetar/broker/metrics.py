@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -60,6 +65,17 @@ class BrokerCollector(Collector):
             ("topics_fenced", "Topics taken over by another owner.", topics.fenced),
         ):
             yield CounterMetricFamily(f"magnetar_broker_{name}", text, value)
+
+        latency = HistogramMetricFamily(
+            "magnetar_broker_publish_latency_seconds",
+            "From the arrival of an entry to its durability.",
+        )
+        latency.add_metric(
+            [],
+            counters.publish_latency.cumulative(),
+            sum_value=counters.publish_latency.sum_s,
+        )
+        yield latency
 
     def _topic_metrics(self) -> Iterator[Metric]:
         labels = ["topic"]

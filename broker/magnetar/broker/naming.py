@@ -18,7 +18,8 @@ from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 ROOT = "/managed-ledgers"
 
-SUBSCRIPTION_CHARACTERS_MAX = 1024
+SUBSCRIPTION_BYTES_MAX = 1024
+"""In UTF-8; it becomes the name of a node."""
 
 _RESERVED_SUBSCRIPTION = "pulsar.dedup"
 _RESERVED_PREFIX = "pulsar.repl"
@@ -79,5 +80,6 @@ def check_subscription(name: str) -> None:
         raise ProducerBusyError("the subscription name is empty")
     if name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX):
         raise ProducerBusyError(f"the subscription name {name} is reserved")
-    if len(name) > SUBSCRIPTION_CHARACTERS_MAX:
-        raise ProducerBusyError(f"a subscription name of {len(name)} characters is too long")
+    size = len(name.encode())
+    if size > SUBSCRIPTION_BYTES_MAX:
+        raise ProducerBusyError(f"a subscription name of {size} bytes is too long")

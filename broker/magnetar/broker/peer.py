@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
-    from magnetar.broker.producer import Producer
+    from magnetar.broker.producer import Producer, PublishBatch
 
 
 class Peer(Protocol):
@@ -33,7 +33,7 @@ class Peer(Protocol):
         """Probe the client with a PING. A client that does not answer is disconnected."""
         ...
 
-    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
+    def on_publishes_done(self, batch: "PublishBatch") -> None:
         """Publishes of this connection are durable, or have failed: there is room for more."""
         ...
 

@@ -33,6 +33,7 @@ class PublishBatch:
 
     __slots__ = (
         "_producer",
+        "arrived_s",
         "counts",
         "error",
         "highest_ids",
@@ -45,6 +46,8 @@ class PublishBatch:
     def __init__(self, producer: "Producer") -> None:
         self._producer = producer
         self.error: LedgerError | None = None
+        self.arrived_s = 0.0
+        """When it was handed to the log, by the monotonic clock."""
         self.payloads: list[bytes] = []
         """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
         self.counts: list[int] = []
@@ -126,7 +129,7 @@ class Producer:
             )
             self.peer.write(receipts)
         self.topic.entries_appended(batch, ledger_id, first_entry_id)
-        self.peer.on_publishes_done(count, batch.size_bytes)
+        self.peer.on_publishes_done(batch)
         self._go_on()
 
     def batch_failed(self, batch: PublishBatch, error: LedgerError) -> None:
@@ -136,7 +139,7 @@ class Producer:
         """
         batch.error = error
         self.topic.on_publish_failed(batch.messages)
-        self.peer.on_publishes_done(len(batch.sequence_ids), batch.size_bytes)
+        self.peer.on_publishes_done(batch)
         self._go_on()
 
     def _fail(self, batch: PublishBatch, error: LedgerError) -> None:

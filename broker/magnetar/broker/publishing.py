@@ -49,6 +49,7 @@ class Publishing:
         self._settings = connection.services.settings
         self._budget = connection.services.budget
         self._clock = connection.services.clock
+        self._latency = connection.services.counters.publish_latency
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
@@ -140,6 +141,7 @@ class Publishing:
         producer = self._producers.get(producer_id)
         if producer is None or not batch.payloads:
             return  # closed since: the client sends again what has no receipt
+        batch.arrived_s = self._clock.monotonic_s()
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
         self._budget.take(batch.size_bytes)
@@ -147,11 +149,14 @@ class Publishing:
 
     # Back-pressure
 
-    def on_publishes_done(self, messages: int, size_bytes: int) -> None:
+    def on_publishes_done(self, batch: PublishBatch) -> None:
         """Publishes are durable, or have failed."""
-        self._pending_messages -= messages
-        self._pending_bytes -= size_bytes
-        self._budget.give_back(size_bytes)
+        entries = len(batch.payloads)
+        self._pending_messages -= entries
+        self._pending_bytes -= batch.size_bytes
+        self._budget.give_back(batch.size_bytes)
+        if batch.error is None:
+            self._latency.observe(self._clock.monotonic_s() - batch.arrived_s, entries)
 
     def is_full(self, *, was_paused: bool) -> bool:
         """Whether the connection must not be read; once paused, it waits for half to be free."""

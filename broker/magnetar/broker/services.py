@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from magnetar.broker.latency import LatencyHistogram
 from magnetar.broker.ownership import Ownership
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.settings import BrokerSettings
@@ -21,6 +22,8 @@ class Counters:
     requests_failed: int = 0
     checksum_errors: int = 0
     publish_pauses: int = 0
+    publish_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """From the arrival of a batch to its durability, counted per entry."""
 
 
 @dataclass(frozen=True, slots=True)

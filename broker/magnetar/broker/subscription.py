@@ -162,26 +162,35 @@ class Subscription:
         consumer.permits += permits
         self.wake()
 
-    def acknowledge(self, consumer: Consumer, position: Position, words: Sequence[int]) -> None:
-        """Acknowledge one entry, or the indexes whose bit is 0 in the ack_set words."""
-        cursor, dispatcher = self.cursor, self.dispatcher
+    def acknowledge(
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
+    ) -> None:
+        """Acknowledge one entry, or the indexes whose bit is 0 in the ack_set words.
+
+        `batch_size`: messages in the entry if the client told, else 0.
+        """
+        context, dispatcher = self.context, self.dispatcher
+        assert context is not None
         assert dispatcher is not None
+        cursor = context.cursor
         if not words:
             if cursor.ack(position):
                 dispatcher.acked(consumer, position)
             return
         if cursor.is_acked(position):
             return
-        if cursor.ack_batch(position, words):
+        if cursor.ack_batch(position, words, max(batch_size, 0)):
             dispatcher.acked(consumer, position)
         else:
             dispatcher.partly_acked(position)
 
-    def acknowledge_through(self, position: Position, words: Sequence[int]) -> None:
+    def acknowledge_through(
+        self, position: Position, words: Sequence[int], batch_size: int
+    ) -> None:
         """Acknowledge cumulatively; a Shared subscription ignores that."""
         assert self.dispatcher is not None
         if self.dispatcher.sub_type != SHARED:
-            self.cursor.ack_cumulative(position, words)
+            self.cursor.ack_cumulative(position, words, max(batch_size, 0))
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int

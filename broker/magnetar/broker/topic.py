@@ -66,6 +66,7 @@ class Topic:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._is_wake_scheduled = False
+        self._is_trim_scheduled = False
         self._last_index: tuple[Position, int] = (Position(-1, -1), -1)
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
@@ -107,8 +108,15 @@ class Topic:
             subscription.wake()
         self.trim_cache()
 
+    def _trim_soon(self) -> None:
+        """Trim once, however many dispatchers move on in this turn of the loop."""
+        if not self._is_trim_scheduled and len(self.cache):
+            self._is_trim_scheduled = True
+            self._loop.call_soon(self.trim_cache)
+
     def trim_cache(self) -> None:
         """Drop from the cache what every connected subscription has passed."""
+        self._is_trim_scheduled = False
         if not len(self.cache):
             return
         slowest: Position | None = None
@@ -232,7 +240,7 @@ class Topic:
             cache=self.cache,
             cursor=cursor,
             limits=self._limits.dispatch,
-            on_progress=self.trim_cache,
+            on_progress=self._trim_soon,
         )
 
     def _drop_if_unused(self, subscription: Subscription) -> None:

@@ -217,13 +217,15 @@ class Topics:
             random=self._random,
         )
         topic = Topic(name, log, TailCache(self._pool), self._limits)
+        log.on_fenced(partial(self.fence, topic))
         try:
             await self._restore_subscriptions(topic, log)
+            if topic.is_closed:
+                raise LogFencedError(f"{name} was taken over while it was loaded")
         except BaseException:
             topic.disconnect_all()
             await log.close()
             raise
-        log.on_fenced(partial(self.fence, topic))
         self._logs[topic] = log
         self._topics[name] = topic
         return topic
@@ -285,6 +287,7 @@ class Topics:
     def fence(self, topic: Topic) -> None:
         """Another owner has the topic: drop it at once, write nothing, let clients look again."""
         if topic not in self._logs:
+            topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return
         self.fenced += 1
         _log.warning("topic_fenced", topic=str(topic.name))

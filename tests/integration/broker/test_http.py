@@ -38,6 +38,7 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         for line in (
             "magnetar_broker_connections 1.0",
             f'magnetar_topic_messages_in_total{{topic="{TOPIC}"}} 1.0',
+            "magnetar_broker_publish_latency_seconds_count 1.0",
             f'magnetar_topic_messages_out_total{{topic="{TOPIC}"}} 1.0',
             f'magnetar_subscription_consumers{{subscription="s",topic="{TOPIC}"}} 1.0',
             f'magnetar_subscription_backlog_entries{{subscription="s",topic="{TOPIC}"}} 1.0',

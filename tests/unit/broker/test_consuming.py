@@ -102,7 +102,6 @@ async def test_the_same_consumer_id_again_is_answered_again() -> None:
     [
         ({"subType": pb.CommandSubscribe.Key_Shared}, pb.ServerError.NotAllowedError),
         ({"subType": _SHARED, "read_compacted": True}, pb.ServerError.NotAllowedError),
-        ({"read_compacted": True}, pb.ServerError.NotAllowedError),
         ({"subscription": ""}, pb.ServerError.ProducerBusy),
         ({"subscription": "pulsar.dedup"}, pb.ServerError.ProducerBusy),
         ({"subscription": "pulsar.repl.x"}, pb.ServerError.ProducerBusy),
@@ -175,6 +174,14 @@ async def test_a_topic_that_does_not_load_ends_the_connection_not_the_subscribe(
     assert client.received() == []
     producer = harness.client()
     assert (await producer.produce()).error.error == pb.ServerError.ServiceNotReady
+
+
+async def test_the_compacted_view_of_a_topic_is_the_topic_while_nothing_compacts() -> None:
+    """Table views of the official client read like this."""
+    harness = Harness()
+    harness.log.store(entry(), entry())
+    client = await _consuming(harness, read_compacted=True)
+    await client.messages(2)
 
 
 # Credit and MESSAGE
@@ -387,7 +394,23 @@ async def test_a_bit_that_is_set_means_not_acknowledged() -> None:
     [(again, _)] = await client.messages(1)
     assert list(again.ack_set) == [6]
     client.ack_indexes(Position(7, 0), [5])  # index 1 is done, too
+    assert harness.topics.cursors["s"].remaining_words(Position(7, 0)) == (4,)
     client.ack_indexes(Position(7, 0), [3])  # and index 2
+    assert harness.topics.cursors["s"].mark_delete == (7, 0)
+
+
+async def test_bits_beyond_the_batch_leave_nothing_open() -> None:
+    harness = Harness()
+    harness.log.store(_batch(3))
+    client = await _consuming(harness)
+    client.send(
+        BaseCommand.ACK,
+        ack=pb.CommandAck(
+            consumer_id=0,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[pb.MessageIdData(ledgerId=7, entryId=0, ack_set=[-8], batch_size=3)],
+        ),
+    )
     assert harness.topics.cursors["s"].mark_delete == (7, 0)
 
 
@@ -630,6 +653,22 @@ async def test_a_seek_on_shared_closes_everybody() -> None:
     await one.next(BaseCommand.CLOSE_CONSUMER)
     await two.next(BaseCommand.CLOSE_CONSUMER)
     await one.next(BaseCommand.SUCCESS)
+
+
+async def test_a_seek_is_finished_even_if_its_client_is_gone() -> None:
+    harness = Harness()
+    harness.log.store(*(entry(publish_time=each) for each in range(5)))
+    client = await _consuming(harness)
+    await client.messages(5)
+    client.ack(*(Position(7, each) for each in range(5)))
+    harness.log.read_gate = asyncio.Event()
+    await client.seek(message_publish_time=3)
+    await client.next(BaseCommand.CLOSE_CONSUMER)
+    client.connection.lost()
+    harness.log.read_gate.set()
+    again = await _consuming(harness)
+    await settle()
+    assert _positions(again) == [3, 4]
 
 
 async def test_a_seek_without_consumer_or_target_is_refused() -> None:

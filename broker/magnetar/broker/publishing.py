@@ -20,6 +20,8 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.schemas import check_schema
+from magnetar.broker.topic import Topic
+from magnetar.ledger.position import EARLIEST
 from magnetar.sdk.wire import BaseCommand, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
@@ -200,6 +202,8 @@ class Publishing:
             naming.check_text(request.producer_name)
             _check_producer(request)
             topic = await services.topics.get(name)
+            if request.initial_subscription_name:
+                await self._ensure_subscription(topic, request.initial_subscription_name)
             producer = await topic.add_producer(
                 self._connection,
                 producer_id,
@@ -217,6 +221,15 @@ class Publishing:
         self._connection.write(
             replies.producer_success(request.request_id, producer_name=producer.name)
         )
+
+    async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
+        """The subscription that a dead-letter producer wants, so that nothing is missed by it."""
+        naming.check_subscription(subscription)
+        topics = self._connection.services.topics
+        open_cursor = partial(
+            topics.open_cursor, topic, topics.log_of(topic), subscription, EARLIEST, {}
+        )
+        await topic.ensure_subscription(subscription, open_cursor)
 
     # Closing
 

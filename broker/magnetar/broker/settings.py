@@ -107,14 +107,17 @@ class BrokerSettings(BaseSettings):
         "Four producers with the usual 1000 in flight share a connection unhindered.",
     )
     publish_bytes_per_connection_max: int = Field(
-        default=128 * _MIB,
+        default=32 * _MIB,
         ge=1,
-        description="The same in bytes: 1000 batches of 100 KB fit.",
+        description="The same in bytes. Far more than is under way between a client and a disk, "
+        "and half of what the whole broker takes: one publisher alone cannot stop the others.",
     )
     publish_bytes_max: int = Field(
-        default=256 * _MIB,
+        default=64 * _MIB,
         ge=1,
-        description="Unpersisted bytes of the whole broker at which no publisher is read.",
+        description="Unpersisted bytes of the whole broker at which no publisher is read. Well "
+        "below what the ledger client lets a bookie leave unanswered: a bookie that stalls for a "
+        "moment must slow publishers down, not fail their ledgers.",
     )
 
     # --- dispatch
@@ -187,4 +190,6 @@ class BrokerSettings(BaseSettings):
             )
         if self.write_buffer_bytes_max < self.write_buffer_bytes_high:
             raise ValueError("write_buffer_bytes_max must not be below write_buffer_bytes_high")
+        if self.publish_bytes_max < self.publish_bytes_per_connection_max:
+            raise ValueError("publish_bytes_max must not be below publish_bytes_per_connection_max")
         return self

@@ -217,11 +217,20 @@ class Topic:
             raise NotAllowedError(f"subscription {name} of {self._full_name} is {kind}")
         return subscription
 
-    async def restore(self, name: str, open_cursor: OpenCursor) -> None:
-        """Open the cursor of a durable subscription that exists, at load."""
+    async def ensure_subscription(self, name: str, open_cursor: OpenCursor) -> None:
+        """Have a durable subscription, without a consumer.
+
+        Raises:
+            NotAllowedError: the name is a reader's, or there are too many.
+            BrokerPersistenceError: the cursor cannot be opened now.
+        """
         subscription = self._subscription(name, is_durable=True)
         async with subscription.lock:
-            await self._open(subscription, open_cursor)
+            try:
+                await self._open(subscription, open_cursor)
+            except BaseException:
+                self._drop_if_unused(subscription)
+                raise
 
     async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
         if subscription.is_open:

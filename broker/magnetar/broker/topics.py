@@ -236,7 +236,7 @@ class Topics:
         async def restore(subscription: str) -> None:
             async with at_once:
                 open_cursor = partial(self.open_cursor, topic, log, subscription)
-                await topic.restore(subscription, open_cursor)
+                await topic.ensure_subscription(subscription, open_cursor)
 
         names = await list_cursors(self._store, log.path)
         # All are waited for, so that none is still being opened when a failure closes the log.

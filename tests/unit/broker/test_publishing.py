@@ -115,6 +115,19 @@ async def test_producers_of_one_connection_are_bounded() -> None:
     assert (await client.produce(2)).error.error == pb.ServerError.NotAllowedError
 
 
+async def test_an_initial_subscription_is_there_before_the_first_message() -> None:
+    harness = Harness()
+    client = harness.client()
+    for producer_id in range(2):
+        answer = await client.produce(producer_id, initial_subscription_name="dead letters")
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    client.publish(0)
+    await client.next(_RECEIPT)
+    assert harness.topics.cursors["dead letters"].backlog_entries == 1
+    answer = await client.produce(2, initial_subscription_name="pulsar.dedup")
+    assert answer.error.error == pb.ServerError.ProducerBusy
+
+
 # SEND
 
 
@@ -351,7 +364,7 @@ async def test_a_connection_is_not_read_at_the_limit(in_flight: int, is_paused: 
 
 
 async def test_a_full_broker_reads_no_publisher_until_half_is_free() -> None:
-    harness = Harness(publish_bytes_max=10_000)
+    harness = Harness(publish_bytes_max=10_000, publish_bytes_per_connection_max=10_000)
     one, two = await _producing(harness), await _producing(harness)
     harness.log.is_immediate = False
     for client in (one, two):
@@ -364,7 +377,7 @@ async def test_a_full_broker_reads_no_publisher_until_half_is_free() -> None:
 
 
 async def test_an_idle_connection_is_read_however_full_the_broker_is() -> None:
-    harness = Harness(publish_bytes_max=1_000)
+    harness = Harness(publish_bytes_max=1_000, publish_bytes_per_connection_max=1_000)
     busy, idle = await _producing(harness), harness.client()
     harness.log.is_immediate = False
     busy.send_bytes(send_frame(0, 0, payload=entry(b"x" * 5_000)))

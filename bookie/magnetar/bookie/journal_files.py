@@ -154,10 +154,10 @@ class JournalFiles:
             file.append([encode_file_header(header)])
             file.datasync()
             self._disk.rename(spare, path)
-            self._disk.sync_directory(self._directory)
         except OSError:
             file.close()
             raise
+        self._sync_new_name(file, path)
         return file
 
     def _create(self, path: str, header: FileHeader) -> File:
@@ -165,14 +165,26 @@ class JournalFiles:
         try:
             file.append([encode_file_header(header)])
             file.datasync()
+        except OSError:
+            self._drop(file, path)
+            raise
+        self._sync_new_name(file, path)
+        return file
+
+    def _sync_new_name(self, file: File, path: str) -> None:
+        try:
             self._disk.sync_directory(self._directory)
         except OSError:
-            # Without this the next attempt would find the name taken. If it fails too, that error
-            # is the one to report, and it is final.
-            file.close()
-            self._disk.remove(path)
+            self._drop(file, path)
             raise
-        return file
+
+    def _drop(self, file: File, path: str) -> None:
+        """Take back a file that could not be begun: the next attempt would find the name taken.
+
+        If that fails too, its error is the one to report, and it is final.
+        """
+        file.close()
+        self._disk.remove(path)
 
     def _preallocate(self, file: File, end: int) -> None:
         if end <= self._allocated or not self._preallocate_bytes:

@@ -26,7 +26,6 @@ import structlog
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
-    BadVersionError,
     LedgerError,
     LedgerFencedError,
     LogClosedError,
@@ -34,14 +33,11 @@ from magnetar.ledger.errors import (
     LogError,
     LogFencedError,
     LogUnavailableError,
-    MetadataUnavailableError,
-    NodeExistsError,
-    NoNodeError,
     NoSuchLedgerError,
-    UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.log_list import LogList
+from magnetar.ledger.log_metadata import LogLedger
 from magnetar.ledger.log_shape import LogShape
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -112,15 +108,11 @@ class ManagedLog:
         random: random.Random,
     ) -> None:
         self._client = client
-        self._store = store
         self.path = path
         self._config = config
         self._clock = clock
         self._random = random
-        self._metadata = LogMetadata()
-        self._version = -1
-        self._unresolved: list[bytes] = []
-        """List updates based on `_version` that may have happened, or may yet (rule 1.3)."""
+        self._list = LogList(store, path, properties=config.properties)
         self._shape = LogShape([])
         self._last_confirmed = Position(-1, -1)
         self._writer: LedgerWriter | None = None
@@ -139,7 +131,6 @@ class ManagedLog:
         self._replacing: asyncio.Task[None] | None = None
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._on_fenced: list[Callable[[], None]] = []
-        self._update_lock = asyncio.Lock()
         self._close_lock = asyncio.Lock()
 
     # Opening -------------------------------------------------------------------------------------
@@ -167,12 +158,12 @@ class ManagedLog:
         return self
 
     async def _take_over(self) -> None:
-        self._metadata, self._version = await self._read_or_create_node()
-        ledgers = await self._recover_ledgers(self._metadata.ledgers)
+        await self._list.load()
+        ledgers = await self._recover_ledgers(self._list.ledgers)
         empty = [ledger for ledger in ledgers if ledger.entries == 0]
         writer = await self._create_ledger()
         try:
-            await self._update_list(
+            await self._list.update(
                 [ledger for ledger in ledgers if ledger.entries > 0] + [LogLedger(writer.ledger_id)]
             )
         except LogFencedError:
@@ -189,21 +180,8 @@ class ManagedLog:
             "log_opened",
             path=self.path,
             ledger_id=writer.ledger_id,
-            ledgers=len(self._metadata.ledgers),
+            ledgers=len(self._list.ledgers),
         )
-
-    async def _read_or_create_node(self) -> tuple[LogMetadata, int]:
-        while True:
-            try:
-                node = await self._store.get(self.path)
-            except NoNodeError:
-                empty = LogMetadata(properties=dict(self._config.properties))
-                try:
-                    await self._store.create(self.path, empty.to_json())
-                except (NodeExistsError, UnknownOutcomeError):
-                    pass  # somebody's is there, perhaps our own: read it
-            else:
-                return LogMetadata.from_json(node.value, path=self.path), node.version
 
     async def _recover_ledgers(self, ledgers: Sequence[LogLedger]) -> list[LogLedger]:
         """Close the last two ledgers and every other one that is not known to be closed.
@@ -220,7 +198,7 @@ class ManagedLog:
                 reader = await self._client.open_and_recover(ledger.ledger_id)
             except NoSuchLedgerError as error:
                 # Whoever sets the list before us deletes the ledgers that it found empty.
-                await self._check_list_unchanged()
+                await self._list.check_unchanged()
                 raise LogDataLossError(
                     f"{self.path}: ledger {ledger.ledger_id} is listed but its metadata is gone; "
                     f"the log is not opened, so that nothing is skipped in silence"
@@ -259,78 +237,8 @@ class ManagedLog:
         # Spread, so that logs that were opened together do not roll together.
         self._age_max_s = self._config.ledger_age_max_s * (1 + 0.05 * self._random.random())
         self._shape = LogShape(
-            [(ledger.ledger_id, ledger.entries) for ledger in self._metadata.ledgers]
+            [(ledger.ledger_id, ledger.entries) for ledger in self._list.ledgers]
         )
-
-    # The list ------------------------------------------------------------------------------------
-
-    async def _update_list(self, ledgers: Sequence[LogLedger]) -> None:
-        await self._update(self._metadata.with_ledgers(ledgers))
-
-    async def _update(self, metadata: LogMetadata) -> None:
-        """Set the node by compare-and-set on the version we know.
-
-        Raises:
-            LogFencedError: somebody else changed the list: we no longer own the log (rule 1.1).
-            MetadataError: whether it happened is not known, or it did not; call again.
-        """
-        async with self._update_lock:
-            value = metadata.to_json()
-            if self._unresolved and await self._resolve_updates() == value:
-                return
-            while True:
-                # Noted before the call: one that is cancelled may have happened as well.
-                self._unresolved.append(value)
-                try:
-                    version = await self._store.set(self.path, value, version=self._version)
-                except MetadataUnavailableError:
-                    self._unresolved.pop()  # nothing was changed
-                    raise
-                except (UnknownOutcomeError, BadVersionError, NoNodeError):
-                    # A conflict may be with our own earlier update, when that came late (D26).
-                    if await self._resolve_updates() == value:
-                        return
-                else:
-                    self._adopt(metadata, version)
-                    return
-
-    async def _resolve_updates(self) -> bytes | None:
-        """Find out whether an unresolved update happened; returns it if one did.
-
-        None means that none has happened so far. Each still may, as long as the node has the
-        version they were based on.
-
-        Raises:
-            LogFencedError: the list is somebody else's; none of ours can happen any more.
-        """
-        try:
-            node = await self._store.get(self.path)
-        except NoNodeError as error:
-            self._unresolved = []
-            raise LogFencedError(f"{self.path}: the log was deleted") from error
-        if node.version == self._version:
-            return None
-        if node.value not in self._unresolved:
-            self._unresolved = []
-            raise LogFencedError(f"{self.path}: another owner changed the ledger list")
-        self._adopt(LogMetadata.from_json(node.value, path=self.path), node.version)
-        return node.value
-
-    def _adopt(self, metadata: LogMetadata, version: int) -> None:
-        self._metadata, self._version = metadata, version
-        self._unresolved = []
-
-    async def _check_list_unchanged(self) -> None:
-        """
-        Raises:
-            LogFencedError: somebody changed the list since we read it.
-        """
-        try:
-            node = await self._store.get(self.path)
-        except NoNodeError as error:
-            raise LogFencedError(f"{self.path}: the log was deleted") from error
-        if node.version != self._version:
-            raise LogFencedError(f"{self.path}: another owner changed the ledger list")
 
     # Appending -----------------------------------------------------------------------------------
 
@@ -540,7 +448,7 @@ class ManagedLog:
             creating.exception()  # retrieved: the failure to close is what counts
             raise
         new = await creating
-        await self._update_list([*self._list_with_closed(closed), LogLedger(new.ledger_id)])
+        await self._list.update([*self._list_with_closed(closed), LogLedger(new.ledger_id)])
         self._spare = None
         if self._state is not _State.REPLACING:
             return  # closed meanwhile
@@ -559,7 +467,7 @@ class ManagedLog:
 
     def _list_with_closed(self, closed: LedgerMetadata) -> list[LogLedger]:
         """The list with the counters of the ledger that was closed; without it if it is empty."""
-        listed = [item for item in self._metadata.ledgers if item.ledger_id != closed.ledger_id]
+        listed = [item for item in self._list.ledgers if item.ledger_id != closed.ledger_id]
         if closed.last_entry_id >= 0:
             listed.append(
                 LogLedger(
@@ -578,7 +486,7 @@ class ManagedLog:
 
     async def _drop_spare(self) -> None:
         spare, self._spare = self._spare, None
-        if spare is not None and not self._unresolved:
+        if spare is not None and self._list.is_resolved:
             await self._delete_ledger(spare.ledger_id)
 
     def _resume(self, last_entry_id: int) -> None:
@@ -622,7 +530,7 @@ class ManagedLog:
     @property
     def ledgers(self) -> Sequence[LogLedger]:
         """The ledger list; the last ledger's counters are those of now."""
-        ledgers = list(self._metadata.ledgers)
+        ledgers = list(self._list.ledgers)
         if self._writer is not None and ledgers and not ledgers[-1].is_closed:
             writer = self._writer
             ledgers[-1] = LogLedger(
@@ -632,7 +540,7 @@ class ManagedLog:
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self._metadata.properties)
+        return self._list.properties
 
     def first_position(self) -> Position:
         """The first entry there is, or the next to be written."""
@@ -736,7 +644,7 @@ class ManagedLog:
     async def _close_writer(self, writer: LedgerWriter) -> None:
         try:
             closed = await writer.close()
-            await self._update_list(self._list_with_closed(closed))
+            await self._list.update(self._list_with_closed(closed))
             if closed.last_entry_id < 0:
                 await self._delete_ledger(writer.ledger_id)
         except LedgerError as error:
@@ -750,7 +658,7 @@ class ManagedLog:
             MetadataError
         """
         await self.close()
-        ledgers = self._metadata.ledgers
-        await self._store.delete(self.path, version=self._version)
+        ledgers = self._list.ledgers
+        await self._list.delete()
         for ledger in ledgers:
             await self._delete_ledger(ledger.ledger_id)

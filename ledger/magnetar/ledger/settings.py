@@ -99,9 +99,10 @@ class LogConfig(BaseModel):
         description="After a ledger could not be created, appends fail at once for this long.",
     )
     repair_timeout_s: float = Field(
-        default=30.0,
+        default=10.0,
         gt=0,
-        description="How long appends wait while a broken ledger is recovered and replaced.",
+        description="How long appends wait while a broken ledger is recovered and replaced. Well "
+        "below the 30 s after which clients give up a message, so that they hear the reason.",
     )
     password: bytes = b""
     properties: dict[str, str] = Field(default_factory=dict)

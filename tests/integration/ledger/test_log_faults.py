@@ -150,7 +150,7 @@ async def test_closing_with_unanswered_appends_leaves_a_log_that_can_be_opened(
         store = SlowStore(cluster.store, PATH)
         log = await open_log(cluster, client)
         await append(log, [b"one"]).outcome
-        log._store = store  # type: ignore[assignment]
+        log._list._store = store  # type: ignore[assignment]
         network.filter = lambda port, frame: None if frame.op == Op.ADD else frame
         batch = append(log, [b"two"])
         closing = asyncio.ensure_future(log.close())
@@ -193,7 +193,7 @@ async def test_m2_a_cancelled_change_of_ledgers_does_not_delete_what_the_list_ma
     store = SlowStore(cluster.store, PATH)
     config = ROLLING.model_copy(update={"repair_timeout_s": 0.05})
     log = await open_log(cluster, client, config)
-    log._store = store  # type: ignore[assignment]
+    log._list._store = store  # type: ignore[assignment]
     await append(log, [b"one", b"two", b"three"]).outcome
     await store.arrived.wait()
     waiting = append(log, [b"four"])
@@ -225,7 +225,7 @@ async def test_d26_an_update_that_lands_after_it_was_asked_about_is_our_own(
             return await super().set(path, value, version=version)
 
     log = await open_log(cluster, client, ROLLING)
-    log._store = LateStore(cluster.store, PATH)  # type: ignore[assignment]
+    log._list._store = LateStore(cluster.store, PATH)  # type: ignore[assignment]
     payloads = [b"%d" % number for number in range(5)]
     for payload in payloads:
         await append(log, [payload]).outcome

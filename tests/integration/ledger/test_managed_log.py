@@ -266,7 +266,7 @@ async def test_m2_a_list_update_of_unknown_outcome_is_read_back(
     config = CONFIG.model_copy(update={"ledger_entries_max": 5, "ledger_age_min_s": 0})
     log = await open_log(cluster, client, config)
     forgetful = ForgetfulStore(cluster.store, PATH, does_it=does_it)
-    log._store = forgetful  # type: ignore[assignment]
+    log._list._store = forgetful  # type: ignore[assignment]
     payloads = [b"%d" % number for number in range(12)]
     for payload in payloads:
         await append(log, [payload]).outcome

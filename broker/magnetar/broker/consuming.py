@@ -253,12 +253,24 @@ class Consuming:
                         position, message_id.ack_set, message_id.batch_size
                     )
             return
-        acknowledge, consumer = subscription.acknowledge, attached.consumer
+        consumer = attached.consumer
+        # Clients collect acknowledgements, and most of them are consecutive: take them as ranges.
+        # Plain attribute reads: ids of entries that exist are never negative.
+        ledger_id = first = final = -1
         for message_id in ack.message_id:
-            # Plain attribute reads: ids of entries that exist are never negative.
-            position = Position(message_id.ledgerId, message_id.entryId)
-            if position <= last:
-                acknowledge(consumer, position, message_id.ack_set, message_id.batch_size)
+            entry_id = message_id.entryId
+            if message_id.ack_set:
+                position = Position(message_id.ledgerId, entry_id)
+                if position <= last:
+                    subscription.acknowledge_indexes(
+                        consumer, position, message_id.ack_set, message_id.batch_size
+                    )
+            elif entry_id == final + 1 and message_id.ledgerId == ledger_id:
+                final = entry_id
+            else:
+                subscription.acknowledge(consumer, ledger_id, first, final)
+                ledger_id, first, final = message_id.ledgerId, entry_id, entry_id
+        subscription.acknowledge(consumer, ledger_id, first, final)
 
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)

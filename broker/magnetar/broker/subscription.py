@@ -36,6 +36,9 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
+# A range costs about as much as this many single acknowledgements.
+_RANGE_ENTRIES_MIN = 4
+
 DISPATCHERS: dict[int, Callable[[DispatchContext], Dispatcher]] = {
     EXCLUSIVE: ExclusiveDispatcher,
     FAILOVER: FailoverDispatcher,
@@ -162,25 +165,38 @@ class Subscription:
         consumer.permits += permits
         self.wake()
 
-    def acknowledge(
-        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
-    ) -> None:
-        """Acknowledge one entry, or the indexes whose bit is 0 in the ack_set words.
-
-        `batch_size`: messages in the entry if the client told, else 0.
-        """
+    def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
+        """Acknowledge whole entries of a ledger, both ends included; ignores what is not there."""
         context, dispatcher = self.context, self.dispatcher
         assert context is not None
         assert dispatcher is not None
-        cursor = context.cursor
-        if not words:
-            if cursor.ack(position):
-                dispatcher.acked(consumer, position)
+        last = context.log.last_confirmed
+        if ledger_id >= last.ledger_id:
+            if ledger_id > last.ledger_id:
+                return
+            final = min(final, last.entry_id)
+        if first > final or ledger_id < 0:
             return
+        if final - first >= _RANGE_ENTRIES_MIN:
+            context.cursor.ack_range(ledger_id, first, final)
+        else:
+            for entry_id in range(first, final + 1):
+                context.cursor.ack(Position(ledger_id, entry_id))
+        dispatcher.acked(consumer, ledger_id, first, final)
+
+    def acknowledge_indexes(
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
+    ) -> None:
+        """Acknowledge the messages of a batch whose bit is 0 in the ack_set words.
+
+        `batch_size`: messages in the entry if the client told, else 0.
+        """
+        cursor, dispatcher = self.cursor, self.dispatcher
+        assert dispatcher is not None
         if cursor.is_acked(position):
             return
         if cursor.ack_batch(position, words, max(batch_size, 0)):
-            dispatcher.acked(consumer, position)
+            dispatcher.acked(consumer, position.ledger_id, position.entry_id, position.entry_id)
         else:
             dispatcher.partly_acked(position)
 

@@ -317,6 +317,28 @@ async def test_a_single_acknowledgement_may_name_many() -> None:
     assert BaseCommand.ACK_RESPONSE not in client.commands()
 
 
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, _SHARED])
+async def test_acknowledgements_in_any_order_with_repetitions_and_beyond_the_end(
+    kind: int,
+) -> None:
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(20)))
+    client = await _consuming(harness, subType=kind)
+    await client.messages(20)
+    named = [0, 1, 2, 3, 4, 5, 5, 4, 9, 8, 8, 7, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 0]
+    client.ack(*(Position(7, each) for each in named), Position(8, 0), Position(6, 0))
+    cursor = harness.topics.cursors["s"]
+    assert cursor.mark_delete == (7, 5)
+    acked = [each for each in range(20) if cursor.is_acked(Position(7, each))]
+    assert acked == [*range(6), 7, 8, 9, *range(12, 20)]
+    assert cursor.backlog_entries == 3
+    if kind == _SHARED:
+        assert harness.topic.subscriptions["s"].unacked_messages == 3
+    client.redeliver()
+    await settle()
+    assert _positions(client) == [6, 10, 11]
+
+
 async def test_an_acknowledgement_with_a_request_id_is_answered() -> None:
     harness = Harness()
     harness.log.store(entry())

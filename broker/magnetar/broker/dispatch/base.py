@@ -98,8 +98,10 @@ class Dispatcher(ABC):
     def rewind(self) -> None:
         """Start again at the first unacknowledged entry, as after a seek."""
 
-    def acked(self, consumer: Consumer, position: Position) -> None:  # noqa: B027
-        """The entry was acknowledged as a whole. Only Shared keeps book of that."""
+    def acked(  # noqa: B027
+        self, consumer: Consumer, ledger_id: int, first: int, final: int
+    ) -> None:
+        """Entries were acknowledged as a whole. Only Shared keeps book of that."""
 
     def partly_acked(self, position: Position) -> None:  # noqa: B027
         """More batch indexes of the entry were acknowledged."""

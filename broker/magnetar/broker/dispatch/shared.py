@@ -202,13 +202,17 @@ class SharedDispatcher(Dispatcher):
 
     # Acknowledgements and redelivery
 
-    def acked(self, consumer: Consumer, position: Position) -> None:
-        self._redelivery_counts.pop(position, None)
-        owner = self._owner(consumer, position)
-        if owner is None:
-            self._replay.waiting.discard(position)
-            return
-        self._release(owner, owner.pending.pop(position))
+    def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
+        counts = self._redelivery_counts
+        for entry_id in range(first, final + 1):
+            position = Position(ledger_id, entry_id)
+            if counts:
+                counts.pop(position, None)
+            owner = self._owner(consumer, position)
+            if owner is None:
+                self._replay.waiting.discard(position)
+            else:
+                self._release(owner, owner.pending.pop(position))
 
     def partly_acked(self, position: Position) -> None:
         owner = self._owner(None, position)

@@ -124,29 +124,30 @@ class Bench:
         )
 
     def publish(self) -> None:
-        """Unbatched through the broker, and reading it all back."""
+        """Unbatched through the broker, and reading it all back, each time right after."""
         effort = self._effort
+        catch_up: list[float] = []
+
+        def run(number: int) -> float:
+            topic = f"unbatched-{number}"
+            published = load.produce(
+                cluster.url, topic, messages=effort.messages, size=1024, in_flight=1000
+            )
+            consumed = load.consume(cluster.url, topic, messages=effort.messages)
+            catch_up.append(consumed.msgs_per_s)
+            return published.msgs_per_s
+
         with ProcessCluster(self._directory / "publish") as cluster:
             paired = _measure(
-                lambda number: (
-                    load.produce(
-                        cluster.url,
-                        f"unbatched-{number}",
-                        messages=effort.messages,
-                        size=1024,
-                        in_flight=1000,
-                    ).msgs_per_s
-                ),
+                run,
                 lambda: self._ceiling(size=1024, in_flight=1000, entries=effort.messages),
                 repeats=effort.repeats,
             )
-            self._add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
-            catch_up: list[float] = []
-            ratios: list[float] = []
-            for number in range(effort.repeats):
-                rate = load.consume(cluster.url, f"unbatched-{number}", messages=effort.messages)
-                catch_up.append(rate.msgs_per_s)
-                ratios.append(rate.msgs_per_s / paired.values[number])
+        self._add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
+        ratios = [
+            consumed / published
+            for consumed, published in zip(catch_up, paired.values, strict=True)
+        ]
         ratio = statistics.median(ratios)
         self._add(
             Figure(

@@ -16,11 +16,12 @@ Invariants:
   was in the failed group, and replay would drop it as the entry of a deleted ledger.
 - After a `JournalFailedError` nothing is committed or answered any more.
 
-The thread is the only thing that touches the files. It shares the list of waiting batches with the
-loop, under one lock.
+The thread is the only thing that touches the files. It shares a queue of waiting batches with the
+loop: one wake-up per batch that finds it idle, none while it is busy.
 """
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -88,11 +89,10 @@ class Journal(Generic[T]):
         self.queued_bytes = 0
         """Handed over and not yet answered. The loop stops reading when it is too much."""
 
-        self._condition = threading.Condition()
-        self._waiting: list[JournalBatch[T]] = []
-        self._waiting_bytes = 0
-        self._waiting_entries = 0
-        self._closing = False
+        self._waiting: queue.SimpleQueue[JournalBatch[T] | None] = queue.SimpleQueue()
+        self._left_over: JournalBatch[T] | None = None
+        """Taken from the queue, but not into the last group. The thread's own."""
+        self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
@@ -102,12 +102,8 @@ class Journal(Generic[T]):
         self.queued_bytes += batch.size_bytes
         self._metrics.journal_queue_bytes = self.queued_bytes
         self._drained.clear()
-        with self._condition:
-            assert not self._closing, "append to a closed journal"
-            self._waiting.append(batch)
-            self._waiting_bytes += batch.size_bytes
-            self._waiting_entries += batch.entries
-            self._condition.notify()
+        assert not self._is_closing, "append to a closed journal"
+        self._waiting.put(batch)
 
     async def wait_drained(self) -> None:
         """Wait until every batch was answered, or the journal failed."""
@@ -115,9 +111,8 @@ class Journal(Generic[T]):
 
     def close(self) -> None:
         """Commit what waits, then end the thread. Blocks; answers arrive on the loop later."""
-        with self._condition:
-            self._closing = True
-            self._condition.notify()
+        self._is_closing = True
+        self._waiting.put(None)
         self._thread.join()
 
     # --- event loop ---
@@ -177,39 +172,38 @@ class Journal(Generic[T]):
 
     def _take_group(self) -> list[JournalBatch[T]]:
         """Wait for batches and take as many as fit into a group; empty when closing."""
-        with self._condition:
-            while not self._waiting and not self._closing:
-                self._condition.wait()
-            if self._group_wait_s_max and not self._closing:
-                # The oldest batch waits at most this long, even if more keep coming.
-                self._condition.wait_for(self._is_group_full, self._group_wait_s_max)
-            batches, self._waiting = self._waiting, []
-            if (
-                self._waiting_bytes > self._group_bytes_max
-                or self._waiting_entries > self._group_entries_max
-            ):
-                count = self._count_that_fits(batches)
-                batches, self._waiting = batches[:count], batches[count:]
-            self._waiting_bytes = sum([batch.size_bytes for batch in self._waiting])
-            self._waiting_entries = sum([batch.entries for batch in self._waiting])
-            return batches
-
-    def _is_group_full(self) -> bool:
-        return (
-            self._closing
-            or self._waiting_bytes >= self._group_bytes_max
-            or self._waiting_entries >= self._group_entries_max
-        )
-
-    def _count_that_fits(self, batches: list[JournalBatch[T]]) -> int:
-        """How many of the batches make a group within the bounds; at least one."""
-        size = entries = 0
-        for count, batch in enumerate(batches):
+        first = self._left_over if self._left_over is not None else self._waiting.get()
+        self._left_over = None
+        if first is None:
+            return []
+        # The oldest batch waits at most this long, even if more keep coming.
+        until_s = self._clock.monotonic_s() + self._group_wait_s_max
+        group, size, entries = [first], first.size_bytes, first.entries
+        while size < self._group_bytes_max and entries < self._group_entries_max:
+            batch = self._next_waiting(until_s)
+            if batch is None:
+                break
             size += batch.size_bytes
             entries += batch.entries
-            if count and (size > self._group_bytes_max or entries > self._group_entries_max):
-                return count
-        return len(batches)
+            if size > self._group_bytes_max or entries > self._group_entries_max:
+                self._left_over = batch
+                break
+            group.append(batch)
+        return group
+
+    def _next_waiting(self, until_s: float) -> JournalBatch[T] | None:
+        """The next batch, waiting for it if groups wait; None if there is none in time."""
+        try:
+            if not self._group_wait_s_max or self._is_closing:
+                batch = self._waiting.get_nowait()
+            else:
+                left_s = until_s - self._clock.monotonic_s()
+                batch = self._waiting.get(timeout=max(0.0, left_s))
+        except queue.Empty:
+            return None
+        if batch is None:
+            self._waiting.put(None)  # closing: after this group
+        return batch
 
     def _tell_loop(self, call: Callable[[T2], None], argument: T2) -> None:
         try:

@@ -106,6 +106,13 @@ class AckGrouping:
         self._remaining.pop((ledger_id, entry_id), None)
         self._touched.discard((ledger_id, entry_id))
 
+    def clear(self) -> None:
+        """Forget everything: the subscription is moved."""
+        self._entries = []
+        self._cumulative = None
+        self._remaining.clear()
+        self._touched.clear()
+
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""
         result = AckCommands(self._entries)

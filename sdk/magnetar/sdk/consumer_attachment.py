@@ -1,0 +1,329 @@
+"""A consumer at its broker: SUBSCRIBE, SEEK, UNSUBSCRIBE and the like, over reconnects.
+
+After a reconnect the broker sends again what was not acknowledged, so the receiver queue is dropped
+with every attachment. A reader goes on behind the last message that was taken.
+"""
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from magnetar.sdk.acknowledger import Acknowledger
+from magnetar.sdk.connection import Connection, ConsumerListener
+from magnetar.sdk.context import ClientContext
+from magnetar.sdk.errors import AlreadyClosedError, BrokerUnavailableError, SdkError, ServiceError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.receiver_queue import ReceiverQueue
+from magnetar.sdk.session import Session
+from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.wire.hot_commands import encode_flow
+from magnetar.sdk.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandCloseConsumer,
+    CommandGetLastMessageId,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    MessageIdData,
+)
+from magnetar.sdk.wire.topic_name import TopicName
+
+
+class AttachedConsumer(ConsumerListener, Protocol):
+    """What the attachment asks of its consumer."""
+
+    def on_attachment_failed(self) -> None:
+        """The session is over: those who wait must hear of it."""
+
+
+class ConsumerAttachment:
+    """Where one consumer is attached, and what it asks of the broker there."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: TopicName,
+        subscription: str,
+        consumer_id: int,
+        settings: ConsumerSettings,
+        *,
+        consumer: AttachedConsumer,
+        name: str,
+        queue: ReceiverQueue,
+        acknowledger: Acknowledger,
+        start: MessageId | None,
+    ) -> None:
+        """`start` is for readers: where a subscription that is not durable begins."""
+        self.connection: Connection | None = None
+        """The connection, while the broker knows of us."""
+        self.is_closing = False
+        self._consumer = consumer
+        self._topic = str(topic)
+        self._subscription = subscription
+        self._id = consumer_id
+        self._name = name
+        self._settings = settings
+        self._client_settings = context.settings
+        self._queue = queue
+        self._acknowledger = acknowledger
+        self._start = start
+        self._is_reader = not settings.durable
+        self._is_discarding = False
+        self._session = Session(
+            f"consumer {consumer_id} of {subscription} on {topic}",
+            find=partial(context.find, topic),
+            attach=self._attach,
+            on_failed=self._on_failed,
+            settings=context.settings,
+            clock=context.clock,
+            random=context.random,
+        )
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether what is delivered is for us: not while a seek is under way."""
+        return self.connection is not None and not self._is_discarding
+
+    def grant(self, messages: int) -> bool:
+        """Let the broker send so many more; false if we are not attached."""
+        if self.connection is None:
+            return False
+        self.connection.write((encode_flow(self._id, messages),))
+        return True
+
+    def check_usable(self) -> None:
+        """Raises: SdkError: the session is over; AlreadyClosedError: by our own will."""
+        failure = self._session.failure
+        if failure is not None:
+            raise failure
+        if self.is_closing:
+            raise AlreadyClosedError(f"the consumer of {self._subscription} is closed")
+
+    # -- coming and going
+
+    async def start(self) -> None:
+        """Attach for the first time.
+
+        Raises:
+            SdkError: the reason why it could not.
+        """
+        await self._session.start()
+
+    async def close(self) -> None:
+        """Tell the broker, and end the session."""
+        try:
+            await self._detach()
+        finally:
+            await self._session.close()
+
+    def lose(self, connection: Connection) -> None:
+        """The broker closed the consumer, or the connection broke."""
+        if connection is self.connection:
+            self.connection = None
+        self._session.lose(connection)
+
+    async def _attach(self, connection: Connection) -> None:
+        queue = self._queue
+        if self._is_reader and queue.taken is not None:
+            self._start = last = queue.last_taken
+            queue.skip = None if last is None else (last, False)
+            queue.taken = None
+        request_id = connection.next_request_id()
+        connection.consumers[self._id] = self._consumer
+        try:
+            await connection.request(request_id, self._subscribe_command(request_id))
+        except ServiceError:
+            connection.consumers.pop(self._id, None)
+            raise
+        except BaseException:
+            # The broker may have made it all the same: it must not keep the subscription taken.
+            connection.consumers.pop(self._id, None)
+            connection.send(self._close_command(connection.next_request_id()))
+            raise
+        # The broker may have dropped us in the very read that brought the answer.
+        if connection.consumers.get(self._id) is not self._consumer:
+            return
+        queue.clear()
+        self._is_discarding = False
+        self.connection = connection
+        # Before the credit: what was acknowledged need not come again.
+        self._acknowledger.flush()
+        self.grant(queue.messages_max)
+
+    def _subscribe_command(self, request_id: int) -> BaseCommand:
+        settings = self._settings
+        keeps_order = settings.subscription_type.keeps_order
+        return BaseCommand(
+            type=BaseCommand.SUBSCRIBE,
+            subscribe=CommandSubscribe(
+                topic=self._topic,
+                subscription=self._subscription,
+                subType=settings.subscription_type.wire,
+                consumer_id=self._id,
+                request_id=request_id,
+                consumer_name=self._name,
+                priority_level=settings.priority_level,
+                durable=settings.durable,
+                start_message_id=self._start_data(),
+                read_compacted=settings.read_compacted,
+                initialPosition=settings.initial_position.wire,
+                consumer_epoch=self._queue.epoch if keeps_order else None,
+            ),
+        )
+
+    def _start_data(self) -> MessageIdData | None:
+        if not self._is_reader or self._start is None:
+            return None
+        data = self._start.to_data()
+        data.ClearField("batch_size")
+        return data
+
+    async def _detach(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is None or not connection.is_open:
+            return
+        request_id = connection.next_request_id()
+        timeout_ms = self._client_settings.close_timeout_ms
+        try:
+            await connection.request(
+                request_id, self._close_command(request_id), timeout_ms=timeout_ms
+            )
+        except SdkError:
+            pass  # the broker drops the consumer with the connection, or has done so already
+        finally:
+            connection.consumers.pop(self._id, None)
+
+    def _close_command(self, request_id: int) -> BaseCommand:
+        return BaseCommand(
+            type=BaseCommand.CLOSE_CONSUMER,
+            close_consumer=CommandCloseConsumer(consumer_id=self._id, request_id=request_id),
+        )
+
+    def _on_failed(self, error: SdkError) -> None:
+        self.connection = None
+        self._consumer.on_attachment_failed()
+
+    # -- requests
+
+    async def seek(self, message_id: MessageId) -> None:
+        """Move the subscription to a message. Raises: SdkError: not known to be carried out."""
+        data = MessageIdData(
+            ledgerId=message_id.to_data().ledgerId, entryId=message_id.to_data().entryId
+        )
+        # The broker moves to the start of an entry: what stands before in the batch is left out.
+        skip = (message_id, True) if message_id.batch_index > 0 else None
+        command = CommandSeek(consumer_id=self._id, request_id=0, message_id=data)
+        await self._seek(command, message_id, skip)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to a time. Raises: SdkError: not known to be carried out."""
+        command = CommandSeek(
+            consumer_id=self._id, request_id=0, message_publish_time=publish_time_ms
+        )
+        await self._seek(command, self._start, None)
+
+    async def _seek(
+        self, command: CommandSeek, start: MessageId | None, skip: tuple[MessageId, bool] | None
+    ) -> None:
+        connection = await self._wait_connection()
+        queue = self._queue
+        attachments = self._session.attachments
+        command.request_id = connection.next_request_id()
+        self._acknowledger.reset()
+        self._session.expect_loss()
+        self._is_discarding = True
+        old = (self._start, queue.skip, queue.taken)
+        # The broker closes the consumer, and we attach again, before it answers.
+        self._start, queue.skip, queue.taken = start, skip, None
+        try:
+            await connection.request(
+                command.request_id, BaseCommand(type=BaseCommand.SEEK, seek=command)
+            )
+        except BaseException:
+            self._is_discarding = False
+            self._start, queue.skip, queue.taken = old
+            raise
+        if self.connection is connection and self._session.attachments == attachments:
+            # This broker did not close the consumer. What is on its way may be of the old position:
+            # a fresh subscription is the only clean cut, but would be the end of a reader's.
+            if self._is_reader:
+                self._is_discarding = False
+                queue.drop()
+                return
+            await self._detach()
+            self._session.lose(connection)
+        await self._wait_attached(attachments)
+
+    async def last_ids(self) -> tuple[MessageId, MessageId | None]:
+        """The last message of the topic, and the subscription's mark-delete position if known.
+
+        Raises:
+            SdkError
+        """
+        connection = await self._wait_connection()
+        request_id = connection.next_request_id()
+        answer = await connection.request(
+            request_id,
+            BaseCommand(
+                type=BaseCommand.GET_LAST_MESSAGE_ID,
+                getLastMessageId=CommandGetLastMessageId(
+                    consumer_id=self._id, request_id=request_id
+                ),
+            ),
+        )
+        response = answer.getLastMessageIdResponse
+        mark_delete: MessageId | None = None
+        if response.HasField("consumer_mark_delete_position"):
+            mark_delete = MessageId.from_data(response.consumer_mark_delete_position)
+        return MessageId.from_data(response.last_message_id), mark_delete
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription, which ends the attachment too.
+
+        Raises:
+            SdkError: the subscription is still there.
+        """
+        connection = await self._wait_connection()
+        self._acknowledger.flush()
+        request_id = connection.next_request_id()
+        await connection.request(
+            request_id,
+            BaseCommand(
+                type=BaseCommand.UNSUBSCRIBE,
+                unsubscribe=CommandUnsubscribe(
+                    consumer_id=self._id, request_id=request_id, force=force or None
+                ),
+            ),
+        )
+        connection.consumers.pop(self._id, None)
+        self.connection = None
+
+    # -- the connection
+
+    def require_connection(self) -> Connection:
+        """The connection. Raises: SdkError: there is none now, or there will be none again."""
+        self.check_usable()
+        if self.connection is None:
+            raise self._not_connected()
+        return self.connection
+
+    async def _wait_connection(self) -> Connection:
+        """The connection; waits while we are between two.
+
+        Raises:
+            SdkError: the consumer is closed, or the broker was not back in time.
+        """
+        self.check_usable()
+        if self.connection is None:
+            await self._wait_attached(self._session.attachments)
+        return self.require_connection()
+
+    async def _wait_attached(self, attachments: int) -> None:
+        try:
+            async with asyncio.timeout(self._client_settings.operation_timeout_ms / 1000):
+                await self._session.wait_attached(attachments)
+        except TimeoutError:
+            raise self._not_connected() from None
+
+    def _not_connected(self) -> BrokerUnavailableError:
+        return BrokerUnavailableError(f"the consumer of {self._subscription} is not connected")

@@ -1,0 +1,268 @@
+"""Entries between the broker and the application, and the credit that they cost. Pure; no I/O.
+
+Entries lie as they came until the application takes them; only then are they checked, decompressed
+and split. Credit (FLOW) counts messages and is returned when half of the queue was taken.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from magnetar.sdk.ack_grouping import AckGrouping
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.errors import CorruptMessageError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId, signed
+from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.payload import messages_in, split_payload
+from magnetar.sdk.wire.pulsar_pb2 import CommandMessage
+
+Delivery = tuple[CommandMessage, bytes]
+"""A MESSAGE command and the payload that came with it."""
+
+
+class ReceiverQueue:
+    """What was delivered to one consumer and not taken yet."""
+
+    def __init__(
+        self,
+        source: EntrySource,
+        acks: AckGrouping,
+        *,
+        messages_max: int,
+        is_reader: bool,
+        grant: Callable[[int], bool],
+    ) -> None:
+        """`acks` knows what is left of entries; `grant` gives credit, or says that it cannot now.
+
+        `messages_max` is the credit of a fresh queue.
+        """
+        self.messages_max = messages_max
+        self.skip: tuple[MessageId, bool] | None = None
+        """Messages up to this id are left out; it too, unless the flag says otherwise."""
+        self.taken: Message | MessageBatch | None = None
+        """What the application took last."""
+        self.epoch = 0
+        """How often everything was asked for again: what is of an earlier epoch is left out."""
+        self._source = source
+        self._acks = acks
+        self._is_reader = is_reader
+        self._grant = grant
+        self._incoming: deque[Delivery] = deque()
+        self._ready: deque[Message] = deque()
+        self._corrupt: CorruptMessageError | None = None
+        self._credit_due = 0
+        self._credit_step = max(1, messages_max // 2)
+
+    @property
+    def has_some(self) -> bool:
+        """Whether anything lies here; it may turn out to be skipped."""
+        return bool(self._ready or self._incoming)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether `take_batches` has something to take, or to raise."""
+        return bool(self._incoming) or self._corrupt is not None
+
+    def has_message(self) -> bool:
+        """Whether a message lies here that is not to be skipped."""
+        incoming = self._incoming
+        while self.skip is not None and incoming and _is_skipped(incoming[0], self.skip):
+            self._return_credit(_credit_of(incoming.popleft()[1]))
+        return bool(self._ready or incoming or self._corrupt is not None)
+
+    @property
+    def last_taken(self) -> MessageId | None:
+        """The last message that the application took; None before the first."""
+        taken = self.taken
+        if isinstance(taken, MessageBatch):
+            last = taken.batch_size - 1 if taken.batch_size else -1
+            return MessageId(
+                taken.ledger_id, taken.entry_id, last, taken.partition, taken.batch_size
+            )
+        return None if taken is None else taken.message_id
+
+    # -- filling and emptying
+
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
+        """Add what came in one network read."""
+        self._incoming.extend(self._of_this_epoch(deliveries) if self.epoch else deliveries)
+
+    def clear(self) -> None:
+        """Forget everything, the credit too: the broker begins again."""
+        self._incoming.clear()
+        self._ready.clear()
+        self._credit_due = 0
+
+    def drop(self) -> None:
+        """Forget everything and return its credit: the broker sends it again."""
+        dropped = len(self._ready) + sum(_credit_of(payload) for _, payload in self._incoming)
+        self._ready.clear()
+        self._incoming.clear()
+        self._corrupt = None
+        self._return_credit(dropped)
+
+    def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Without those that the broker sent before it heard of our last redelivery request."""
+        current: list[Delivery] = []
+        for message, payload in deliveries:
+            if message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch:
+                self._return_credit(_credit_of(payload))
+            else:
+                current.append((message, payload))
+        return current
+
+    # -- taking
+
+    def take(self) -> Message | None:
+        """The next message; None if none lies here.
+
+        Raises:
+            CorruptMessageError: it cannot be read; the next call goes on behind it.
+        """
+        ready = self._ready
+        while not ready:
+            if self._corrupt is None and not self._incoming:
+                return None
+            batch = self._open_next()
+            if batch is not None:
+                try:
+                    ready.extend(batch.messages())
+                except MalformedPayloadError as error:
+                    self._return_credit(batch.count)
+                    raise CorruptMessageError(batch.message_id, str(error)) from error
+                # Messages that compaction took out of a batch cost credit and are not delivered.
+                self._return_credit(batch.count - len(ready))
+        message = ready.popleft()
+        self.taken = message
+        self._return_credit(1)
+        return message
+
+    def take_more(self, messages: list[Message], messages_max: int) -> None:
+        """Append to `messages` what lies here until they are `messages_max`.
+
+        A corrupt message ends it, and is met again by the next call.
+        """
+        ready = self._ready
+        while len(messages) < messages_max:
+            if ready:
+                some = min(len(ready), messages_max - len(messages))
+                messages += [ready.popleft() for _ in range(some)]
+                self.taken = messages[-1]
+                self._return_credit(some)
+                continue
+            try:
+                message = self.take()
+            except CorruptMessageError as error:
+                self._corrupt = error
+                return
+            if message is None:
+                return
+            messages.append(message)
+
+    def take_batches(self, entries_max: int) -> list[MessageBatch]:
+        """Up to `entries_max` entries, undecoded; the good ones before a corrupt one.
+
+        Raises:
+            CorruptMessageError: the first one cannot be read; the next call goes on behind it.
+        """
+        result: list[MessageBatch] = []
+        incoming = self._incoming
+        while (incoming or self._corrupt is not None) and len(result) < entries_max:
+            try:
+                batch = self._open_next()
+            except CorruptMessageError as error:
+                if not result:
+                    raise
+                self._corrupt = error
+                break
+            if batch is not None:
+                self.taken = batch
+                self._return_credit(batch.count)
+                result.append(batch)
+        return result
+
+    def _open_next(self) -> MessageBatch | None:
+        """The next entry, with its metadata read; None if nothing of it is to be delivered."""
+        error, self._corrupt = self._corrupt, None
+        if error is not None:
+            raise error
+        message, payload = self._incoming.popleft()
+        data = message.message_id
+        ledger_id, entry_id = data.ledgerId, data.entryId
+        try:
+            batch = MessageBatch(
+                payload,
+                self._source,
+                ledger_id,
+                entry_id,
+                message.redelivery_count,
+                message.ack_set,
+            )
+        except MalformedPayloadError as failure:
+            self._return_credit(_credit_of(payload))
+            message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
+            raise CorruptMessageError(message_id, str(failure)) from failure
+        # Parts of entries have to be left out seldom.
+        if self.skip is not None or self._acks.has_partial:
+            charged = batch.count
+            self._leave_out(batch)
+            if batch.count < charged:
+                self._return_credit(charged - batch.count)
+            return batch if batch.count else None
+        if batch.remaining is not None:
+            self._leave_out(batch)
+        return batch
+
+    def _leave_out(self, batch: MessageBatch) -> None:
+        """Restrict an entry to what is still to be delivered of it."""
+        if batch.remaining is not None and not self._is_reader:
+            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
+        known = self._acks.remaining(batch.ledger_id, batch.entry_id)
+        if known is not None:
+            batch.restrict(known)
+        if self.skip is None:
+            return
+        start, is_inclusive = self.skip
+        place = (batch.ledger_id, batch.entry_id)
+        if place > (start.ledger_id, start.entry_id):
+            return
+        if place < (start.ledger_id, start.entry_id):
+            batch.restrict(0)
+        elif batch.batch_size and start.batch_index >= 0:
+            batch.restrict(-1 << (start.batch_index + (0 if is_inclusive else 1)))
+        elif not is_inclusive:
+            batch.restrict(0)
+        if not self._is_reader and batch.remaining:
+            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
+
+    def _return_credit(self, count: int) -> None:
+        self._credit_due += count
+        if self._credit_due >= self._credit_step and self._grant(self._credit_due):
+            self._credit_due = 0
+
+
+def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
+    """Whether a whole entry lies before the place where a reader begins."""
+    data, payload = entry[0].message_id, entry[1]
+    start, is_inclusive = skip
+    place = (data.ledgerId, data.entryId)
+    if place != (start.ledger_id, start.entry_id):
+        return place < (start.ledger_id, start.entry_id)
+    if start.batch_index < 0:
+        return not is_inclusive
+    try:
+        metadata, _ = split_payload(payload)
+    except MalformedPayloadError:
+        return False  # the application shall hear of it
+    size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+    if not size:
+        return not is_inclusive
+    return start.batch_index + (0 if is_inclusive else 1) >= size
+
+
+def _credit_of(payload: bytes) -> int:
+    """What an entry cost; 1 if it is too damaged to tell."""
+    try:
+        return messages_in(payload)
+    except MalformedPayloadError:
+        return 1

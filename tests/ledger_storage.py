@@ -146,6 +146,9 @@ class _FailingFile:
     def pread(self, size: int, offset: int) -> bytes:
         return self._file.pread(size, offset)
 
+    def read_once(self, size: int, offset: int) -> bytes:
+        return self._file.read_once(size, offset)
+
     def preallocate(self, size: int) -> None:
         self._file.preallocate(size)
 

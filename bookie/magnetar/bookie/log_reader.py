@@ -18,6 +18,8 @@ from magnetar.bookie.log_writer import log_name
 from magnetar.bookie.packet_run import PacketRun, first_foreign, stop_within
 from magnetar.ledger.ports import Disk, File
 
+_READ_ONCE_BYTES_MIN = 64 << 10
+
 
 class EntryLogReader:
     """Reads from all entry logs of a directory; keeps the files used last open."""
@@ -35,7 +37,7 @@ class EntryLogReader:
         Raises:
             StorageIOError: unreadable, damaged, missing, or not the run that was meant.
         """
-        data = self._pread(location.log_id, location.size_bytes, location.offset)
+        data = self._pread(location.log_id, location.size_bytes, location.offset, once=True)
         head = _checked_head(data, ledger_id, location)
         if len(data) != location.size_bytes:
             raise StorageCorruptError(
@@ -110,9 +112,14 @@ class EntryLogReader:
         for log_id in list(self._files):
             self.forget(log_id)
 
-    def _pread(self, log_id: int, size: int, offset: int) -> bytes:
+    def _pread(self, log_id: int, size: int, offset: int, *, once: bool = False) -> bytes:
         try:
-            return self._file(log_id).pread(size, offset)
+            file = self._file(log_id)
+            # A whole run goes into the read cache: a second copy in the page cache is memory that
+            # others want, and on a virtual machine fresh pages for it cost more than the read.
+            if once and size >= _READ_ONCE_BYTES_MIN:
+                return file.read_once(size, offset)
+            return file.pread(size, offset)
         except FileNotFoundError as exc:
             raise StorageLogMissingError(f"entry log {log_id} does not exist") from exc
         except OSError as exc:

@@ -30,6 +30,10 @@ _HEAD_BYTES = _HEAD.size
 _CHECKED_FROM = 6
 _parse_metadata = MessageMetadata.FromString
 
+# The protobuf tags of num_messages_in_batch (field 11) and marker_type (field 20), both varints.
+_BATCH_TAG = b"\x58"
+_MARKER_TAG = b"\xa0\x01"
+
 
 def admit(entry: bytes) -> int:
     """Check a published entry; returns the messages in it (see `messages_of`).
@@ -68,7 +72,10 @@ def messages_of(entry: bytes) -> int:
     try:
         magic, _, size = _HEAD.unpack_from(entry)
         if magic == _CHECKSUM_MAGIC:
-            metadata = _parse_metadata(entry[_HEAD_BYTES : _HEAD_BYTES + size])
+            raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+            if _BATCH_TAG not in raw and _MARKER_TAG not in raw:
+                return 1  # a field that is there has its tag there: nothing to parse
+            metadata = _parse_metadata(raw)
         else:
             metadata, _ = split_payload(entry)
     except (struct.error, DecodeError, MalformedPayloadError):

@@ -83,6 +83,10 @@ class File(Protocol):
         """Read up to `size` bytes at `offset`; shorter only at the end of the file."""
         ...
 
+    def read_once(self, size: int, offset: int) -> bytes:
+        """As `pread`, with the hint that the caller keeps what it read: nobody else need."""
+        ...
+
     def datasync(self) -> None:
         """Force data and size to stable storage.
 

@@ -101,6 +101,11 @@ class SystemFile:
             data += more
         return data
 
+    def read_once(self, size: int, offset: int) -> bytes:
+        data = self.pread(size, offset)
+        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+        return data
+
     def datasync(self) -> None:
         os.fdatasync(self._descriptor)
 

@@ -91,10 +91,6 @@ class BookieChannel:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    @property
-    def outstanding_bytes(self) -> int:
-        return self._outstanding_bytes
-
     def send(
         self,
         op: int,

@@ -32,13 +32,9 @@ class Coverage:
         self._sets = write_sets(ensemble_size=ensemble_size, write_quorum=write_quorum)
         self._needed = write_quorum - ack_quorum + 1
         self._confirmed: set[int] = set()
-        self._failed: set[int] = set()
 
     def confirm(self, index: int) -> None:
         self._confirmed.add(index)
-
-    def fail(self, index: int) -> None:
-        self._failed.add(index)
 
     @property
     def confirmed(self) -> Set[int]:
@@ -48,13 +44,5 @@ class Coverage:
     def is_covered(self) -> bool:
         return all(
             sum(index in self._confirmed for index in members) >= self._needed
-            for members in self._sets
-        )
-
-    @property
-    def is_hopeless(self) -> bool:
-        """True when failures make coverage impossible."""
-        return any(
-            sum(index not in self._failed for index in members) < self._needed
             for members in self._sets
         )

@@ -56,10 +56,12 @@ def test_opposite_bookies_of_six_may_both_be_unknown() -> None:
     assert coverage.is_covered
 
 
-def test_d05_a_failed_bookie_never_counts_as_fenced() -> None:
+def test_d05_only_a_confirmation_counts_as_fenced() -> None:
     coverage = Coverage(ensemble_size=3, write_quorum=3, ack_quorum=2)
-    coverage.fail(0)
-    coverage.fail(1)
     coverage.confirm(2)
     assert not coverage.is_covered
-    assert coverage.is_hopeless
+    coverage.confirm(2)
+    assert not coverage.is_covered
+    coverage.confirm(0)
+    assert coverage.is_covered
+    assert coverage.confirmed == {0, 2}

@@ -67,6 +67,8 @@ unit: $(VENV)/.stamp-test
 test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@sh deploy/bootstrap/java.sh
 	@$(MAKE) --no-print-directory check ARGS=
+	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
+	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
 	$(BIN)/pytest tests/property tests/integration $(ARGS)
 
 sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cluster simulator is not built yet)

@@ -176,6 +176,7 @@ async def test_m16_too_few_bookies_fail_the_open_and_roll_nothing_back(
         await open_on(cluster, client, log)
     for name in ("b1", "b2"):
         await cluster.start_bookie(name)
+    await cluster.wait_known(client, "b1", "b2")
     again = await open_on(cluster, client, log)
     assert acked(again, log) == set(positions_of(log)[1::2])
 

@@ -1,5 +1,6 @@
 """A few real bookies in this process, on one embedded metadata store, for the tests beside it."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -48,6 +49,19 @@ class Cluster:
 
     async def stop_bookie(self, name: str) -> None:
         await self.bookies.pop(name).stop()
+
+    async def wait_known(self, client: LedgerClient, *names: str) -> None:
+        """Wait until the client knows where these bookies listen now."""
+        changed = asyncio.Event()
+        client.registry.on_change(changed.set)
+
+        def is_known(name: str) -> bool:
+            info = client.registry.resolve(name)
+            return info is not None and info.port == self.bookies[name].port
+
+        while not all(map(is_known, names)):
+            changed.clear()
+            await changed.wait()
 
     @asynccontextmanager
     async def client(

@@ -15,7 +15,7 @@ from typing import cast
 
 from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
 from magnetar.ledger.ports import Clock, Network
-from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, FrameDecoder, encode_header
 
@@ -86,6 +86,9 @@ class BookieChannel:
         self._next_request_id = 0
         self._heard_at_s = 0.0
         """When the connection was made, or last brought an answer."""
+        self._failed: BookieInfo | None = None
+        """The address that could not be connected to, until `_retry_at_s`. Another is tried at
+        once: it is news that the bookie is back."""
         self._retry_at_s = 0.0
         self._last_failure = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -142,19 +145,20 @@ class BookieChannel:
             self._refuse(on_reply, "the client is closed")
             return False
         if self._connecting is None:
-            if self._clock.monotonic_s() < self._retry_at_s:
+            info = self._registry.resolve(self.bookie_id)
+            if info is None:
+                self._refuse(on_reply, "cannot connect: it is not registered")
+                return False
+            if info == self._failed and self._clock.monotonic_s() < self._retry_at_s:
                 self._refuse(on_reply, self._last_failure)
                 return False
             self._connecting = asyncio.get_running_loop().create_task(
-                self._connect(), name=f"connect-bookie-{self.bookie_id}"
+                self._connect(info), name=f"connect-bookie-{self.bookie_id}"
             )
         return True
 
-    async def _connect(self) -> None:
+    async def _connect(self, info: BookieInfo) -> None:
         try:
-            info = self._registry.resolve(self.bookie_id)
-            if info is None:
-                raise ConnectionError("it is not registered")
             connection = _Connection(self)
             transport = await self._network.connect(
                 info.host,
@@ -168,6 +172,7 @@ class BookieChannel:
             # ValueError: a host that cannot be one, from a registration that anybody may write.
             self._connecting = None
             reason = f"cannot connect: {error or type(error).__name__}"
+            self._failed = info
             self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
             self._fail_all(reason)
             return

@@ -1,6 +1,7 @@
 """Channels to bookies that hang, talk nonsense or cannot be reached: each request ends, once."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -59,10 +60,10 @@ class OneBookie(BookieRegistry):
     """Knows the address of one bookie."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._info = BookieInfo("b1", host, port, readonly=False)
+        self.info: BookieInfo | None = BookieInfo("b1", host, port, readonly=False)
 
     def resolve(self, bookie_id: str) -> BookieInfo | None:
-        return self._info
+        return self.info
 
 
 def answer_ok(frame: Frame) -> bytes:
@@ -178,3 +179,29 @@ async def test_an_address_that_cannot_be_one_fails_the_request() -> None:
         with pytest.raises(BookieUnavailableError, match="cannot connect"):
             await request(channel)
     await channel.close()
+
+
+@pytest.mark.parametrize("before", ["not registered", "registered where nobody listens"])
+async def test_a_bookie_that_registers_anew_is_asked_at_once(
+    bookie: ScriptedBookie, before: str
+) -> None:
+    port = await bookie.start()
+    bookie.answer = answer_ok
+    registry = OneBookie("127.0.0.1", port)
+    there, registry.info = registry.info, None
+    if before != "not registered":
+        registry.info = BookieInfo("b1", "127.0.0.1", free_port(), readonly=False)
+    patient = SETTINGS.model_copy(update={"reconnect_delay_s": 60.0})
+    channel = BookieChannel("b1", registry, SystemNetwork(), SystemClock(), patient)
+    with pytest.raises(BookieUnavailableError, match="cannot connect"):
+        await request(channel)
+    registry.info = there
+    assert (await request(channel)).status == 0
+    await channel.close()
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port

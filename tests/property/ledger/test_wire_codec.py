@@ -6,12 +6,15 @@ from hypothesis import strategies as st
 
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.wire import (
+    MASTER_KEY_BYTES,
     RESPONSE,
     FrameDecoder,
     decode_block,
+    decode_read_body,
     encode_block,
     encode_frame,
     encode_header,
+    encode_read_body,
 )
 
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -85,3 +88,46 @@ def test_responses_are_told_from_requests() -> None:
     (frame,) = FrameDecoder().feed(encode_frame(3 | RESPONSE, request_id=1, ledger_id=2))
     assert frame.op == 3
     assert frame.is_response
+
+
+@given(int64, st.integers(0, 2**32 - 1), st.sampled_from([b"", b"k" * MASTER_KEY_BYTES]))
+def test_read_bodies_round_trip(last: int, bytes_max: int, key: bytes) -> None:
+    body = encode_read_body(last_entry_id=last, bytes_max=bytes_max, master_key=key)
+    assert decode_read_body(body) == (last, bytes_max, key)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_give_a_read_body_or_our_error(data: bytes) -> None:
+    try:
+        last, bytes_max, key = decode_read_body(data)
+    except BookieProtocolError:
+        assert len(data) not in (12, 12 + MASTER_KEY_BYTES)
+        return
+    assert encode_read_body(last_entry_id=last, bytes_max=bytes_max, master_key=key) == data
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=6), st.data())
+def test_a_block_with_a_changed_table_is_refused_or_still_adds_up(
+    packets: list[bytes], data: st.DataObject
+) -> None:
+    """Lying counts and lengths: never packets that reach beyond the block."""
+    whole = bytearray(encode_block(packets).data)
+    at = data.draw(st.integers(0, 4 * len(packets) + 3))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        block = decode_block(bytes(whole))
+    except BookieProtocolError:
+        return
+    assert sum(block.lengths) + block.packets_offset == len(whole)
+    assert list(map(len, block.packets())) == list(block.lengths)
+
+
+@given(st.integers(2, 2**32 - 1), st.binary(max_size=40))
+def test_a_count_that_cannot_fit_is_refused_without_work(count: int, rest: bytes) -> None:
+    """A count of billions must not make a format string or a table of billions."""
+    data = count.to_bytes(4, "big") + rest
+    try:
+        block = decode_block(data)
+    except BookieProtocolError:
+        return
+    assert len(block.lengths) == count <= len(rest) // 4

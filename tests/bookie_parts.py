@@ -15,7 +15,7 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.request_handler import Batch, RequestHandler
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.digest import seal
+from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.ports import Buffer, File
 from magnetar.ledger.system import SystemDisk, SystemFile, SystemNetwork
 from magnetar.ledger.wire import (
@@ -37,7 +37,8 @@ OTHER_KEY = b"x" * 20
 
 def packets_of(ledger_id: int, first: int, count: int, payload: bytes = b"payload") -> list[bytes]:
     """Sealed packets of consecutive entries."""
-    return seal(ledger_id, first, first - 1, first * len(payload), [payload] * count)
+    codec = packet_codec(ledger_id)
+    return codec.seal(first, first - 1, first * len(payload), [payload] * count)
 
 
 def add_request(

@@ -12,7 +12,8 @@ from operator import lt
 from magnetar.bookie.errors import BadAddError
 from magnetar.ledger.wire import EntryBlock
 
-PACKET_BYTES_MIN = 36
+PACKET_BYTES_MIN = 32
+"""The header alone: a digest takes 0 to 20 bytes, and a bookie need not know which."""
 
 _HEAD = struct.Struct(">qqq")
 

@@ -68,6 +68,7 @@ class LedgerClient:
         ensemble_size: int,
         write_quorum: int,
         ack_quorum: int,
+        digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom_metadata: dict[str, str] | None = None,
     ) -> LedgerWriter:
@@ -97,7 +98,7 @@ class LedgerClient:
                 last_entry_id=-1,
                 length=0,
                 ensembles=(Fragment(0, bookies),),
-                digest_type=DigestType.CRC32C,
+                digest_type=digest_type,
                 password=password,
                 created_ms=self._clock.wall_ms(),
                 custom_metadata=custom_metadata or {},

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import open_packet, open_payloads
+from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
     BookieError,
@@ -93,8 +93,7 @@ class EntryFetcher:
         for bookie_id in self._replicas(metadata, entry_id):
             try:
                 block = await self._ask(bookie_id, metadata, entry_id, entry_id, 1)
-                packet = block.packets()[0]
-                entry = open_packet(packet, ledger_id=metadata.ledger_id, entry_id=entry_id)
+                entry = codec_for(metadata).open_packet(block.packets()[0], entry_id)
             except (BookieError, DigestMismatchError, BookieProtocolError) as error:
                 errors.append(error)
             else:
@@ -121,12 +120,7 @@ class EntryFetcher:
         self, bookie_id: str, metadata: LedgerMetadata, first: int, last: int, bytes_max: int
     ) -> list[bytes]:
         block = await self._ask(bookie_id, metadata, first, last, bytes_max)
-        payloads, error = open_payloads(
-            block,
-            ledger_id=metadata.ledger_id,
-            first_entry_id=first,
-            entries_max=last - first + 1,
-        )
+        payloads, error = codec_for(metadata).open_payloads(block, first, last - first + 1)
         if error is not None:
             self.digest_mismatches[bookie_id] += 1
             if not payloads:

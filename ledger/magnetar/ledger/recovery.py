@@ -23,13 +23,7 @@ from typing import TypeVar
 
 from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import (
-    OpenedEntry,
-    master_key,
-    open_packet,
-    open_some_packet,
-    reseal,
-)
+from magnetar.ledger.digest import OpenedEntry, PacketCodec, codec_for, master_key
 from magnetar.ledger.errors import (
     BadVersionError,
     BookieProtocolError,
@@ -78,6 +72,7 @@ class LedgerRecovery:
         self._settings = settings
         self._ledger_id = ledger.metadata.ledger_id
         self._key = master_key(ledger.metadata.password)
+        self._codec = codec_for(ledger.metadata)
 
     async def run(self) -> LedgerMetadata:
         """Recover and close the ledger; returns its final metadata.
@@ -177,7 +172,7 @@ class LedgerRecovery:
         if not packet:
             return -1
         try:
-            return open_some_packet(packet, ledger_id=self._ledger_id).last_add_confirmed
+            return self._codec.open_some_packet(packet).last_add_confirmed
         except DigestMismatchError:
             return -1
 
@@ -204,7 +199,11 @@ class LedgerRecovery:
     ) -> tuple[int, int]:
         """Read and write back what lies above the LAC; returns the last entry and the length."""
         write_back = _WriteBack(
-            snapshot, self._channels, key=self._key, last_add_confirmed=last_add_confirmed
+            snapshot,
+            self._channels,
+            codec=self._codec,
+            key=self._key,
+            last_add_confirmed=last_add_confirmed,
         )
         pending_bytes_max = self._settings.channel_bytes_max // _WRITE_BACK_SHARE
         last_entry_id = last_add_confirmed
@@ -300,7 +299,7 @@ class LedgerRecovery:
             if index not in members:
                 break
             try:
-                entries.append(open_packet(packet, ledger_id=self._ledger_id, entry_id=expected))
+                entries.append(self._codec.open_packet(packet, expected))
             except DigestMismatchError:
                 if not entries:
                     raise
@@ -345,10 +344,12 @@ class _WriteBack:
         snapshot: LedgerMetadata,
         channels: ChannelPool,
         *,
+        codec: PacketCodec,
         key: bytes,
         last_add_confirmed: int,
     ) -> None:
         self._ledger_id = snapshot.ledger_id
+        self._codec = codec
         self._last_add_confirmed = last_add_confirmed
         self._error: LedgerError | None = None
         self._changed = asyncio.Event()
@@ -365,7 +366,7 @@ class _WriteBack:
         )
 
     def send(self, entries: list[OpenedEntry]) -> None:
-        packets = reseal(self._ledger_id, self._last_add_confirmed, entries)
+        packets = self._codec.reseal(self._last_add_confirmed, entries)
         self._pipeline.send(entries[0].entry_id, packets, [entry.length for entry in entries], [])
 
     async def wait_pending(self, bytes_max: int) -> None:

@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PACKET_OVERHEAD_BYTES, master_key, seal
+from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
     BadVersionError,
     LedgerClosedError,
@@ -31,8 +31,8 @@ from magnetar.ledger.reader import EntryFetcher
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import ADD_BYTES_MAX
 
-_ENTRY_OVERHEAD_BYTES = PACKET_OVERHEAD_BYTES + 4
-"""Of an entry in an ADD frame, beside its payload: packet header, digest, place in the table."""
+_TABLE_BYTES = 4
+"""Of an entry in an ADD frame, beside its packet: its place in the table of lengths."""
 
 
 class _State(Enum):
@@ -61,6 +61,8 @@ class LedgerWriter:
         self._state = _State.OPEN
         self._error: LedgerError | None = None
         metadata = ledger.metadata
+        self._codec = codec_for(metadata)
+        self._entry_overhead_bytes = self._codec.overhead_bytes + _TABLE_BYTES
         self._pipeline = AddPipeline(
             channels,
             ledger_id=metadata.ledger_id,
@@ -192,7 +194,7 @@ class LedgerWriter:
         callbacks: list[tuple[int, OnDone]] = []
         at = 0
         for count, on_done in groups:
-            parts = _cut(payloads[at : at + count])
+            parts = _cut(payloads[at : at + count], self._entry_overhead_bytes)
             at += count
             for part in parts:
                 size = sum(map(len, part))
@@ -216,8 +218,8 @@ class LedgerWriter:
             for _, on_done in callbacks:
                 self._tell(on_done, self._error)
             return
-        packets = seal(
-            self.ledger_id, first_entry_id, self._last_add_confirmed, self._length_sent, payloads
+        packets = self._codec.seal(
+            first_entry_id, self._last_add_confirmed, self._length_sent, payloads
         )
         length, lengths_after = self._length_sent, []
         for payload in payloads:
@@ -343,18 +345,18 @@ class LedgerWriter:
         )
 
 
-def _cut(payloads: list[bytes]) -> list[list[bytes]]:
+def _cut(payloads: list[bytes], overhead_bytes: int) -> list[list[bytes]]:
     """Pieces that each fit into one ADD frame: nearly always the whole.
 
     With what goes along with each payload: an empty one takes 40 bytes of the frame.
     """
-    if sum(map(len, payloads)) + len(payloads) * _ENTRY_OVERHEAD_BYTES <= ADD_BYTES_MAX:
+    if sum(map(len, payloads)) + len(payloads) * overhead_bytes <= ADD_BYTES_MAX:
         return [payloads]
     pieces: list[list[bytes]] = []
     piece: list[bytes] = []
     size = 0
     for payload in payloads:
-        added = len(payload) + _ENTRY_OVERHEAD_BYTES
+        added = len(payload) + overhead_bytes
         if piece and size + added > ADD_BYTES_MAX:
             pieces.append(piece)
             piece, size = [], 0

@@ -59,6 +59,8 @@ class Flag(IntFlag):
     """On READ and READ_LAC: fence the ledger durably before answering."""
     FENCED = 4
     """On responses: the ledger is durably fenced on this bookie."""
+    LONG_POLL = 8
+    """On READ_LAC: answer when the LAC exceeds the one in the body, or when the time is up."""
 
 
 class Status(IntEnum):

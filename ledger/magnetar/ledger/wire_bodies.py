@@ -1,0 +1,171 @@
+"""Bodies of READ_LAC, WRITE_LAC and LIST_ENTRIES: bytes into values and back.
+
+Layout: docs/formats/bookie-frame.md. The packets inside stay as they are: `digest.py` checks them.
+"""
+
+import struct
+from typing import NamedTuple
+
+from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.wire import MASTER_KEY_BYTES, EntryBlock, decode_block
+
+LAC_PACKET_HEADER = struct.Struct(">qq")
+"""ledger id, last add confirmed: the first 16 bytes of a LAC packet."""
+
+LAC_PACKET_BYTES_MAX = LAC_PACKET_HEADER.size + 20
+"""With the longest digest there is."""
+
+ENTRY_LIST_BYTES_MAX = 64 << 10
+"""Bitmap of one reply to LIST_ENTRIES, at most: half a million ids."""
+
+_LONG_POLL_BODY = struct.Struct(">qII")
+_ENTRY_LIST_HEAD = struct.Struct(">qq")
+_U32 = struct.Struct(">I")
+
+
+class LongPoll(NamedTuple):
+    """Body of a READ_LAC with the flag LONG_POLL."""
+
+    previous_lac: int
+    """What the client knows already."""
+    wait_ms: int
+    entries_bytes_max: int
+    """Bytes of entries that the reply may bring along; 0: none."""
+
+
+def encode_long_poll(poll: LongPoll) -> bytes:
+    """16 bytes: previous LAC (i64), wait in ms (u32), bound of the entries in bytes (u32)."""
+    return _LONG_POLL_BODY.pack(*poll)
+
+
+def decode_long_poll(body: bytes) -> LongPoll:
+    """
+    Raises:
+        BookieProtocolError: not 16 bytes.
+    """
+    if len(body) != _LONG_POLL_BODY.size:
+        raise BookieProtocolError(f"long poll body has {len(body)} bytes")
+    return LongPoll(*_LONG_POLL_BODY.unpack(body))
+
+
+class LacReply(NamedTuple):
+    """Body of an OK reply to READ_LAC. The packets are as the bookie keeps them, unchecked."""
+
+    last_packet: bytes
+    """The packet of the last entry stored; empty if there is none, or if the other tells more."""
+    explicit_packet: bytes
+    """The LAC packet with the highest LAC; empty if there is none."""
+    block: EntryBlock | None
+    """Entries behind the previous LAC of a long poll, if they came along."""
+
+
+def encode_lac_reply(last_packet: bytes, explicit_packet: bytes, block: bytes = b"") -> bytes:
+    """u32 n, n bytes, u32 m, m bytes, entry block or nothing."""
+    return b"".join(
+        (
+            _U32.pack(len(last_packet)),
+            last_packet,
+            _U32.pack(len(explicit_packet)),
+            explicit_packet,
+            block,
+        )
+    )
+
+
+def decode_lac_reply(body: bytes) -> LacReply:
+    """
+    Raises:
+        BookieProtocolError: lengths that do not add up to the body, or a malformed block.
+    """
+    parts: list[bytes] = []
+    at = 0
+    for _ in range(2):
+        if len(body) - at < 4:
+            raise BookieProtocolError(f"READ_LAC reply of {len(body)} bytes is truncated")
+        size = _U32.unpack_from(body, at)[0]
+        at += 4
+        if len(body) - at < size:
+            raise BookieProtocolError(
+                f"READ_LAC reply of {len(body)} bytes claims a packet of {size} at {at}"
+            )
+        parts.append(body[at : at + size])
+        at += size
+    last_packet, explicit_packet = parts
+    return LacReply(
+        last_packet, explicit_packet, decode_block(body[at:]) if at < len(body) else None
+    )
+
+
+def decode_write_lac(body: bytes) -> tuple[bytes, bytes]:
+    """Body of WRITE_LAC: master key and LAC packet.
+
+    Raises:
+        BookieProtocolError: too short or too long for both.
+    """
+    packet_bytes = len(body) - MASTER_KEY_BYTES
+    if not LAC_PACKET_HEADER.size <= packet_bytes <= LAC_PACKET_BYTES_MAX:
+        raise BookieProtocolError(f"WRITE_LAC body has {len(body)} bytes")
+    return body[:MASTER_KEY_BYTES], body[MASTER_KEY_BYTES:]
+
+
+class EntryList(NamedTuple):
+    """One page of the entry ids that a bookie holds of a ledger: body of a LIST_ENTRIES reply."""
+
+    first_entry_id: int
+    """The id of the bitmap's first bit, which is set; -1 if the bitmap is empty."""
+    next_entry_id: int
+    """The first id held behind the bitmap: ask for it next. -1 if there is none."""
+    bitmap: bytes
+    """Bit `i % 8` of byte `i // 8` says whether `first_entry_id + i` is held."""
+
+    def entry_ids(self) -> list[int]:
+        """The ids, ascending."""
+        first = self.first_entry_id
+        return [
+            first + 8 * at + bit
+            for at, byte in enumerate(self.bitmap)
+            if byte
+            for bit in range(8)
+            if byte >> bit & 1
+        ]
+
+
+def encode_entry_list(page: EntryList) -> bytes:
+    """First id (i64), next id (i64), bitmap."""
+    return _ENTRY_LIST_HEAD.pack(page.first_entry_id, page.next_entry_id) + page.bitmap
+
+
+def decode_entry_list(body: bytes) -> EntryList:
+    """
+    Raises:
+        BookieProtocolError: truncated, ids that cannot be, or a bitmap that does not fit them.
+    """
+    if not _ENTRY_LIST_HEAD.size <= len(body) <= _ENTRY_LIST_HEAD.size + ENTRY_LIST_BYTES_MAX:
+        raise BookieProtocolError(f"LIST_ENTRIES reply has {len(body)} bytes")
+    first, after = _ENTRY_LIST_HEAD.unpack_from(body)
+    bitmap = body[_ENTRY_LIST_HEAD.size :]
+    if bitmap:
+        is_good = first >= 0 and bitmap[0] & 1 and (after == -1 or after >= first + 8 * len(bitmap))
+    else:
+        is_good = first == after == -1
+    if not is_good:
+        raise BookieProtocolError(
+            f"LIST_ENTRIES reply: ids from {first}, next {after}, bitmap of {len(bitmap)} bytes"
+        )
+    return EntryList(first, after, bitmap)
+
+
+def encode_list_entries(bitmap_bytes_max: int) -> bytes:
+    """Body of LIST_ENTRIES: bound of the bitmap in bytes (u32)."""
+    return _U32.pack(bitmap_bytes_max)
+
+
+def decode_list_entries(body: bytes) -> int:
+    """Bound of the bitmap in bytes.
+
+    Raises:
+        BookieProtocolError: not 4 bytes.
+    """
+    if len(body) != _U32.size:
+        raise BookieProtocolError(f"LIST_ENTRIES body has {len(body)} bytes")
+    return int(_U32.unpack(body)[0])

@@ -337,6 +337,8 @@ class Bookie:
             self._settings.effective_advertised_host,
             self.port,
             readonly=False,
+            rack=self._settings.rack,
+            zone=self._settings.zone,
         )
         try:
             await self._registry.register(info, wait_s=self._settings.registration_wait_s)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from magnetar.ledger.registration import DOMAIN_CHARACTERS_MAX
 from magnetar.ledger.wire import FRAME_BYTES_MAX
 
 
@@ -29,6 +30,18 @@ class BookieSettings(BaseModel):
         ge=0,
         le=65_535,
         description="Port to listen on; 0 lets the system choose, and needs a bookie_id.",
+    )
+    rack: str = Field(
+        default="",
+        max_length=DOMAIN_CHARACTERS_MAX,
+        description="The rack, power feed or switch it shares with others: write sets are spread "
+        "over racks. Empty: not known.",
+    )
+    zone: str = Field(
+        default="",
+        max_length=DOMAIN_CHARACTERS_MAX,
+        description="The data centre or availability zone. Racks of one name in two zones are two "
+        "racks. Empty: not known.",
     )
 
     journal_file_bytes_max: int = Field(

@@ -165,6 +165,20 @@ def bookie(
             help="Name in ledger metadata, for ever; default: HOST:PORT.",
         ),
     ] = "",
+    rack: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_RACK",
+            help="Its rack or power feed: copies are spread over racks; default: not known.",
+        ),
+    ] = "",
+    zone: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_ZONE",
+            help="Its data centre or availability zone; default: not known.",
+        ),
+    ] = "",
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -184,6 +198,8 @@ def bookie(
         listen=Listen(host, advertised_host),
         port=port,
         bookie_id=bookie_id,
+        rack=rack,
+        zone=zone,
     )
     sources = sources_of(context)
     run_server(lambda: BookieServer(settings, sources))

@@ -31,6 +31,8 @@ class BookieServerSettings:
     listen: Listen
     port: int
     bookie_id: str
+    rack: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class BookieServer:
                     listen=settings.listen,
                     port=settings.port,
                     bookie_id=settings.bookie_id,
+                    rack=settings.rack,
+                    zone=settings.zone,
                 )
                 await self._bookie.start()
                 opened.push_async_callback(self._bookie.stop)
@@ -127,6 +131,8 @@ def make_bookie(
     listen: Listen,
     port: int,
     bookie_id: str,
+    rack: str = "",
+    zone: str = "",
 ) -> Bookie:
     """A bookie on the production ports, not started yet."""
     options: dict[str, object] = {
@@ -135,8 +141,8 @@ def make_bookie(
         "advertised_host": listen.told_host,
         "port": port,
     }
-    if bookie_id:
-        options["bookie_id"] = bookie_id
+    given = {"bookie_id": bookie_id, "rack": rack, "zone": zone}
+    options |= {name: value for name, value in given.items() if value}
     return Bookie(
         sources.component(BookieSettings, "bookie", options),
         store,

@@ -15,7 +15,7 @@ from magnetar.ledger.ledger_metadata import (
     LedgerState,
 )
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.placement import choose_ensemble
+from magnetar.ledger.placement import Placement, RandomPlacement
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.reader import EntryFetcher, LedgerReader
 from magnetar.ledger.recovery import LedgerRecovery
@@ -39,11 +39,12 @@ class LedgerClient:
         clock: Clock,
         random: random.Random,
         settings: LedgerSettings | None = None,
+        placement: Placement | None = None,
         root: str = "/ledgers",
     ) -> None:
         self._settings = settings or LedgerSettings()
         self._clock = clock
-        self._random = random
+        self._placement = placement or RandomPlacement(random)
         self.manager = LedgerManager(store, random=random, clock=clock, root=root)
         self.registry = BookieRegistry(store, root=root)
         self._channels = ChannelPool(self.registry, network, clock, self._settings)
@@ -72,11 +73,13 @@ class LedgerClient:
         password: bytes = b"",
         custom_metadata: dict[str, str] | None = None,
     ) -> LedgerWriter:
-        """Create a ledger on `ensemble_size` random writable bookies and open it for writing.
+        """Create a ledger on `ensemble_size` bookies that the placement chooses, and open it for
+        writing.
 
         Raises:
             ValueError: not ensemble_size >= write_quorum >= ack_quorum >= 1.
-            NotEnoughBookiesError: fewer bookies are writable.
+            NotEnoughBookiesError: fewer bookies are writable, or not where the placement wants
+                them.
             MetadataError: the metadata could not be written.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
@@ -84,14 +87,17 @@ class LedgerClient:
                 f"ensemble_size >= write_quorum >= ack_quorum >= 1 is required, got "
                 f"{ensemble_size}, {write_quorum}, {ack_quorum}"
             )
-        bookies = choose_ensemble(
-            self.registry.writable(), ensemble_size=ensemble_size, rng=self._random
+        bookies = self._placement.choose_ensemble(
+            self.registry.writable(),
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
         )
 
         def make(ledger_id: int, creation_token: int) -> LedgerMetadata:
             return LedgerMetadata(
                 ledger_id=ledger_id,
-                ensemble_size=ensemble_size,
+                ensemble_size=len(bookies),
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 state=LedgerState.OPEN,

@@ -1,28 +1,121 @@
-"""Which bookies a new ledger's ensemble takes.
+"""Which bookies an ensemble takes, and who replaces a failed member.
 
-Random among the writable ones, so that load spreads. Racks and zones are a later concern; they will
-replace `choose_ensemble` and nothing else.
+The order of an ensemble is part of placement: entry e lies on the members `(e + k) mod E` for k
+below Qw, so a failure domain (rack, zone) must be looked at for each run of Qw consecutive members,
+the last of which wraps around to the first. `RandomPlacement` knows no domains;
+`placement_domains.py` spreads every write set over racks or zones.
+
+All choices come from the injected random. A placement holds no connection and does no I/O.
+Source: ledger protocol, section 5; auto-recovery, section 7.
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from magnetar.ledger.errors import NotEnoughBookiesError
+from magnetar.ledger.registration import BookieInfo
 
 
-def choose_ensemble(
-    writable: Collection[str], *, ensemble_size: int, rng: random.Random
-) -> tuple[str, ...]:
-    """`ensemble_size` distinct bookie ids, in random order (the order is part of placement).
-
-    Raises:
-        NotEnoughBookiesError: fewer bookies are writable.
+class Placement(Protocol):
+    """Chooses bookies. `bookies` are the writable ones; of these, `excluded` are never chosen and
+    `avoided` (quarantined) only as far as nothing else is left.
     """
-    if len(writable) < ensemble_size:
-        raise NotEnoughBookiesError(
-            f"an ensemble of {ensemble_size} bookies is needed, {len(writable)} are writable: "
-            f"{', '.join(sorted(writable)) or 'none'}; start more bookies or ask for a smaller "
-            f"ensemble"
-        )
-    # Sorted first: the same seed must give the same ensemble whatever order the ids came in.
-    return tuple(rng.sample(sorted(writable), ensemble_size))
+
+    def choose_ensemble(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> tuple[str, ...]:
+        """Distinct bookies for a new ensemble, in the order of their places: `ensemble_size` of
+        them, or fewer only if the placement was told so (`OpportunisticStriping`).
+
+        Raises:
+            NotEnoughBookiesError: says what is missing.
+        """
+        ...
+
+    def choose_replacement(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble: Sequence[str],
+        index: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> str:
+        """A bookie for the place `index` of the ensemble, not one of its members.
+
+        Raises:
+            NotEnoughBookiesError: says what is missing.
+        """
+        ...
+
+
+class RandomPlacement:
+    """Any bookies, so that load spreads evenly."""
+
+    def __init__(self, random: random.Random) -> None:
+        self._random = random
+
+    def choose_ensemble(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> tuple[str, ...]:
+        good, spare = candidates(bookies, excluded=excluded, avoided=avoided)
+        if len(good) + len(spare) < ensemble_size:
+            raise NotEnoughBookiesError(
+                f"an ensemble of {ensemble_size} bookies is needed, {len(good) + len(spare)} are "
+                f"writable: {', '.join(good + spare) or 'none'}; start more bookies or ask for a "
+                f"smaller ensemble"
+            )
+        if len(good) >= ensemble_size:
+            return tuple(self._random.sample(good, ensemble_size))
+        chosen = good + self._random.sample(spare, ensemble_size - len(good))
+        self._random.shuffle(chosen)
+        return tuple(chosen)
+
+    def choose_replacement(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble: Sequence[str],
+        index: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> str:
+        good, spare = candidates(bookies, excluded={*excluded, *ensemble}, avoided=avoided)
+        if not good and not spare:
+            raise NotEnoughBookiesError(
+                f"no writable bookie is left to replace {ensemble[index]}: the other members are "
+                f"{', '.join(name for name in ensemble if name != ensemble[index]) or 'none'}; "
+                f"start more bookies"
+            )
+        return self._random.choice(good or spare)
+
+
+def candidates(
+    bookies: Mapping[str, BookieInfo], *, excluded: Collection[str], avoided: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The bookies to choose from: the good ones, and those to avoid. Sorted, since the same seed
+    must give the same choice whatever order they came in.
+    """
+    usable = [name for name in sorted(bookies) if name not in excluded]
+    good = [name for name in usable if name not in avoided]
+    spare = [name for name in usable if name in avoided]
+    return good, spare

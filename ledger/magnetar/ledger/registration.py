@@ -37,6 +37,9 @@ _READONLY = "readonly"
 _RELOAD_RETRY_DELAY_S = 1.0
 _INSTANCE_ID_BITS = 128
 
+DOMAIN_CHARACTERS_MAX = 255
+"""Longest name of a rack or a zone."""
+
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
@@ -46,6 +49,10 @@ class BookieInfo:
     host: str
     port: int
     readonly: bool
+    rack: str = ""
+    """Failure domain within the zone: a rack, a power feed, a switch. Empty: not known."""
+    zone: str = ""
+    """The larger failure domain: a data centre, an availability zone. Empty: not known."""
 
 
 class _RegistrationRecord(BaseModel):
@@ -55,6 +62,12 @@ class _RegistrationRecord(BaseModel):
 
     host: str = Field(min_length=1)
     port: int = Field(gt=0, lt=65_536)
+    rack: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
+    zone: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
 
 
 class BookieRegistry:
@@ -131,14 +144,14 @@ class BookieRegistry:
         """
         if not is_bookie_id(info.bookie_id) or info.bookie_id == _READONLY:
             raise InvalidPathError(f"{info.bookie_id!r} cannot be a bookie id")
-        record = _RegistrationRecord(host=info.host, port=info.port)
+        record = _RegistrationRecord(host=info.host, port=info.port, rack=info.rack, zone=info.zone)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         for readonly in (info.readonly, not info.readonly):
             await self._clear_registration(self._path(info.bookie_id, readonly), record, deadline_s)
         await self._store.create(
             self._path(info.bookie_id, info.readonly),
-            record.model_dump_json().encode(),
+            record.model_dump_json(exclude_defaults=True).encode(),
             ephemeral=True,
         )
         _log.info("bookie_registered", bookie=info.bookie_id, readonly=info.readonly)
@@ -278,7 +291,9 @@ class BookieRegistry:
                 "bookie_registration_invalid", bookie=bookie_id, problems=error.error_count()
             )
             return None
-        return BookieInfo(bookie_id, record.host, record.port, readonly)
+        return BookieInfo(
+            bookie_id, record.host, record.port, readonly, rack=record.rack, zone=record.zone
+        )
 
     async def _clear_registration(
         self, path: str, record: _RegistrationRecord, deadline_s: float
@@ -291,7 +306,7 @@ class BookieRegistry:
                 gone.clear()
                 try:
                     value = (await self._store.get(path)).value
-                    if _RegistrationRecord.model_validate_json(value) == record:
+                    if _RegistrationRecord.model_validate_json(value).address == record.address:
                         await self._store.delete(path)
                         return
                 except NoNodeError:

@@ -69,14 +69,14 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	$(BIN)/pytest tests/property tests/integration $(ARGS)
+	$(BIN)/pytest tests/property tests/integration tests/chaos $(ARGS)
 
 sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cluster simulator is not built yet)
 	@echo "The cluster simulator is not built yet; this runs the deterministic property tests with seed $(or $(SEED),0)."
 	$(BIN)/pytest tests/property --hypothesis-seed=$(or $(SEED),0) $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## the long tests that kill processes (not part of make test)
-	@if [ -d tests/chaos ]; then $(BIN)/pytest tests/chaos $(ARGS); else echo "No chaos tests are built yet."; exit 2; fi
+chaos: $(VENV)/.stamp-test ## kill and pause real processes: KILLS=200 times, in the order of SEED=n
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,0 +1,17 @@
+"""The drill in its short form. `make chaos` is the long one."""
+
+import os
+import random
+from pathlib import Path
+
+from tests.chaos.drill import Plan, run
+
+STRIKES = 10
+
+
+def test_nothing_acknowledged_is_lost_when_processes_are_killed_and_paused(tmp_path: Path) -> None:
+    given = os.environ.get("CHAOS_SEED")
+    seed = int(given) if given else random.SystemRandom().getrandbits(31)
+    result = run(Plan(seed=seed, strikes=STRIKES, writers=2), tmp_path / "drill")
+    assert result["ok"], f"seed {seed} (CHAOS_SEED): {result}"
+    assert result["entries_acknowledged"]

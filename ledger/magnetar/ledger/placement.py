@@ -109,6 +109,68 @@ class RandomPlacement:
         return self._random.choice(good or spare)
 
 
+class OpportunisticStriping:
+    """Settles for fewer bookies than asked for, down to the write quorum, in a new ensemble.
+
+    Striping (E above Qw) spreads load and is no matter of safety; every entry still has Qw copies.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def choose_ensemble(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> tuple[str, ...]:
+        for size in range(ensemble_size, write_quorum, -1):
+            try:
+                return self._placement.choose_ensemble(
+                    bookies,
+                    ensemble_size=size,
+                    write_quorum=write_quorum,
+                    ack_quorum=ack_quorum,
+                    excluded=excluded,
+                    avoided=avoided,
+                )
+            except NotEnoughBookiesError:
+                continue
+        return self._placement.choose_ensemble(
+            bookies,
+            ensemble_size=write_quorum,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            excluded=excluded,
+            avoided=avoided,
+        )
+
+    def choose_replacement(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        *,
+        ensemble: Sequence[str],
+        index: int,
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str] = (),
+        avoided: Collection[str] = (),
+    ) -> str:
+        return self._placement.choose_replacement(
+            bookies,
+            ensemble=ensemble,
+            index=index,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            excluded=excluded,
+            avoided=avoided,
+        )
+
+
 def candidates(
     bookies: Mapping[str, BookieInfo], *, excluded: Collection[str], avoided: Collection[str]
 ) -> tuple[list[str], list[str]]:

@@ -1,5 +1,7 @@
 """Settings of the ledger client. Plain values reach the cores; this class stays at the edge."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
@@ -51,8 +53,94 @@ class LedgerSettings(BaseModel):
         description="Unconfirmed bytes per ledger; an append beyond it is refused. Callers push "
         "back long before.",
     )
+    ensemble_change_mode: Literal["eager", "delayed"] = Field(
+        default="eager",
+        description="When a bookie fails an add: replace it at once, or only when an entry could "
+        "not reach its ack quorum otherwise, or the bookie is read-only. Delayed makes fewer "
+        "fragments and leaves more entries under-replicated.",
+    )
+    ensemble_changes_max: int = Field(
+        default=0,
+        ge=0,
+        description="Ensemble changes of one ledger; beyond it the handle fails. 0: no bound.",
+    )
+    ensemble_change_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=600,
+        description="How long an ensemble change waits for the metadata store. Nothing is "
+        "confirmed meanwhile; then the handle fails.",
+    )
+    metadata_retry_delay_s: float = Field(
+        default=0.1, gt=0, le=60, description="Between two tries of a metadata request."
+    )
+    metadata_retries_max: int = Field(
+        default=100,
+        ge=1,
+        description="Conflicts and unknown outcomes in a row before a metadata update gives up.",
+    )
+    quarantine_errors_max: int = Field(
+        default=1,
+        ge=1,
+        description="So many failures that cost an ensemble change, within "
+        "quarantine_interval_s, keep a bookie out of new ensembles while there are others.",
+    )
+    quarantine_interval_s: float = Field(
+        default=60.0, gt=0, description="The time within which these failures count."
+    )
+    quarantine_s: float = Field(
+        default=60.0, ge=0, description="How long a quarantine lasts; 0 turns it off."
+    )
+    follow_up_time_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="Entries that were confirmed while a bookie lacked them are sent to it again "
+        "for this long; then they are published as under-replicated (rule 4.5).",
+    )
+    follow_up_retry_delay_s: float = Field(
+        default=1.0, gt=0, le=60, description="Between two such tries."
+    )
+    follow_up_bytes_max: int = Field(
+        default=32 << 20,
+        ge=0,
+        description="Bytes kept for these tries by one client; beyond it the entries are "
+        "published as under-replicated at once.",
+    )
+    repair_publish_delay_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="Missing copies are collected for this long before they are published.",
+    )
+    repair_close_timeout_s: float = Field(
+        default=5.0, ge=0, le=60, description="How long a closing client waits to publish them."
+    )
+    repair_ranges_max: int = Field(
+        default=1000,
+        ge=1,
+        description="Ranges of missing entries per ledger and bookie; more are joined into one.",
+    )
+    explicit_lac_interval_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=60_000,
+        description="So long after an add was confirmed, and no other was sent that would tell, "
+        "the writer tells the bookies the last add confirmed, for readers that follow. 0: never.",
+    )
+    recovery_window: int = Field(
+        default=16,
+        ge=1,
+        le=1024,
+        description="Recovery reads of a striped ledger that are under way at once.",
+    )
     close_drain_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="How long a close waits for pending adds."
+    )
+    close_idle_timeout_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="How long a closing client waits for answers that are outstanding.",
     )
     read_frame_bytes_max: int = Field(
         default=1 << 20, ge=4096, le=7 << 20, description="Bytes asked for in one read request."
@@ -64,6 +152,32 @@ class LedgerSettings(BaseModel):
         default=60.0,
         ge=0,
         description="For this long after a failed read a bookie is asked last.",
+    )
+    placement: Literal["random", "rack", "zone"] = Field(
+        default="rack",
+        description="Which bookies a ledger takes: any, or such that every write set spans "
+        "several racks or zones. Where bookies do not say their rack, all count as one.",
+    )
+    placement_racks_min: int = Field(
+        default=2,
+        ge=1,
+        description="Racks that every write set spans; the write quorum caps it. 1: any.",
+    )
+    placement_zones_min: int = Field(
+        default=2,
+        ge=1,
+        description="Zones that every write set spans with the zone placement; the write quorum "
+        "caps it.",
+    )
+    placement_enforced: bool = Field(
+        default=False,
+        description="When racks or zones are short: refuse (true), or spread as far as possible "
+        "and log it (false). Bookies that do not say theirs are not used when it is enforced.",
+    )
+    opportunistic_striping: bool = Field(
+        default=False,
+        description="A new ledger may have a smaller ensemble than asked for, down to its write "
+        "quorum, when bookies are short.",
     )
 
 

@@ -1,13 +1,32 @@
-"""Sends runs of entries to their write sets and releases them in order.
+"""Sends runs of entries to their write sets, releases them in order, and changes the ensemble.
 
-The thin shell around `PendingAdds`, shared by the writer and by the write-back of recovery. For
-one fixed ensemble; an ensemble change (not built yet) will replace members under rule 5.1. Until
-then a member that fails an add simply does not count for it: adds go on while every write set can
-still reach its ack quorum, and the pipeline is lost when one cannot.
+The shell around `PendingAdds`, shared by the writer and by the write-back of recovery. They differ
+in how a new ensemble becomes binding (`commit`): the writer writes it into the metadata, recovery
+keeps it in memory until it closes the ledger (D3).
+
+Ensemble change, the eight steps of section 5 of the ledger protocol:
+1. A failure is noted in `_deferred`; the first one freezes all releases and starts `_change`.
+2. What counts is a failure of a present member. None left: go to 8.
+3. The new fragment begins after the last released entry, which cannot move: nothing is released.
+4. A replacement takes the index of the failed member; all others keep theirs.
+5. `LedgerMetadata.with_ensemble` appends the fragment, or replaces one that begins there already.
+6. `commit`. Nothing is sent, counted or released under an ensemble before that (rule 5.1, D7).
+7. Install it; take back, in the whole queue, what the replaced members acknowledged, and send to
+   the new ones; send what was appended meanwhile.
+8. Failures came in meanwhile: go to 2. Else thaw, and release once, whether or not another reply
+   will ever come (D11).
+
+A failure of an add that has its ack quorum already is acted on before the next add is sent. When
+there is no replacement, adds go on without the member as long as every one still reaches its ack
+quorum; the place is tried again when the registered bookies change. What a member misses then is
+made up for by `on_missed` (rule 4.5).
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+
+import structlog
 
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.errors import (
@@ -19,11 +38,20 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.pending_adds import OnDone, PendingAdd, PendingAdds
 from magnetar.ledger.quorum import write_set
+from magnetar.ledger.replacements import Replacements
 from magnetar.ledger.wire import EntryBlock, Frame, Op, Status, encode_block
+
+_log = structlog.get_logger(__name__)
+
+Commit = Callable[[int, tuple[str, ...]], Awaitable[None]]
+"""Make an ensemble binding from an entry on; whatever it raises ends the pipeline."""
+
+OnMissed = Callable[[str, PendingAdd], None]
+"""A bookie did not store an add that was released: it has fewer copies than it should."""
 
 
 class AddPipeline:
-    """Adds on their way to one ensemble."""
+    """Adds on their way to the members of one ensemble."""
 
     def __init__(
         self,
@@ -33,22 +61,52 @@ class AddPipeline:
         ensemble: tuple[str, ...],
         write_quorum: int,
         ack_quorum: int,
+        first_entry_id: int,
         key: bytes,
         flags: int,
+        frame_bytes_max: int,
+        replacements: Replacements,
+        commit: Commit,
         on_released: Callable[[list[PendingAdd]], None],
+        on_missed: OnMissed,
         on_lost: Callable[[LedgerError], None],
     ) -> None:
-        self._channels = [channels.get(bookie_id) for bookie_id in ensemble]
+        self._pool = channels
         self._ledger_id = ledger_id
         self._ensemble = ensemble
+        self._channels = [channels.get(bookie_id) for bookie_id in ensemble]
         self._write_quorum = write_quorum
         self._key = key
         self._flags = flags
+        self._frame_bytes_max = frame_bytes_max
+        self._replacements = replacements
+        self._commit = commit
         self._on_released = on_released
+        self._on_missed = on_missed
         self._on_lost = on_lost
         self._is_striped = write_quorum < len(ensemble)
-        self._pending = PendingAdds(write_quorum=write_quorum, ack_quorum=ack_quorum)
+        self._pending = PendingAdds(
+            ensemble_size=len(ensemble),
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            first_entry_id=first_entry_id,
+        )
         self._is_lost = False
+        self._last_failure = ""
+        self._deferred: dict[int, str] = {}
+        """Failed members by index, to be replaced."""
+        self._stuck: dict[int, str] = {}
+        """Failed members for which there was no replacement."""
+        self._stuck_since = 0
+        """The generation of the registry then."""
+        self._changing: asyncio.Task[None] | None = None
+        self.changes = 0
+        """Ensemble changes so far."""
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The committed ensemble."""
+        return self._ensemble
 
     @property
     def pending_bytes(self) -> int:
@@ -57,6 +115,12 @@ class AddPipeline:
     @property
     def is_empty(self) -> bool:
         return not self._pending
+
+    @property
+    def is_changing(self) -> bool:
+        return self._pending.is_frozen
+
+    # Sending -------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -69,7 +133,12 @@ class AddPipeline:
 
         `lengths_after[i]` is the ledger's length after packet i. `callbacks` holds pairs
         (entry id, callback): the callback runs once that entry and all before it are confirmed.
+        While the ensemble changes, entries wait unsent.
         """
+        if self._stuck and self._replacements.generation != self._stuck_since:
+            self._deferred.update(self._stuck)
+        if self._deferred and not self._pending.is_frozen:
+            self._begin_change()
         if self._is_striped:
             self._send_striped(first_entry_id, packets, lengths_after, callbacks)
         else:
@@ -86,13 +155,18 @@ class AddPipeline:
         add = PendingAdd(
             first_entry_id,
             first_entry_id + len(packets) - 1,
+            content=block,
             size_bytes=len(block.data),
             length_after=lengths_after[-1],
             callbacks=[callback for _, callback in callbacks],
         )
         self._pending.push(add)
+        if self._pending.is_frozen:
+            return
+        add.is_sent = True
+        adds = [add]
         for index in range(len(self._ensemble)):
-            self._send_block(index, first_entry_id, block, [add])
+            self._send_block(index, first_entry_id, block, adds)
 
     def _send_striped(
         self,
@@ -105,26 +179,33 @@ class AddPipeline:
         for entry_id, callback in callbacks:
             by_entry.setdefault(entry_id, []).append(callback)
         size = len(self._ensemble)
-        packets_of: list[list[bytes]] = [[] for _ in range(size)]
+        is_frozen = self._pending.is_frozen
         adds_of: list[list[PendingAdd]] = [[] for _ in range(size)]
         for offset, packet in enumerate(packets):
             entry_id = first_entry_id + offset
             add = PendingAdd(
                 entry_id,
                 entry_id,
+                content=packet,
                 size_bytes=len(packet),
                 length_after=lengths_after[offset],
                 callbacks=by_entry.get(entry_id, []),
             )
             self._pending.push(add)
-            members = write_set(entry_id, ensemble_size=size, write_quorum=self._write_quorum)
-            for index in members:
-                packets_of[index].append(packet)
-                adds_of[index].append(add)
+            if not is_frozen:
+                add.is_sent = True
+                for index in write_set(
+                    entry_id, ensemble_size=size, write_quorum=self._write_quorum
+                ):
+                    adds_of[index].append(add)
         for index in range(size):
             if adds_of[index]:
-                block = encode_block(packets_of[index])
-                self._send_block(index, adds_of[index][0].first_entry_id, block, adds_of[index])
+                self._send_adds(index, adds_of[index])
+
+    def _send_adds(self, index: int, adds: list[PendingAdd]) -> None:
+        """Send several adds to one member in one frame."""
+        block = encode_block([packet for add in adds for packet in add.packets()])
+        self._send_block(index, adds[0].first_entry_id, block, adds)
 
     def _send_block(
         self, index: int, first_entry_id: int, block: EntryBlock, adds: list[PendingAdd]
@@ -132,59 +213,196 @@ class AddPipeline:
         self._channels[index].send(
             Op.ADD,
             (self._key, block.data),
-            partial(self._on_reply, index, adds),
+            partial(self._on_reply, index, self._ensemble[index], adds),
             ledger_id=self._ledger_id,
             entry_id=first_entry_id,
             flags=self._flags,
         )
 
+    # Replies -------------------------------------------------------------------------------------
+
     def _on_reply(
-        self, index: int, adds: list[PendingAdd], reply: Frame | BookieUnavailableError
+        self,
+        index: int,
+        bookie_id: str,
+        adds: list[PendingAdd],
+        reply: Frame | BookieUnavailableError,
     ) -> None:
-        if self._is_lost:
-            return
         if isinstance(reply, BookieUnavailableError):
-            self._on_failure(index, adds, reply)
-        elif reply.status == Status.OK:
+            self._on_failure(index, bookie_id, adds, reply)
+        elif reply.status != Status.OK:
+            self._on_error_reply(index, bookie_id, adds, reply)
+        elif not self._is_lost and self._ensemble[index] == bookie_id:
+            # Else it is the reply of a replaced member: it counts for nothing (D10).
+            if self._stuck:
+                self._stuck.pop(index, None)  # it is back
             for add in adds:
                 self._pending.on_ack(add, index)
             self._release()
-        else:
-            self._on_error_reply(index, adds, reply)
 
-    def _on_error_reply(self, index: int, adds: list[PendingAdd], reply: Frame) -> None:
+    def _on_error_reply(
+        self, index: int, bookie_id: str, adds: list[PendingAdd], reply: Frame
+    ) -> None:
         text = reply.body.decode("utf-8", "replace")
-        where = f"ledger {self._ledger_id}, bookie {self._ensemble[index]}"
-        if reply.status == Status.FENCED:
+        where = f"ledger {self._ledger_id}, bookie {bookie_id}"
+        is_member = self._ensemble[index] == bookie_id
+        if is_member and reply.status == Status.FENCED:
             self._lose(LedgerFencedError(f"{where}: the ledger is fenced by another client"))
-        elif reply.status == Status.UNAUTHORIZED:
+        elif is_member and reply.status == Status.UNAUTHORIZED:
             self._lose(UnauthorizedError(f"{where}: {text}"))
-        elif reply.status in (Status.BAD_REQUEST, Status.BAD_VERSION):
+        elif is_member and reply.status in (Status.BAD_REQUEST, Status.BAD_VERSION):
             self._lose(LedgerWriteError(f"{where}: the bookie refuses the add: {text}"))
-        else:
-            # A newer bookie may have reasons to fail that we do not know.
-            known = reply.status in Status._value2member_map_
-            status = Status(reply.status).name if known else f"status {reply.status}"
-            self._on_failure(index, adds, BookieUnavailableError(f"{where}: {status} {text}"))
+        # A newer bookie may have reasons to fail that we do not know.
+        known = reply.status in Status._value2member_map_
+        status = Status(reply.status).name if known else f"status {reply.status}"
+        error = BookieUnavailableError(f"{where}: {status} {text}")
+        self._on_failure(index, bookie_id, adds, error, is_final=reply.status == Status.READ_ONLY)
 
     def _on_failure(
-        self, index: int, adds: list[PendingAdd], error: BookieUnavailableError
+        self,
+        index: int,
+        bookie_id: str,
+        adds: list[PendingAdd],
+        error: BookieUnavailableError,
+        *,
+        is_final: bool = False,
     ) -> None:
+        """A bookie did not store these adds. `is_final`: it says that it takes none at all."""
         for add in adds:
-            if self._pending.on_failure(add, index):
-                self._lose(
-                    LedgerWriteError(
-                        f"ledger {self._ledger_id}: entries {add.first_entry_id} to "
-                        f"{add.last_entry_id} cannot reach their ack quorum; the last failure: "
-                        f"{error}"
-                    )
-                )
-                return
+            if add.is_released:
+                self._on_missed(bookie_id, add)
+        if self._is_lost or self._ensemble[index] != bookie_id:
+            return
+        self._last_failure = str(error)
+        pending = self._pending
+        is_lost, is_wanted = False, is_final
+        for add in adds:
+            if not add.is_released:
+                is_lost |= pending.on_failure(add, index)
+                is_wanted |= not pending.is_done(add)
+        if index in self._stuck:
+            if is_lost and not pending.is_frozen:
+                self._lose(self._too_few())
+            return
+        if self._replacements.is_delayed and not is_lost and not is_final:
+            return
+        self._deferred[index] = bookie_id
+        if not pending.is_frozen and (is_wanted or is_lost):
+            _log.warning("ensemble_member_failed", ledger_id=self._ledger_id, error=str(error))
+            self._begin_change()
+
+    def _too_few(self) -> LedgerWriteError:
+        lost = self._pending.first_lost()
+        entries = f"entries {lost.first_entry_id} to {lost.last_entry_id}" if lost else "entries"
+        return LedgerWriteError(
+            f"ledger {self._ledger_id}: {entries} cannot reach their ack quorum, and no other "
+            f"bookie can take the place of a failed one; the last failure: {self._last_failure}"
+        )
 
     def _release(self) -> None:
         released = self._pending.release()
-        if released:
-            self._on_released(released)
+        if not released:
+            return
+        for add in released:
+            if add.failed:
+                for index, bookie_id in enumerate(self._ensemble):
+                    if add.failed >> index & 1:
+                        self._on_missed(bookie_id, add)
+        self._on_released(released)
+
+    # Ensemble change -----------------------------------------------------------------------------
+
+    def _begin_change(self) -> None:
+        self._pending.is_frozen = True
+        self._changing = asyncio.get_running_loop().create_task(
+            self._change(), name=f"change-ensemble-{self._ledger_id}"
+        )
+
+    async def _change(self) -> None:
+        try:
+            while failed := self._take_failed():
+                await self._replace(failed)
+                if self._is_lost:
+                    return
+        except LedgerError as error:
+            self._lose(error)
+            return
+        except Exception as bug:  # noqa: BLE001  # releases are frozen: nobody would ever hear
+            self._lose(LedgerWriteError(f"ledger {self._ledger_id}: ensemble change: {bug!r}"))
+            return
+        self._send_waiting()
+        self._pending.is_frozen = False
+        if self._pending.first_lost() is not None:
+            self._lose(self._too_few())
+        else:
+            self._release()
+
+    def _take_failed(self) -> Mapping[int, str]:
+        deferred, self._deferred = self._deferred, {}
+        return {
+            index: bookie_id
+            for index, bookie_id in sorted(deferred.items())
+            if self._ensemble[index] == bookie_id
+        }
+
+    async def _replace(self, failed: Mapping[int, str]) -> None:
+        for bookie_id in failed.values():
+            self._replacements.on_failed(bookie_id)
+        generation = self._replacements.generation
+        ensemble = self._replacements.choose(self._ensemble, failed)
+        replaced = [index for index in failed if ensemble[index] != self._ensemble[index]]
+        for index, bookie_id in failed.items():
+            if index in replaced:
+                self._stuck.pop(index, None)
+            else:
+                self._stuck[index] = bookie_id
+                self._stuck_since = generation
+        if not replaced:
+            return
+        self._replacements.check_changes(self.changes + 1, self._ledger_id)
+        await self._commit(self._pending.first_unreleased, ensemble)
+        if self._is_lost:
+            return
+        self.changes += 1
+        _log.info(
+            "ensemble_changed",
+            ledger_id=self._ledger_id,
+            first_entry_id=self._pending.first_unreleased,
+            replaced=[self._ensemble[index] for index in replaced],
+            ensemble=ensemble,
+        )
+        self._ensemble = ensemble
+        for index in replaced:
+            self._channels[index] = self._pool.get(ensemble[index])
+        self._pending.revoke(replaced)
+        sent = [add for add in self._pending if add.is_sent]
+        for index in replaced:
+            self._send_in_frames(index, sent)
+
+    def _send_waiting(self) -> None:
+        """Send what was appended while the ensemble changed."""
+        waiting = [add for add in self._pending if not add.is_sent]
+        for add in waiting:
+            add.is_sent = True
+        for index in range(len(self._ensemble)):
+            self._send_in_frames(index, waiting)
+
+    def _send_in_frames(self, index: int, adds: Iterable[PendingAdd]) -> None:
+        """Send one member what belongs to it, in frames of the usual size."""
+        frame: list[PendingAdd] = []
+        size = 0
+        for add in adds:
+            if not self._pending.belongs_to(add, index):
+                continue
+            if frame and size + add.size_bytes > self._frame_bytes_max:
+                self._send_adds(index, frame)
+                frame, size = [], 0
+            frame.append(add)
+            size += add.size_bytes
+        if frame:
+            self._send_adds(index, frame)
+
+    # The end -------------------------------------------------------------------------------------
 
     def _lose(self, error: LedgerError) -> None:
         if not self._is_lost:
@@ -192,6 +410,11 @@ class AddPipeline:
             self._on_lost(error)
 
     def stop(self) -> list[PendingAdd]:
-        """Ignore all further replies; returns the adds that were not released."""
+        """Count no further replies; returns the adds that were not released.
+
+        A bookie that fails an add that was released is still reported to `on_missed`.
+        """
         self._is_lost = True
+        if self._changing is not None and self._changing is not asyncio.current_task():
+            self._changing.cancel()
         return self._pending.drain()

@@ -92,6 +92,8 @@ class BookieChannel:
         self._retry_at_s = 0.0
         self._last_failure = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+        """Somebody waits until nothing is outstanding."""
         self._closed = False
 
     def send(
@@ -192,6 +194,8 @@ class BookieChannel:
                 continue  # the reply to a request that timed out
             self._outstanding_bytes -= request.size_bytes
             self._report(request, frame)
+        if self._idle is not None and not self._requests:
+            self._idle.set()
 
     def on_connection_lost(self, connection: _Connection, error: Exception | None) -> None:
         if connection is not self._connection:
@@ -208,6 +212,8 @@ class BookieChannel:
         error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
         for request in requests.values():
             self._report(request, error)
+        if self._idle is not None and not self._requests:
+            self._idle.set()
 
     def _report(self, request: _Request, reply: Frame | BookieUnavailableError) -> None:
         """Tell who asked. A bug there must not keep the others on this channel from hearing."""
@@ -243,6 +249,8 @@ class BookieChannel:
             self._report(request, error)
         if self._requests:
             self._watch_deadlines()
+        elif self._idle is not None:
+            self._idle.set()
 
     def _is_stuck(self, *, sent_at_s: float) -> bool:
         """Whether the connection brought nothing since, or takes much less than is sent."""
@@ -259,6 +267,14 @@ class BookieChannel:
         self._connection = None
         self._transport = None
         self._fail_all(reason)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is outstanding."""
+        if self._idle is None:
+            self._idle = asyncio.Event()
+        while self._requests:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def close(self) -> None:
         """Close the connection; outstanding requests fail."""
@@ -295,6 +311,15 @@ class ChannelPool:
                 bookie_id, self._registry, self._network, self._clock, self._settings
             )
         return channel
+
+    async def wait_idle(self, *, timeout_s: float) -> None:
+        """Wait until no request is outstanding anywhere, or the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for channel in self._channels.values():
+                    await channel.wait_idle()
+        except TimeoutError:
+            pass  # what is outstanding fails when the channels close
 
     async def close(self) -> None:
         for channel in self._channels.values():

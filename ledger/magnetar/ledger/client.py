@@ -5,8 +5,12 @@ connection per bookie and shares it among all its ledgers.
 """
 
 import random
+from weakref import WeakValueDictionary
 
+from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.client_parts import ClientParts
+from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import (
     DigestType,
@@ -15,12 +19,14 @@ from magnetar.ledger.ledger_metadata import (
     LedgerState,
 )
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.placement import Placement, RandomPlacement
+from magnetar.ledger.placement import Placement
+from magnetar.ledger.placement_domains import placement_of
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.reader import EntryFetcher, LedgerReader
 from magnetar.ledger.recovery import LedgerRecovery
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
 
 
@@ -42,13 +48,47 @@ class LedgerClient:
         placement: Placement | None = None,
         root: str = "/ledgers",
     ) -> None:
-        self._settings = settings or LedgerSettings()
+        self._settings = settings = settings or LedgerSettings()
         self._clock = clock
-        self._placement = placement or RandomPlacement(random)
+        self._placement = placement or placement_of(self._settings, random)
         self.manager = LedgerManager(store, random=random, clock=clock, root=root)
         self.registry = BookieRegistry(store, root=root)
-        self._channels = ChannelPool(self.registry, network, clock, self._settings)
-        self.fetcher = EntryFetcher(self._channels, clock=clock, settings=self._settings)
+        self._channels = ChannelPool(self.registry, network, clock, settings)
+        self.fetcher = EntryFetcher(self._channels, clock=clock, settings=settings)
+        self.repairs = RepairQueue(
+            store,
+            clock=clock,
+            root=root,
+            publish_delay_s=settings.repair_publish_delay_s,
+            ranges_max=settings.repair_ranges_max,
+        )
+        self._health = BookieHealth(
+            clock,
+            errors_max=settings.quarantine_errors_max,
+            interval_s=settings.quarantine_interval_s,
+            quarantine_s=settings.quarantine_s,
+        )
+        self._follow_up = WriteQuorumFollowUp(
+            self._channels,
+            clock,
+            time_s=settings.follow_up_time_s,
+            retry_delay_s=settings.follow_up_retry_delay_s,
+            bytes_max=settings.follow_up_bytes_max,
+            on_hole=self.repairs.note,
+        )
+        self._parts = ClientParts(
+            manager=self.manager,
+            registry=self.registry,
+            channels=self._channels,
+            fetcher=self.fetcher,
+            placement=self._placement,
+            health=self._health,
+            follow_up=self._follow_up,
+            repairs=self.repairs,
+            clock=clock,
+            settings=settings,
+        )
+        self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
 
     async def start(self) -> None:
         """Learn which bookies there are.
@@ -59,8 +99,14 @@ class LedgerClient:
         await self.registry.start()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Give up open handles, record what is still missing, and close all connections."""
+        for writer in list(self._writers.values()):
+            writer.abandon()
+        # The copies beyond the ack quorum are on their way, as a rule.
+        await self._channels.wait_idle(timeout_s=self._settings.close_idle_timeout_s)
+        self._follow_up.close()
         await self._channels.close()
+        await self.repairs.close(timeout_s=self._settings.repair_close_timeout_s)
         await self.registry.close()
 
     async def create(
@@ -111,14 +157,9 @@ class LedgerClient:
                 creation_token=creation_token,
             )
 
-        ledger = await self.manager.create(make)
-        return LedgerWriter(
-            ledger,
-            manager=self.manager,
-            channels=self._channels,
-            fetcher=self.fetcher,
-            settings=self._settings,
-        )
+        writer = LedgerWriter(await self.manager.create(make), self._parts)
+        self._writers[writer.ledger_id] = writer
+        return writer
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Open a ledger for reading, without disturbing its writer.
@@ -145,13 +186,7 @@ class LedgerClient:
         ledger = await self.manager.read(ledger_id)
         metadata = ledger.metadata
         if metadata.state is not LedgerState.CLOSED:
-            recovery = LedgerRecovery(
-                ledger,
-                manager=self.manager,
-                channels=self._channels,
-                fetcher=self.fetcher,
-                settings=self._settings,
-            )
+            recovery = LedgerRecovery(ledger, self._parts)
             metadata = await recovery.run()
         return LedgerReader(metadata, metadata.last_entry_id, self.fetcher)
 

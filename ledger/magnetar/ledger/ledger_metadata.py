@@ -21,7 +21,7 @@ Stored as JSON, see docs/formats/ledger-metadata.md. Source: ledger protocol, se
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import NamedTuple
@@ -176,8 +176,13 @@ class LedgerMetadata:
         """
         return self.with_state(LedgerEvent.RECOVERY_STARTED)
 
-    def closed(self, *, last_entry_id: int, length: int) -> "LedgerMetadata":
+    def closed(
+        self, *, last_entry_id: int, length: int, tail: Sequence[Fragment] = ()
+    ) -> "LedgerMetadata":
         """The value that ends the ledger: by its writer if OPEN, by the recoverer if IN_RECOVERY.
+
+        `tail` holds the ensemble changes of a recovery, which become binding together with the
+        end of the ledger and not before (D3).
 
         Raises:
             InvalidLedgerMetadataError: the ledger is closed already, or cannot end there.
@@ -185,7 +190,12 @@ class LedgerMetadata:
         by_writer = self.state is LedgerState.OPEN
         event = LedgerEvent.WRITER_CLOSED if by_writer else LedgerEvent.LAST_ENTRY_AGREED
         state = next_state(self.state, event)
-        return replace(self, state=state, last_entry_id=last_entry_id, length=length)
+        ensembles = self.ensembles
+        for fragment in tail:
+            ensembles = merge_fragment(ensembles, fragment)
+        return replace(
+            self, state=state, last_entry_id=last_entry_id, length=length, ensembles=ensembles
+        )
 
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> "LedgerMetadata":
         """The value after an ensemble change: appends a fragment, or replaces the last one.
@@ -195,10 +205,8 @@ class LedgerMetadata:
                 the last fragment.
         """
         state = next_state(self.state, LedgerEvent.ENSEMBLE_CHANGED)
-        kept = self.ensembles
-        if first_entry_id == self.last_fragment.first_entry_id:
-            kept = kept[:-1]
-        return replace(self, state=state, ensembles=(*kept, Fragment(first_entry_id, bookies)))
+        ensembles = merge_fragment(self.ensembles, Fragment(first_entry_id, bookies))
+        return replace(self, state=state, ensembles=ensembles)
 
     def to_json(self) -> bytes:
         """The stored form; bytes fields are URL-safe base64."""
@@ -229,6 +237,16 @@ class LedgerMetadata:
 
 _ADAPTER = TypeAdapter(LedgerMetadata)
 _FIELD_NAMES = frozenset(each.name for each in fields(LedgerMetadata))
+
+
+def merge_fragment(ensembles: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:
+    """The fragments with one that begins at or after the last one: replaced, or appended.
+
+    One that begins before it is a bug, and is refused when the metadata is made.
+    """
+    if ensembles and fragment.first_entry_id == ensembles[-1].first_entry_id:
+        ensembles = ensembles[:-1]
+    return (*ensembles, fragment)
 
 
 def is_bookie_id(text: str) -> bool:

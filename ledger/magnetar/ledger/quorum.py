@@ -13,6 +13,11 @@ def write_set(entry_id: int, *, ensemble_size: int, write_quorum: int) -> tuple[
     return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
 
 
+def is_in_write_set(index: int, entry_id: int, *, ensemble_size: int, write_quorum: int) -> bool:
+    """Whether the member at `index` stores the entry."""
+    return (index - entry_id) % ensemble_size < write_quorum
+
+
 def write_sets(*, ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
     """The E distinct write sets."""
     return [

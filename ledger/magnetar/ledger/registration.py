@@ -84,6 +84,8 @@ class BookieRegistry:
         self._root = root
         self._random = random
         self._bookies: dict[str, BookieInfo] = {}
+        self.generation = 0
+        """Counts the changes of what `writable` and `resolve` return."""
         self._callbacks: list[Callable[[], None]] = []
         self._watches: list[Watch] = []
         self._changed = asyncio.Event()
@@ -272,6 +274,7 @@ class BookieRegistry:
         if found == self._bookies:
             return
         self._bookies = found
+        self.generation += 1
         for callback in self._callbacks:
             callback()
 

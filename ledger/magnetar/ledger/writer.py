@@ -5,8 +5,12 @@ add confirmed (LAC) that travels with an entry is the one known when it is sent;
 run in entry order as the ack quorum is reached. There is no task, future or lock per entry.
 
 A writer that is refused as fenced stops for good: another client owns the ledger's end. The outcome
-of the adds that were pending is then unknown; recovery decides. Source: ledger protocol, sections 4
-and 6.
+of the adds that were pending is then unknown; recovery decides. The same holds when the metadata
+says that the ledger is no longer OPEN, which the writer watches. Sending, ensemble changes
+included, is the business of `add_pipeline.py`; metadata writes are `writer_metadata.py`'s.
+
+Readers that follow learn the LAC from the entry after. When none comes, an explicit LAC tells them,
+`explicit_lac_interval_ms` later. Source: ledger protocol, sections 4, 6 and 9.
 """
 
 import asyncio
@@ -14,22 +18,20 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from magnetar.ledger.add_pipeline import AddPipeline
-from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
-    BadVersionError,
+    BookieUnavailableError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
-    UnknownOutcomeError,
 )
-from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
-from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.ledger_manager import VersionedLedger
+from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.pending_adds import OnDone, PendingAdd
-from magnetar.ledger.reader import EntryFetcher
-from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.wire import ADD_BYTES_MAX
+from magnetar.ledger.wire import ADD_BYTES_MAX, Frame, Op, Status
+from magnetar.ledger.writer_metadata import WriterMetadata
 
 _TABLE_BYTES = 4
 """Of an entry in an ADD frame, beside its packet: its place in the table of lengths."""
@@ -45,37 +47,46 @@ class _State(Enum):
 class LedgerWriter:
     """The one handle that may add to a ledger."""
 
-    def __init__(
-        self,
-        ledger: VersionedLedger,
-        *,
-        manager: LedgerManager,
-        channels: ChannelPool,
-        fetcher: EntryFetcher,
-        settings: LedgerSettings,
-    ) -> None:
-        self._ledger = ledger
-        self._manager = manager
-        self._fetcher = fetcher
+    def __init__(self, ledger: VersionedLedger, parts: ClientParts) -> None:
+        metadata = ledger.metadata
+        settings = parts.settings
+        self.ledger_id = metadata.ledger_id
+        self._parts = parts
         self._settings = settings
+        self._metadata = WriterMetadata(
+            ledger,
+            manager=parts.manager,
+            clock=parts.clock,
+            settings=settings,
+            on_superseded=self._fail,
+        )
         self._state = _State.OPEN
         self._error: LedgerError | None = None
-        metadata = ledger.metadata
         self._codec = codec_for(metadata)
         self._entry_overhead_bytes = self._codec.overhead_bytes + _TABLE_BYTES
+        self._key = master_key(metadata.password)
         self._pipeline = AddPipeline(
-            channels,
+            parts.channels,
             ledger_id=metadata.ledger_id,
             ensemble=metadata.last_fragment.bookies,
             write_quorum=metadata.write_quorum,
             ack_quorum=metadata.ack_quorum,
-            key=master_key(metadata.password),
+            first_entry_id=0,
+            key=self._key,
             flags=0,
+            frame_bytes_max=settings.add_frame_bytes_max,
+            replacements=parts.replacements(metadata),
+            commit=self._metadata.commit_ensemble,
             on_released=self._on_released,
+            on_missed=self._on_missed,
             on_lost=self._fail,
         )
         self._next_entry_id = 0
         self._last_add_confirmed = -1
+        self._told_last_add_confirmed = -1
+        """The LAC that the bookies have been sent, with an entry or explicitly."""
+        self._explicit_lac_s = settings.explicit_lac_interval_ms / 1000
+        self._explicit_lac_timer: asyncio.TimerHandle | None = None
         self._length_sent = 0
         self._length_confirmed = 0
         self._unsent: list[bytes] = []
@@ -86,12 +97,9 @@ class LedgerWriter:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def ledger_id(self) -> int:
-        return self._ledger.metadata.ledger_id
-
-    @property
     def metadata(self) -> LedgerMetadata:
-        return self._ledger.metadata
+        """As far as it is known to be committed."""
+        return self._metadata.current
 
     @property
     def last_add_confirmed(self) -> int:
@@ -226,17 +234,56 @@ class LedgerWriter:
             length += len(payload)
             lengths_after.append(length)
         self._length_sent = length
+        self._told_last_add_confirmed = self._last_add_confirmed
         self._pipeline.send(first_entry_id, packets, lengths_after, callbacks)
 
     def _on_released(self, released: list[PendingAdd]) -> None:
         last = released[-1]
         self._last_add_confirmed = last.last_entry_id
         self._length_confirmed = last.length_after
+        if self._explicit_lac_s and self._explicit_lac_timer is None:
+            self._explicit_lac_timer = self._loop.call_later(
+                self._explicit_lac_s, self._tell_last_add_confirmed
+            )
         for add in released:
             for on_done in add.callbacks:
                 self._tell(on_done, None)
         if self._drained is not None and self._is_drained:
             self._drained.set()
+
+    def _on_missed(self, bookie_id: str, add: PendingAdd) -> None:
+        self._parts.follow_up.take(
+            bookie_id,
+            self.ledger_id,
+            add.first_entry_id,
+            add.last_entry_id,
+            add.packets(),
+            self._key,
+        )
+
+    def _tell_last_add_confirmed(self) -> None:
+        """Send the explicit LAC, unless an entry has carried it already."""
+        self._explicit_lac_timer = None
+        if self._state is not _State.OPEN:
+            return
+        last_add_confirmed = self._last_add_confirmed
+        if last_add_confirmed <= self._told_last_add_confirmed:
+            return
+        self._told_last_add_confirmed = last_add_confirmed
+        body = (self._key, self._codec.seal_lac(last_add_confirmed))
+        for bookie_id in self._pipeline.ensemble:
+            self._parts.channels.get(bookie_id).send(
+                Op.WRITE_LAC,
+                body,
+                self._on_lac_reply,
+                ledger_id=self.ledger_id,
+                entry_id=last_add_confirmed,
+            )
+
+    def _on_lac_reply(self, reply: Frame | BookieUnavailableError) -> None:
+        """A hint to readers: who did not get it hears of the LAC with the next entry."""
+        if isinstance(reply, Frame) and reply.status == Status.FENCED:
+            self._fail(LedgerFencedError(f"ledger {self.ledger_id} is fenced by another client"))
 
     def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
         """A bug of one caller must not keep those behind it from hearing their outcome."""
@@ -257,7 +304,15 @@ class LedgerWriter:
             return
         self._state = _State.FAILED
         self._error = error
+        self._metadata.stop_watching()
         self._abandon_pending(error)
+
+    def abandon(self) -> None:
+        """Give the handle up without closing the ledger, as a crash would; recovery decides.
+
+        Pending adds fail with LedgerClosedError; their outcome is unknown.
+        """
+        self._fail(LedgerClosedError(f"ledger {self.ledger_id}: its handle was given up"))
 
     def _abandon_pending(self, error: LedgerError) -> None:
         groups, self._unsent_groups = self._unsent_groups, []
@@ -282,7 +337,7 @@ class LedgerWriter:
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         if self._state is _State.CLOSED:
-            return self._ledger.metadata
+            return self.metadata
         if isinstance(self._error, LedgerFencedError):
             raise self._error
         if self._state is _State.FAILED and not force:
@@ -295,9 +350,9 @@ class LedgerWriter:
         if isinstance(self._error, LedgerFencedError):
             raise self._error
         self._abandon_pending(LedgerClosedError(f"ledger {self.ledger_id} is closing"))
-        self._ledger = await self._write_closed()
+        closed = await self._metadata.close(self._last_add_confirmed, self._length_confirmed)
         self._state = _State.CLOSED
-        return self._ledger.metadata
+        return closed
 
     async def _wait_drained(self) -> None:
         if self._is_drained:
@@ -309,35 +364,10 @@ class LedgerWriter:
         except TimeoutError:
             pass  # what is still pending is abandoned by the caller
 
-    async def _write_closed(self) -> VersionedLedger:
-        """CAS to CLOSED, with every outcome of section 6."""
-        last_entry_id, length = self._last_add_confirmed, self._length_confirmed
-        ledger = self._ledger
-        while True:
-            metadata = ledger.metadata
-            if metadata.state is LedgerState.CLOSED:
-                if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
-                    return ledger  # our own write whose reply was lost, or one that agrees
-                raise LedgerFencedError(
-                    f"ledger {self.ledger_id} was closed by another client at entry "
-                    f"{metadata.last_entry_id}, length {metadata.length}; this writer had "
-                    f"confirmed entry {last_entry_id}, length {length}"
-                )
-            if metadata.state is LedgerState.IN_RECOVERY:
-                # Rule 6.1: closing it ourselves could take back what the recovery exposed.
-                raise LedgerFencedError(f"ledger {self.ledger_id} is being recovered")
-            try:
-                return await self._manager.write(
-                    metadata.closed(last_entry_id=last_entry_id, length=length),
-                    version=ledger.version,
-                )
-            except (BadVersionError, UnknownOutcomeError):
-                ledger = await self._manager.read(self.ledger_id)
-
     async def read(self, first: int, last: int, *, bytes_max: int = 1 << 20) -> list[bytes]:
         """Payloads of confirmed entries, as `LedgerReader.read`."""
-        return await self._fetcher.fetch(
-            self._ledger.metadata,
+        return await self._parts.fetcher.fetch(
+            self.metadata,
             first,
             last,
             last_add_confirmed=self._last_add_confirmed,

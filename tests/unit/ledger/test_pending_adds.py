@@ -4,9 +4,9 @@ from magnetar.ledger.pending_adds import PendingAdd, PendingAdds
 
 
 def queue_of(*runs: tuple[int, int]) -> tuple[PendingAdds, list[PendingAdd]]:
-    pending = PendingAdds(write_quorum=3, ack_quorum=2)
+    pending = PendingAdds(ensemble_size=3, write_quorum=3, ack_quorum=2)
     adds = [
-        PendingAdd(first, last, size_bytes=10, length_after=last, callbacks=[])
+        PendingAdd(first, last, content=b"", size_bytes=10, length_after=last, callbacks=[])
         for first, last in runs
     ]
     for add in adds:

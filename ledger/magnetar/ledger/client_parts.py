@@ -1,0 +1,44 @@
+"""What all handles of one ledger client share."""
+
+from dataclasses import dataclass
+
+from magnetar.ledger.bookie_health import BookieHealth
+from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.follow_up import WriteQuorumFollowUp
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.placement import Placement
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.reader import EntryFetcher
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.replacements import Replacements
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.under_replication import RepairQueue
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """Connections, metadata, and what is known of the bookies."""
+
+    manager: LedgerManager
+    registry: BookieRegistry
+    channels: ChannelPool
+    fetcher: EntryFetcher
+    placement: Placement
+    health: BookieHealth
+    follow_up: WriteQuorumFollowUp
+    repairs: RepairQueue
+    clock: Clock
+    settings: LedgerSettings
+
+    def replacements(self, metadata: LedgerMetadata) -> Replacements:
+        """Who may replace failed members of the ledger's ensembles."""
+        return Replacements(
+            self.registry,
+            self.placement,
+            self.health,
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+            is_delayed=self.settings.ensemble_change_mode == "delayed",
+            changes_max=self.settings.ensemble_changes_max,
+        )

@@ -1,0 +1,214 @@
+"""The list of missing copies: which bookie lacks which entries, published for re-replication.
+
+Two sources: entries that were acknowledged at Qa while a bookie never stored them (rule 4.5,
+D22), and copies that failed their digest when they were read (rule 9.2). Each becomes, per ledger,
+a work item in the metadata store, which survives this process:
+
+`{root}/underreplication/ledgers/xxxx/xxxx/xxxx/xxxx/urL{ledger id}` (the id as 16 hex digits in
+four groups), JSON: `{"format": 1, "ledger_id": 7, "missing": {"bookie-2": [[0, 99]]}, "since_ms":
+...}`; ranges are inclusive. An item that exists is merged with a versioned write. Whoever copies
+the entries deletes it with the version it had (auto-recovery, rule 2.1).
+
+Publishing runs in the background, `publish_delay_s` after the first note, and is tried again until
+it succeeds; what waits is bounded: more than `ranges_max` ranges of one bookie are joined into one
+that covers them all, which costs a needless look but hides nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidLedgerMetadataError,
+    LedgerError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger(__name__)
+
+FORMAT_VERSION = 1
+
+Missing = dict[str, list[tuple[int, int]]]
+"""Per bookie, inclusive ranges of entry ids in ascending order, apart from each other."""
+
+
+def item_path(root: str, ledger_id: int) -> str:
+    """The node of a ledger's work item."""
+    digits = f"{ledger_id:016x}"
+    groups = "/".join(digits[at : at + 4] for at in range(0, 16, 4))
+    return f"{root}/underreplication/ledgers/{groups}/urL{ledger_id}"
+
+
+def merge_ranges(ranges: Iterable[tuple[int, int]], *, ranges_max: int) -> list[tuple[int, int]]:
+    """The same entries in ascending, separate ranges; one covering range if there are too many."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged if len(merged) <= ranges_max else [(merged[0][0], merged[-1][1])]
+
+
+def encode_item(
+    ledger_id: int, missing: Mapping[str, list[tuple[int, int]]], since_ms: int
+) -> bytes:
+    """The value of a work item's node."""
+    return json.dumps(
+        {
+            "format": FORMAT_VERSION,
+            "ledger_id": ledger_id,
+            "missing": {bookie_id: missing[bookie_id] for bookie_id in sorted(missing)},
+            "since_ms": since_ms,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_item(value: bytes, *, path: str) -> tuple[Missing, int]:
+    """Missing ranges and since when (wall clock, ms).
+
+    Raises:
+        InvalidLedgerMetadataError: not ours, or of a future format.
+    """
+    try:
+        data = json.loads(value)
+        if data["format"] != FORMAT_VERSION:
+            raise InvalidLedgerMetadataError(
+                f"{path}: format {data['format']}; this version reads format {FORMAT_VERSION}"
+            )
+        missing = {
+            str(bookie_id): [(int(first), int(last)) for first, last in ranges]
+            for bookie_id, ranges in data["missing"].items()
+        }
+        return missing, int(data["since_ms"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidLedgerMetadataError(f"{path}: no work item: {error!r}") from error
+
+
+class RepairQueue:
+    """Missing copies on their way to the metadata store. One per client."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        clock: Clock,
+        root: str = "/ledgers",
+        publish_delay_s: float,
+        ranges_max: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._root = root
+        self._publish_delay_s = publish_delay_s
+        self._ranges_max = ranges_max
+        self._waiting: dict[int, Missing] = {}
+        self._publisher: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self.noted = 0
+        """Notes taken since the start (`ADD_ENTRY_UR` and bad replicas)."""
+        self.on_noted: list[Callable[[int, int, int, str, str], None]] = []
+
+    def note(self, ledger_id: int, first: int, last: int, bookie_id: str, reason: str) -> None:
+        """Entries `first` to `last` of the ledger lack a good copy on the bookie."""
+        self.noted += 1
+        ranges = self._waiting.setdefault(ledger_id, {}).setdefault(bookie_id, [])
+        is_new = not ranges
+        ranges.append((first, last))
+        if len(ranges) > 1:
+            ranges[:] = merge_ranges(ranges, ranges_max=self._ranges_max)
+        if is_new:
+            _log.warning(
+                "copies_missing", ledger_id=ledger_id, first=first, bookie=bookie_id, reason=reason
+            )
+        for callback in self.on_noted:
+            callback(ledger_id, first, last, bookie_id, reason)
+        if self._publisher is None and not self._closing.is_set():
+            self._start()
+
+    def _start(self) -> None:
+        self._publisher = asyncio.get_running_loop().create_task(
+            self._publish_all(), name="publish-missing-copies"
+        )
+
+    async def close(self, *, timeout_s: float) -> None:
+        """Publish what waits, within bounds, and stop."""
+        self._closing.set()
+        if self._waiting and self._publisher is None:
+            self._start()
+        if (publisher := self._publisher) is not None:
+            await asyncio.wait([publisher], timeout=timeout_s)
+            publisher.cancel()
+        if self._waiting:
+            _log.error("missing_copies_not_published", ledgers=sorted(self._waiting))
+
+    async def _publish_all(self) -> None:
+        await self._collect()
+        while self._waiting:
+            ledger_id = next(iter(self._waiting))
+            missing = self._waiting.pop(ledger_id)
+            try:
+                await self._publish(ledger_id, missing)
+            except LedgerError as error:
+                _log.warning("publishing_missing_copies", ledger_id=ledger_id, error=str(error))
+                self._put_back(ledger_id, missing)
+                await asyncio.sleep(self._publish_delay_s)
+            except BaseException:
+                self._put_back(ledger_id, missing)
+                raise
+        self._publisher = None
+
+    async def _collect(self) -> None:
+        """A bookie that is down misses many entries: they make one update, not one each."""
+        try:
+            async with asyncio.timeout(self._publish_delay_s):
+                await self._closing.wait()
+        except TimeoutError:
+            pass  # time to publish
+
+    def _put_back(self, ledger_id: int, missing: Missing) -> None:
+        waiting = self._waiting.setdefault(ledger_id, {})
+        for bookie_id, ranges in missing.items():
+            joined = [*waiting.get(bookie_id, []), *ranges]
+            waiting[bookie_id] = merge_ranges(joined, ranges_max=self._ranges_max)
+
+    async def _publish(self, ledger_id: int, missing: Missing) -> None:
+        """Create the item, or merge into the one that is there.
+
+        An unknown outcome needs no care: merging the same ranges again changes nothing.
+        """
+        path = item_path(self._root, ledger_id)
+        while True:
+            try:
+                node = await self._store.get(path)
+            except NoNodeError:
+                value = encode_item(ledger_id, missing, self._clock.wall_ms())
+                try:
+                    await self._store.create(path, value)
+                except NodeExistsError:
+                    continue  # somebody was faster: merge
+                return
+            known, since_ms = decode_item(node.value, path=path)
+            merged = {
+                bookie_id: merge_ranges(
+                    [*known.get(bookie_id, []), *missing.get(bookie_id, [])],
+                    ranges_max=self._ranges_max,
+                )
+                for bookie_id in sorted({*known, *missing})
+            }
+            if merged == known:
+                return
+            try:
+                await self._store.set(
+                    path, encode_item(ledger_id, merged, since_ms), version=node.version
+                )
+            except (BadVersionError, NoNodeError):
+                continue  # another client noted something, or the copies were made meanwhile
+            return

@@ -5,13 +5,15 @@ connection per bookie and shares it among all its ledgers.
 """
 
 import random
+from hmac import compare_digest
 from weakref import WeakValueDictionary
 
 from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.client_parts import ClientParts
+from magnetar.ledger.errors import UnauthorizedError
 from magnetar.ledger.follow_up import WriteQuorumFollowUp
-from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -161,29 +163,36 @@ class LedgerClient:
         self._writers[writer.ledger_id] = writer
         return writer
 
-    async def open(self, ledger_id: int) -> LedgerReader:
+    async def open(self, ledger_id: int, *, password: bytes | None = None) -> LedgerReader:
         """Open a ledger for reading, without disturbing its writer.
 
         A closed ledger is readable to its end. Of an open one nothing is readable through this
         handle yet: following a writer's progress from outside is not built, and guessing a bound
         would break the promise that what was read never vanishes.
 
+        A password is compared with the ledger's before anything is sent. None is the way of
+        administrative tools: whoever may read the metadata has the password from there.
+
         Raises:
+            UnauthorizedError: the password is not the ledger's.
             NoSuchLedgerError, MetadataError
         """
-        ledger = await self.manager.read(ledger_id)
+        ledger = await self._read_metadata(ledger_id, password)
         metadata = ledger.metadata
         is_closed = metadata.state is LedgerState.CLOSED
         return LedgerReader(metadata, metadata.last_entry_id if is_closed else -1, self.fetcher)
 
-    async def open_and_recover(self, ledger_id: int) -> LedgerReader:
+    async def open_and_recover(
+        self, ledger_id: int, *, password: bytes | None = None
+    ) -> LedgerReader:
         """Fence and close the ledger, if that is not done yet, and open it for reading.
 
         Raises:
+            UnauthorizedError: the password is not the ledger's, see `open`; nothing was fenced.
             NoSuchLedgerError, MetadataError
             RecoveryUndecidedError: too few bookies answered; try again later.
         """
-        ledger = await self.manager.read(ledger_id)
+        ledger = await self._read_metadata(ledger_id, password)
         metadata = ledger.metadata
         if metadata.state is not LedgerState.CLOSED:
             recovery = LedgerRecovery(ledger, self._parts)
@@ -197,3 +206,17 @@ class LedgerClient:
             NoSuchLedgerError, MetadataError
         """
         await self.manager.delete(ledger_id)
+
+    async def _read_metadata(self, ledger_id: int, password: bytes | None) -> VersionedLedger:
+        """The ledger's metadata, for whoever knows its password.
+
+        Raises:
+            UnauthorizedError, NoSuchLedgerError, MetadataError
+        """
+        ledger = await self.manager.read(ledger_id)
+        if password is not None and not compare_digest(password, ledger.metadata.password):
+            raise UnauthorizedError(
+                f"ledger {ledger_id}: this is not its password. Pass the one that it was created "
+                f"with; or pass none, if you may act as an administrator of the cluster"
+            )
+        return ledger

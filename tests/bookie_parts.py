@@ -7,13 +7,15 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from magnetar.bookie.entry_list import IdSource, page_of
 from magnetar.bookie.errors import (
     JournalFullError,
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
     StorageFullError,
 )
-from magnetar.bookie.request_handler import Batch, RequestHandler
+from magnetar.bookie.request_batch import Batch
+from magnetar.bookie.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.ports import Buffer, File
@@ -30,6 +32,7 @@ from magnetar.ledger.wire import (
     encode_frame,
     encode_read_body,
 )
+from magnetar.ledger.wire_bodies import EntryList
 
 KEY = b"k" * 20
 OTHER_KEY = b"x" * 20
@@ -142,6 +145,20 @@ class MemoryStorage:
     async def last_packet(self, ledger_id: int) -> bytes | None:
         stored = self.packets.get(ledger_id)
         return stored[max(stored)] if stored else None
+
+    def last_packet_now(self, ledger_id: int) -> bytes | None:
+        if self.is_slow:
+            return None
+        stored = self.packets.get(ledger_id)
+        return stored[max(stored)] if stored else b""
+
+    async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
+        if ledger_id not in self.states:
+            raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
+        held = sorted(each for each in self.packets.get(ledger_id, {}) if each >= first)
+        sources = [IdSource(each, each, None) for each in held]
+        start = held[0] if held else None
+        return page_of(sources, start, bitmap_bytes_max=bitmap_bytes_max, unread=None)
 
     def state(self, ledger_id: int) -> LedgerState | None:
         return self.states.get(ledger_id)

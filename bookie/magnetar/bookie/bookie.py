@@ -33,9 +33,11 @@ from magnetar.bookie.journal_files import JournalFiles
 from magnetar.bookie.journal_format import LastMark, owner_of
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.last_mark import LastMarkFile
+from magnetar.bookie.long_polls import LongPollLimits
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.replay import StorageReplay
-from magnetar.bookie.request_handler import Batch, BatchContext, RequestHandler
+from magnetar.bookie.request_batch import Batch, BatchContext
+from magnetar.bookie.request_handler import RequestHandler
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
@@ -207,6 +209,11 @@ class Bookie:
             full_wait_ms_max=settings.write_cache_full_wait_ms_max,
             read_reply_bytes_max=settings.read_reply_bytes_max,
             on_bug=self._on_fatal,
+            long_poll_limits=LongPollLimits(
+                long_poll_ms_max=settings.long_poll_ms_max,
+                long_polls_max=settings.long_polls_max,
+                connection_long_polls_max=settings.connection_long_polls_max,
+            ),
         )
         journal = self._start_journal(end, owner, handler)
         opened.callback(journal.close)

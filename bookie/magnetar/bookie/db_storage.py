@@ -16,28 +16,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from magnetar.bookie.entry_list import IdSource, run_source
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
     StorageBusyError,
     StorageClosedError,
-    StorageCorruptError,
     StorageError,
     StorageFullError,
     StorageIOError,
 )
 from magnetar.bookie.flusher import Flusher
 from magnetar.bookie.index import LocationIndex
-from magnetar.bookie.index_mark import IndexMark
+from magnetar.bookie.index_mark import IndexMark, open_index
+from magnetar.bookie.last_entries import LastEntries
 from magnetar.bookie.log_reader import EntryLogReader
 from magnetar.bookie.log_writer import EntryLogWriter, log_ids
-from magnetar.bookie.packet_run import PacketRun
+from magnetar.bookie.packet_run import PACKET_KEY, PacketRun
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.run_reader import Loaded, RunReader, Wanted
 from magnetar.bookie.storage import LedgerState
 from magnetar.bookie.write_cache import WriteBuffer
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
+from magnetar.ledger.wire_bodies import EntryList
 
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
@@ -97,6 +99,7 @@ class DbStorage:
         self._read_cache_age = 0
         """Grows when runs read before must not enter the cache any more."""
         self._states: dict[int, LedgerState] = {}
+        self._last_entries = LastEntries()
         self._next_reads: OrderedDict[int, int] = OrderedDict()
         self._pending_reads = 0
         self._parts: _Parts | None = None
@@ -127,7 +130,7 @@ class DbStorage:
         try:
             disk.make_directory(directory)
             used_ids = log_ids(disk.list(directory))
-            index = _open_index(f"{self._directory}/index", mark, has_logs=bool(used_ids))
+            index = open_index(f"{self._directory}/index", mark, has_logs=bool(used_ids))
         except OSError as exc:
             raise StorageIOError(f"storage {self._directory}: cannot be opened: {exc}") from exc
         writer = EntryLogWriter(
@@ -194,6 +197,8 @@ class DbStorage:
     def put_state(self, ledger_id: int, state: LedgerState) -> None:
         self._open_parts()
         assert ledger_id >= 0
+        if ledger_id not in self._states:
+            self._last_entries.begin(ledger_id)
         self._states[ledger_id] = state
         self._active.put_state(ledger_id, state)
 
@@ -203,6 +208,7 @@ class DbStorage:
     def delete_ledger(self, ledger_id: int) -> None:
         self._open_parts()
         self._states.pop(ledger_id, None)
+        self._last_entries.forget(ledger_id)
         self._next_reads.pop(ledger_id, None)
         self._active.delete_ledger(ledger_id)
         self._forget_read(ledger_id)
@@ -245,6 +251,8 @@ class DbStorage:
     ) -> None:
         self._is_flush_running = False
         if error is None:
+            assert self._flushing is not None
+            self._last_entries.on_flushed(self._flushing, self._active.deleted)
             self._flushing = None
             for ledger_id in overlaid or ():
                 self._forget_read(ledger_id)
@@ -293,13 +301,7 @@ class DbStorage:
 
     async def last_packet(self, ledger_id: int) -> bytes | None:
         parts = self._open_parts()
-        entry_id = -1
-        is_deleted = False
-        for buffer in self._buffers():
-            entry_id = max(entry_id, buffer.last_entry_id(ledger_id))
-            if ledger_id in buffer.deleted:
-                is_deleted = True
-                break
+        entry_id, is_deleted = self._last_in_buffers(ledger_id)
         packet: bytes | None = None
         if entry_id >= 0:
             run, _, _ = self._look(ledger_id, entry_id)
@@ -307,8 +309,68 @@ class DbStorage:
             packet = run.take(entry_id, entry_id, 0)[0]
         if is_deleted:
             return packet
+        flushes = self._last_entries.flushes
         higher = await parts.read_worker.run(partial(parts.reader.last_packet, ledger_id, entry_id))
-        return packet if higher is None else higher
+        if higher is not None:
+            packet = higher
+            entry_id = PACKET_KEY.unpack_from(higher)[1]
+        if ledger_id in self._states:
+            self._last_entries.learn(ledger_id, entry_id, flushes=flushes)
+        return packet
+
+    def last_packet_now(self, ledger_id: int) -> bytes | None:
+        self._open_parts()
+        stored = self._last_entries.find(ledger_id)
+        if stored is None:
+            return None
+        entry_id = max(stored, self._last_in_buffers(ledger_id)[0])
+        if entry_id < 0:
+            return b""
+        run, _, _ = self._look(ledger_id, entry_id)
+        return None if run is None else run.take(entry_id, entry_id, 0)[0]
+
+    def _last_in_buffers(self, ledger_id: int) -> tuple[int, bool]:
+        """The highest entry in memory, and whether what is older than that does not count."""
+        entry_id = -1
+        for buffer in self._buffers():
+            entry_id = max(entry_id, buffer.last_entry_id(ledger_id))
+            if ledger_id in buffer.deleted:
+                return entry_id, True
+        return entry_id, False
+
+    async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
+        parts = self._open_parts()
+        if ledger_id not in self._states:
+            raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
+        self._refuse_busy()
+        # First memory, then the index: what is flushed in between is in both.
+        in_memory: list[IdSource] = []
+        is_deleted = False
+        for buffer in self._buffers():
+            runs = buffer.ledgers.get(ledger_id)
+            if runs is not None:
+                in_memory += [run_source(run) for run in runs.runs if run.last >= first]
+            if ledger_id in buffer.deleted:
+                is_deleted = True
+                break
+        self._pending_reads += 1
+        try:
+            return await parts.read_worker.run(
+                partial(
+                    parts.reader.list_entries,
+                    ledger_id,
+                    first,
+                    bitmap_bytes_max,
+                    in_memory=in_memory,
+                    is_deleted=is_deleted,
+                )
+            )
+        finally:
+            self._pending_reads -= 1
+
+    def _refuse_busy(self) -> None:
+        if self._pending_reads >= self._options.pending_reads_max:
+            raise StorageBusyError(f"{self._pending_reads} reads wait for the disk")
 
     def _buffers(self) -> Sequence[WriteBuffer]:
         """The buffers in memory, newest first."""
@@ -356,8 +418,7 @@ class DbStorage:
         _, ceiling, is_deleted = self._look(ledger_id, first)
         if is_deleted:
             raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
-        if self._pending_reads >= self._options.pending_reads_max:
-            raise StorageBusyError(f"{self._pending_reads} reads wait for the disk")
+        self._refuse_busy()
         is_sequential = (
             self._next_reads.get(ledger_id) == first
             or self._read_cache.find(ledger_id, first - 1) is not None
@@ -408,30 +469,6 @@ class _Parts:
     logs: EntryLogReader
     flush_worker: Worker
     read_worker: Worker
-
-
-def _open_index(path: str, mark: IndexMark, *, has_logs: bool) -> LocationIndex:
-    """Open the index, or make it if there is nothing at all yet.
-
-    Raises:
-        StorageIOError, OSError: it cannot be opened, or has lost records.
-    """
-    promised = mark.read()
-    if promised is None and has_logs:
-        raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
-    index = LocationIndex.open(path, may_create=promised is None)
-    try:
-        if promised is None:
-            # From now on an index that is not there is lost, and not new.
-            mark.write(index.sequence())
-        elif index.sequence() < promised:
-            raise StorageCorruptError(
-                f"index {path} has lost records: it ends at {index.sequence()} of {promised}"
-            )
-    except BaseException:
-        index.close()
-        raise
-    return index
 
 
 def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:

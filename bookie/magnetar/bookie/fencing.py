@@ -1,4 +1,4 @@
-"""Fences and master keys: what the bookie knows of a ledger while it is in use.
+"""Fences, master keys and LACs: what the bookie knows of a ledger while it is in use.
 
 A fence is one-way. It is set in memory at once, so that no ordinary add passes any more, and it is
 *visible in replies* only when it is durable, because a fence that was confirmed and then lost in a
@@ -24,6 +24,7 @@ from enum import Enum, auto
 
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.storage import LedgerState, LedgerStorage
+from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 
 class FenceState(Enum):
@@ -62,6 +63,7 @@ class LedgerDescriptor:
 
     __slots__ = (
         "_waiters",
+        "explicit_lac",
         "fence",
         "is_changed",
         "is_key_journalled",
@@ -74,17 +76,24 @@ class LedgerDescriptor:
         self.ledger_id = ledger_id
         self.master_key = state.master_key
         self.last_add_confirmed = state.last_add_confirmed
+        self.explicit_lac = state.explicit_lac
         self.fence = FenceState.DURABLE if state.fenced else FenceState.OPEN
         self.is_key_journalled = is_key_journalled
         self.is_changed = False
-        """The LAC moved since the state was last put into the storage."""
+        """A LAC moved since the state was last put into the storage."""
         self._waiters: list[FenceWaiter] = []
 
     @property
     def state(self) -> LedgerState:
         """As it is in memory. The storage may hold it: the journal makes it durable in time."""
         is_fenced = self.fence is not FenceState.OPEN
-        return LedgerState(self.master_key, is_fenced, self.last_add_confirmed)
+        return LedgerState(self.master_key, is_fenced, self.last_add_confirmed, self.explicit_lac)
+
+    @property
+    def explicit_last_add_confirmed(self) -> int:
+        """What the explicit LAC packet says; -1 if there is none."""
+        packet = self.explicit_lac
+        return LAC_PACKET_HEADER.unpack_from(packet)[1] if packet else -1
 
     def request_fence(self) -> bool:
         """Fence the ledger in memory; True if the caller must now write the record."""
@@ -154,20 +163,31 @@ class LedgerTable:
         return descriptor is not None and descriptor.fence is FenceState.DURABLE
 
     def last_add_confirmed(self, ledger_id: int) -> int:
-        """The highest LAC seen on an entry of the ledger; -1 if none."""
+        """The highest LAC seen of the ledger; -1 if none."""
         descriptor = self.find(ledger_id)
         return -1 if descriptor is None else descriptor.last_add_confirmed
 
-    def raise_last_add_confirmed(self, descriptor: LedgerDescriptor, value: int) -> None:
-        """Rule 2.4: by max. The storage hears of it with the next checkpoint."""
-        if value > descriptor.last_add_confirmed:
-            descriptor.last_add_confirmed = value
-            if not descriptor.is_changed:
-                descriptor.is_changed = True
-                self._changed.append(descriptor)
+    def raise_last_add_confirmed(self, descriptor: LedgerDescriptor, value: int) -> bool:
+        """Rule 2.4: by max; whether it moved. The storage hears of it with the next checkpoint."""
+        if value <= descriptor.last_add_confirmed:
+            return False
+        descriptor.last_add_confirmed = value
+        self._note_change(descriptor)
+        return True
+
+    def keep_explicit_lac(self, descriptor: LedgerDescriptor, packet: bytes) -> None:
+        """Keep a LAC packet if its LAC is above the one that is kept."""
+        if LAC_PACKET_HEADER.unpack_from(packet)[1] > descriptor.explicit_last_add_confirmed:
+            descriptor.explicit_lac = packet
+            self._note_change(descriptor)
+
+    def _note_change(self, descriptor: LedgerDescriptor) -> None:
+        if not descriptor.is_changed:
+            descriptor.is_changed = True
+            self._changed.append(descriptor)
 
     def put_changed_states(self) -> None:
-        """Before a flush: give the storage the LACs that moved."""
+        """Before a flush: give the storage the LACs that moved, explicit ones too."""
         changed, self._changed = self._changed, []
         for descriptor in changed:
             descriptor.is_changed = False

@@ -28,7 +28,8 @@ from magnetar.bookie.storage import LedgerState
 
 # Stored on disk: never renumber.
 _FORMAT_VERSION = 1
-_STATE_VERSION = 1
+_STATE_VERSION = 2
+_STATE_VERSION_WITHOUT_LAC = 1
 _FORMAT_KEY = b"m"
 _RUN_KIND = b"r"
 _STATE_KIND = b"s"
@@ -111,7 +112,14 @@ def encode_run(record: IndexRecord) -> bytes:
 
 def encode_state(state: LedgerState) -> bytes:
     flags = _FENCED if state.fenced else 0
-    return _STATE.pack(_STATE_VERSION, flags, state.last_add_confirmed) + state.master_key
+    return b"".join(
+        (
+            _STATE.pack(_STATE_VERSION, flags, state.last_add_confirmed),
+            bytes((len(state.master_key),)),
+            state.master_key,
+            state.explicit_lac,
+        )
+    )
 
 
 def decode_state(value: bytes) -> LedgerState:
@@ -123,10 +131,16 @@ def decode_state(value: bytes) -> LedgerState:
     if len(value) < _STATE.size:
         raise StorageCorruptError(f"index: ledger state of {len(value)} bytes")
     version, flags, last_add_confirmed = _STATE.unpack_from(value)
-    if version != _STATE_VERSION or flags > _FENCED:
+    if version not in (_STATE_VERSION, _STATE_VERSION_WITHOUT_LAC) or flags > _FENCED:
         # An unknown flag may be a promise, as `fenced` is: it must not be dropped.
         raise StorageCorruptError(f"index: ledger state of version {version}, flags {flags:#x}")
-    return LedgerState(value[_STATE.size :], bool(flags & _FENCED), last_add_confirmed)
+    is_fenced, rest = bool(flags & _FENCED), value[_STATE.size :]
+    if version == _STATE_VERSION_WITHOUT_LAC:
+        return LedgerState(rest, is_fenced, last_add_confirmed)
+    if not rest or len(rest) < 1 + rest[0]:
+        raise StorageCorruptError(f"index: ledger state of {len(value)} bytes is truncated")
+    key_end = 1 + rest[0]
+    return LedgerState(rest[1:key_end], is_fenced, last_add_confirmed, rest[key_end:])
 
 
 def decode_format(value: bytes) -> int:
@@ -266,6 +280,37 @@ class LocationIndex:
             return None
         found_id, record = decode_run(key, value)
         return record if found_id == ledger_id else None
+
+    def records_from(self, ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
+        """Records that stand for the entry or later ones, ascending, as they are at one moment.
+
+        Raises:
+            StorageIOError: the database could not be read.
+        """
+        records: list[IndexRecord] = []
+        with self._reopening, _translated("index: cannot be read"):
+            # One iterator sees one moment. With a seek per record, a flush in between that joins
+            # two of them would hide the second.
+            iterator = self._database.iter()
+            iterator.seek_for_prev(encode_run_key(ledger_id, entry_id))
+            if not iterator.valid():
+                iterator.status()
+                iterator.seek_to_first()
+            is_before = True
+            while len(records) < records_max and iterator.valid():
+                key = iterator.key()
+                if key[:1] == _RUN_KIND:
+                    found_id, record = decode_run(key, iterator.value())
+                    if found_id == ledger_id and record.last >= entry_id:
+                        records.append(record)
+                    if found_id > ledger_id:
+                        break
+                elif not is_before:
+                    break
+                is_before = False
+                iterator.next()
+            iterator.status()
+        return records
 
     def commit(self, changes: IndexChanges) -> set[int]:
         """Write the changes durably; returns the ledgers whose older records were overlaid.

@@ -11,6 +11,7 @@ import re
 import google_crc32c
 
 from magnetar.bookie.errors import StorageCorruptError
+from magnetar.bookie.index import LocationIndex
 from magnetar.ledger.ports import Disk
 
 _FORMAT = re.compile(rb"magnetar db storage 1\nsequence (\d{1,20})\ncrc32c ([0-9a-f]{8})\n")
@@ -59,3 +60,27 @@ class IndexMark:
             OSError: it is the old one or the new one.
         """
         self._disk.replace_file(self._path, encode_mark(sequence))
+
+
+def open_index(path: str, mark: IndexMark, *, has_logs: bool) -> LocationIndex:
+    """Open the index, or make it if there is nothing at all yet.
+
+    Raises:
+        StorageIOError, OSError: it cannot be opened, or has lost records.
+    """
+    promised = mark.read()
+    if promised is None and has_logs:
+        raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
+    index = LocationIndex.open(path, may_create=promised is None)
+    try:
+        if promised is None:
+            # From now on an index that is not there is lost, and not new.
+            mark.write(index.sequence())
+        elif index.sequence() < promised:
+            raise StorageCorruptError(
+                f"index {path} has lost records: it ends at {index.sequence()} of {promised}"
+            )
+    except BaseException:
+        index.close()
+        raise
+    return index

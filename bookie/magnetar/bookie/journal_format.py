@@ -40,6 +40,7 @@ class RecordType(IntEnum):
     ENTRY_BLOCK = 1
     MASTER_KEY = 2
     FENCE = 3
+    EXPLICIT_LAC = 4
 
 
 class NewRecord(NamedTuple):

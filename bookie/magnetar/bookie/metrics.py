@@ -57,6 +57,9 @@ class BookieMetrics:
     read_entries: int = 0
     read_bytes: int = 0
     read_lac_requests: int = 0
+    """Long polls included."""
+    write_lac_requests: int = 0
+    list_requests: int = 0
     fence_requests: int = 0
     failures: dict[int, int] = field(default_factory=dict)
     """Replies that were not OK, by status."""
@@ -65,6 +68,8 @@ class BookieMetrics:
     """How often a connection had to wait for room in the write cache."""
     connections: int = 0
     reads_pending: int = 0
+    long_polls: int = 0
+    """Long polls that wait now."""
 
     journal_groups: int = 0
     journal_records: int = 0

@@ -16,6 +16,7 @@ from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.wire import PACKET_HEADER, decode_block
+from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +54,8 @@ class StorageReplay:
             self._set_key(record.ledger_id, record.body)
         elif record.type == RecordType.FENCE:
             self._fence(record.ledger_id)
+        elif record.type == RecordType.EXPLICIT_LAC:
+            self._keep_lac(record.ledger_id, record.body)
         else:
             self.skipped += 1
             _log.warning("journal_record_unknown", type=record.type, ledger_id=record.ledger_id)
@@ -71,8 +74,7 @@ class StorageReplay:
                 f"a journal record of ledger {ledger_id} has a valid CRC and bad content: {error}"
             ) from error
         self._storage.add(ledger_id, block, entry_ids)
-        if last_add_confirmed > self._lacs.get(ledger_id, -1):
-            self._lacs[ledger_id] = last_add_confirmed
+        self._raise_lac(ledger_id, last_add_confirmed)
 
     def _set_key(self, ledger_id: int, key: bytes) -> None:
         state = self._storage.state(ledger_id)
@@ -88,8 +90,32 @@ class StorageReplay:
         elif not state.fenced:
             self._storage.put_state(ledger_id, replace(state, fenced=True))
 
+    def _keep_lac(self, ledger_id: int, packet: bytes) -> None:
+        state = self._storage.state(ledger_id)
+        if state is None:
+            self.skipped += 1
+            return
+        last_add_confirmed = _lac_of(packet)
+        if not state.explicit_lac or last_add_confirmed > _lac_of(state.explicit_lac):
+            self._storage.put_state(ledger_id, replace(state, explicit_lac=packet))
+        self._raise_lac(ledger_id, last_add_confirmed)
+
+    def _raise_lac(self, ledger_id: int, value: int) -> None:
+        if value > self._lacs.get(ledger_id, -1):
+            self._lacs[ledger_id] = value
+
     def _put_lacs(self) -> None:
         for ledger_id, value in self._lacs.items():
             state = self._storage.state(ledger_id)
             if state is not None and value > state.last_add_confirmed:
                 self._storage.put_state(ledger_id, replace(state, last_add_confirmed=value))
+
+
+def _lac_of(packet: bytes) -> int:
+    """
+    Raises:
+        JournalCorruptError: no LAC packet, though the record's CRC is good.
+    """
+    if len(packet) < LAC_PACKET_HEADER.size:
+        raise JournalCorruptError(f"a journal record has a LAC packet of {len(packet)} bytes")
+    return int(LAC_PACKET_HEADER.unpack_from(packet)[1])

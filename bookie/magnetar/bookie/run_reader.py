@@ -1,12 +1,18 @@
 """Reads what is stored, index and entry logs together. Lives on the reader worker."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from magnetar.bookie.entry_list import IdSource, first_held, page_of
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
 from magnetar.bookie.index import IndexRecord, LocationIndex
 from magnetar.bookie.log_reader import EntryLogReader
 from magnetar.bookie.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.read_cache import CachedRun
+from magnetar.ledger.wire_bodies import EntryList
+
+_LIST_RECORDS_MAX = 1024
+"""Index records of one page of a list: each may cost a read of its run's id table."""
 
 _WHOLE_RUN_SHARE = 4
 """A whole run is read when at least this part (1/n) of it is wanted."""
@@ -60,6 +66,57 @@ class RunReader:
             return self._last_packet(ledger_id, above)
         except StorageLogMissingError:
             return self._last_packet(ledger_id, above)  # as in `read`
+
+    def list_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        bitmap_bytes_max: int,
+        *,
+        in_memory: Sequence[IdSource],
+        is_deleted: bool,
+    ) -> EntryList:
+        """One page of the entries that memory or the index has; `is_deleted`: memory alone counts.
+
+        Raises:
+            StorageIOError: anything in doubt.
+        """
+        try:
+            return self._list_entries(ledger_id, first, bitmap_bytes_max, in_memory, is_deleted)
+        except StorageLogMissingError:
+            # As in `read`.
+            return self._list_entries(ledger_id, first, bitmap_bytes_max, in_memory, is_deleted)
+
+    def _list_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        bitmap_bytes_max: int,
+        in_memory: Sequence[IdSource],
+        is_deleted: bool,
+    ) -> EntryList:
+        records = (
+            [] if is_deleted else self._index.records_from(ledger_id, first, _LIST_RECORDS_MAX + 1)
+        )
+        unread = records.pop().first if len(records) > _LIST_RECORDS_MAX else None
+        sources = list(in_memory)
+        start = first_held(sources, first)
+        for record in records:
+            if start is not None and record.first >= start + 8 * bitmap_bytes_max:
+                unread = record.first
+                break
+            source = self._id_source(ledger_id, record)
+            held = source.at_or_after(first)
+            if held is not None:
+                sources.append(source)
+                start = held if start is None else min(start, held)
+        return page_of(sources, start, bitmap_bytes_max=bitmap_bytes_max, unread=unread)
+
+    def _id_source(self, ledger_id: int, record: IndexRecord) -> IdSource:
+        ids: Sequence[int] | None = None
+        if record.location.has_ids:
+            ids = self._logs.load_tables(ledger_id, record.location).ids
+        return IdSource(record.first, record.last, ids)
 
     def _read(self, wanted: Wanted) -> Loaded | None:
         ledger_id, first, bytes_max = wanted.ledger_id, wanted.first, wanted.bytes_max

@@ -11,7 +11,8 @@ import structlog
 
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.request_handler import BatchContext, RequestHandler
+from magnetar.bookie.request_batch import BatchContext
+from magnetar.bookie.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.wire import Frame, FrameDecoder

@@ -157,6 +157,23 @@ class BookieSettings(BaseModel):
         description="Bound of a range read's reply, whatever the client asks for. One entry that "
         "is larger is returned all the same.",
     )
+    long_poll_ms_max: int = Field(
+        default=30_000,
+        ge=0,
+        le=600_000,
+        description="A READ_LAC that waits for news is answered by then, whatever it asked for.",
+    )
+    long_polls_max: int = Field(
+        default=100_000,
+        ge=0,
+        description="Requests that wait for news; further ones are refused. One takes some hundred "
+        "bytes.",
+    )
+    connection_long_polls_max: int = Field(
+        default=10_000,
+        ge=0,
+        description="The same for one connection, which one client has for all its ledgers.",
+    )
     registration_wait_s: float = Field(
         default=30.0,
         ge=0,

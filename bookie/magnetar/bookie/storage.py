@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from magnetar.ledger.wire import EntryBlock
+from magnetar.ledger.wire_bodies import EntryList
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class LedgerState:
     """As sent with the first add or fence; empty if an integrity pass made the ledger."""
     fenced: bool
     last_add_confirmed: int
-    """The highest LAC seen on an entry of the ledger; -1 if none."""
+    """The highest LAC that was seen, on an entry or by itself; -1 if none."""
+    explicit_lac: bytes = b""
+    """The LAC packet with the highest LAC, as it came; empty if there is none."""
 
 
 class LedgerStorage(Protocol):
@@ -89,6 +92,21 @@ class LedgerStorage(Protocol):
         """The packet of the highest entry stored; None if the ledger certainly has no entry here.
 
         Raises:
+            StorageIOError: it could not be found out.
+        """
+        ...
+
+    def last_packet_now(self, ledger_id: int) -> bytes | None:
+        """As `last_packet`, but from memory alone: empty if there is certainly no entry, None if
+        only `last_packet` can tell.
+        """
+        ...
+
+    async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
+        """Which entries from `first` on are stored: one page, as large as allowed or needed.
+
+        Raises:
+            NoSuchLedgerInStorageError: certain.
             StorageIOError: it could not be found out.
         """
         ...

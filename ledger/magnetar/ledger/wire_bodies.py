@@ -114,7 +114,7 @@ class EntryList(NamedTuple):
     first_entry_id: int
     """The id of the bitmap's first bit, which is set; -1 if the bitmap is empty."""
     next_entry_id: int
-    """The first id held behind the bitmap: ask for it next. -1 if there is none."""
+    """Where to go on, behind the bitmap; -1 if nothing is held there."""
     bitmap: bytes
     """Bit `i % 8` of byte `i // 8` says whether `first_entry_id + i` is held."""
 
@@ -145,9 +145,10 @@ def decode_entry_list(body: bytes) -> EntryList:
     first, after = _ENTRY_LIST_HEAD.unpack_from(body)
     bitmap = body[_ENTRY_LIST_HEAD.size :]
     if bitmap:
-        is_good = first >= 0 and bitmap[0] & 1 and (after == -1 or after >= first + 8 * len(bitmap))
+        last_byte = first + 8 * (len(bitmap) - 1)
+        is_good = first >= 0 and bitmap[0] & 1 == 1 and (after == -1 or after > last_byte)
     else:
-        is_good = first == after == -1
+        is_good = first == -1 <= after
     if not is_good:
         raise BookieProtocolError(
             f"LIST_ENTRIES reply: ids from {first}, next {after}, bitmap of {len(bitmap)} bytes"

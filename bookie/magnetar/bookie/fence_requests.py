@@ -1,0 +1,89 @@
+"""Fencing a ledger on request, and refusing what a fence forbids.
+
+A fence, and what it makes of other requests, is visible only when it is durable (contract C2,
+defects D18 and D20). The states themselves are in `fencing.py`.
+"""
+
+from collections.abc import Callable
+
+from magnetar.bookie.errors import JournalFullError
+from magnetar.bookie.fencing import FenceState, LedgerDescriptor, LedgerTable
+from magnetar.bookie.journal_format import NewRecord, RecordType
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.replies import Connection, Replies
+from magnetar.bookie.request_batch import Batch, journal_key
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.wire import MASTER_KEY_BYTES, Frame, Status
+
+
+class FenceRequests:
+    """Fences on request."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        ledgers: LedgerTable,
+        replies: Replies,
+        metrics: BookieMetrics,
+    ) -> None:
+        self._storage = storage
+        self._ledgers = ledgers
+        self._replies = replies
+        self._metrics = metrics
+
+    def after_fence(
+        self, frame: Frame, key: bytes, batch: Batch, proceed: Callable[[], None]
+    ) -> None:
+        """Fence the ledger, and `proceed` when that is durable; else reply with the error."""
+        connection, ledger_id = batch.context.connection, frame.ledger_id
+        self._metrics.fence_requests += 1
+        if len(key) != MASTER_KEY_BYTES:
+            text = f"fencing ledger {ledger_id} needs its master key of {MASTER_KEY_BYTES} bytes"
+            self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
+            return
+        ledger = self.admit(connection, frame, key)
+        if ledger is None:
+            return
+        if ledger.request_fence():
+            self._storage.put_state(ledger_id, ledger.state)
+            journal_key(ledger, batch)
+            batch.add(NewRecord(RecordType.FENCE, ledger_id, b""))
+            batch.context.fences.append(ledger)
+        if ledger.fence is FenceState.DURABLE:
+            proceed()
+            return
+
+        def on_written(error: JournalFullError | None) -> None:
+            if error is None:
+                proceed()
+            else:
+                self._replies.put_error(connection, frame, error.status, str(error))
+
+        ledger.wait_for_fence(on_written)
+
+    def admit(self, connection: Connection, frame: Frame, key: bytes) -> LedgerDescriptor | None:
+        """The ledger, if the key is its key; else the reply says so."""
+        ledger = self._ledgers.admit(frame.ledger_id, key)
+        if ledger is None:
+            text = f"this is not the master key of ledger {frame.ledger_id}"
+            self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
+        return ledger
+
+    def refuse(self, connection: Connection, frame: Frame, ledger: LedgerDescriptor) -> None:
+        """Refuse what a fence forbids, as soon as that may be said."""
+
+        def refuse(error: JournalFullError | None) -> None:
+            if error is None:
+                text = f"ledger {ledger.ledger_id} is fenced"
+                self._replies.put_error(connection, frame, Status.FENCED, text)
+            else:
+                self._replies.put_error(connection, frame, error.status, str(error))
+
+        if ledger.fence is FenceState.PENDING:
+            # A fence that a reply told of must not be lost: this reply waits for it too.
+            ledger.wait_for_fence(refuse)
+        elif ledger.fence is FenceState.DURABLE:
+            refuse(None)
+        else:
+            text = f"ledger {ledger.ledger_id} is being fenced, but the fence could not be written"
+            self._replies.put_error(connection, frame, Status.IO_ERROR, text)

@@ -1,0 +1,243 @@
+"""Last add confirmed: READ_LAC, WRITE_LAC, and the readers that wait for it to move.
+
+A LAC is a claim of the writer about what it has seen confirmed. It is true whether or not this
+bookie keeps what told it, so readers hear of it at once; only the answer to a WRITE_LAC waits for
+the journal. What memory can answer needs no task, and no request that waits has one.
+"""
+
+import asyncio
+from functools import partial
+
+from magnetar.bookie.errors import BookieServiceError
+from magnetar.bookie.fence_requests import FenceRequests
+from magnetar.bookie.fencing import FenceState, LedgerDescriptor, LedgerTable
+from magnetar.bookie.journal_format import NewRecord, RecordType
+from magnetar.bookie.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.read_requests import ReadRequests
+from magnetar.bookie.replies import Connection, Replies
+from magnetar.bookie.request_batch import Batch, journal_key
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.wire import FRAME_BYTES_MAX, Flag, Frame, Status, encode_block
+from magnetar.ledger.wire_bodies import (
+    LAC_PACKET_HEADER,
+    decode_long_poll,
+    decode_write_lac,
+    encode_lac_reply,
+)
+
+_REPLY_ROOM_BYTES = 1024
+"""Header, lengths and explicit LAC packet of a reply."""
+
+
+class LacRequests:
+    """The READ_LAC and WRITE_LAC requests of all connections."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        ledgers: LedgerTable,
+        fences: FenceRequests,
+        reads: ReadRequests,
+        replies: Replies,
+        *,
+        clock: Clock,
+        metrics: BookieMetrics,
+        limits: LongPollLimits,
+        reply_bytes_max: int,
+    ) -> None:
+        self._storage = storage
+        self._ledgers = ledgers
+        self._fences = fences
+        self._reads = reads
+        self._replies = replies
+        self._clock = clock
+        self._metrics = metrics
+        self._reply_bytes_max = reply_bytes_max
+        self._polls = LongPolls(limits)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+
+    # Requests
+
+    def write_lac(self, frame: Frame, batch: Batch) -> None:
+        """Obey a WRITE_LAC.
+
+        Raises:
+            BookieProtocolError: the body is no key and LAC packet.
+        """
+        key, packet = decode_write_lac(frame.body)
+        connection, ledger_id = batch.context.connection, frame.ledger_id
+        found_id, last_add_confirmed = LAC_PACKET_HEADER.unpack_from(packet)
+        if ledger_id < 0 or found_id != ledger_id or not 0 <= last_add_confirmed == frame.entry_id:
+            text = (
+                f"a WRITE_LAC of {frame.entry_id} to ledger {ledger_id} has a packet with LAC "
+                f"{last_add_confirmed} of ledger {found_id}"
+            )
+            self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
+            return
+        self._metrics.write_lac_requests += 1
+        ledger = self._fences.admit(connection, frame, key)
+        if ledger is None:
+            return
+        if ledger.fence is not FenceState.OPEN:
+            self._fences.refuse(connection, frame, ledger)
+            return
+        journal_key(ledger, batch)
+        batch.add(NewRecord(RecordType.EXPLICIT_LAC, ledger_id, packet))
+        batch.context.lacs.append((frame.request_id, ledger_id, last_add_confirmed))
+        self._ledgers.keep_explicit_lac(ledger, packet)
+        if self._ledgers.raise_last_add_confirmed(ledger, last_add_confirmed):
+            self.on_raised(ledger)
+
+    def read_lac(self, frame: Frame, batch: Batch) -> None:
+        """Obey a READ_LAC.
+
+        Raises:
+            BookieProtocolError: the body cannot be decoded.
+        """
+        connection, ledger_id = batch.context.connection, frame.ledger_id
+        is_poll, is_fence = frame.flags & Flag.LONG_POLL, frame.flags & Flag.FENCE
+        if ledger_id < 0 or (is_poll and is_fence):
+            text = f"ledger id {ledger_id} must be >= 0, and a long poll cannot fence"
+            self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
+            return
+        self._metrics.read_lac_requests += 1
+        if is_poll:
+            self._poll(WaitingPoll(connection, frame, decode_long_poll(frame.body)))
+            return
+        proceed = partial(self._reply_lac, connection, frame)
+        if is_fence:
+            self._fences.after_fence(frame, frame.body, batch, proceed)
+        elif self._storage.state(ledger_id) is None:
+            self._refuse_unknown(connection, frame)
+        else:
+            proceed()
+
+    def _reply_lac(self, connection: Connection, frame: Frame) -> None:
+        ledger_id = frame.ledger_id
+
+        def reply(packet: bytes) -> None:
+            ledger = self._ledgers.find(ledger_id)
+            explicit = b"" if ledger is None else ledger.explicit_lac
+            self._replies.put(connection, frame, encode_lac_reply(packet, explicit))
+
+        packet = self._storage.last_packet_now(ledger_id)
+        if packet is not None:
+            reply(packet)
+            return
+
+        async def read() -> None:
+            reply(await self._storage.last_packet(ledger_id) or b"")
+
+        self._reads.start(connection, frame, 0, read)
+
+    def _refuse_unknown(self, connection: Connection, frame: Frame) -> None:
+        text = f"ledger {frame.ledger_id} is not known here"
+        self._replies.put_error(connection, frame, Status.NO_SUCH_LEDGER, text)
+
+    # Long polls
+
+    def on_raised(self, ledger: LedgerDescriptor) -> None:
+        """The ledger's LAC moved; the replies to those who waited are ready on return."""
+        for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
+            self._answer_news(waiting, ledger)
+        self._metrics.long_polls = self._polls.count
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed."""
+        self._polls.forget(connection)
+        self._metrics.long_polls = self._polls.count
+
+    def close(self) -> None:
+        """No more timers."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _poll(self, waiting: WaitingPoll) -> None:
+        ledger = self._ledgers.find(waiting.frame.ledger_id)
+        if ledger is not None and ledger.last_add_confirmed > waiting.poll.previous_lac:
+            self._answer_news(waiting, ledger)
+        elif waiting.poll.wait_ms == 0:
+            self._answer_nothing_new(waiting)
+        elif self._polls.add(waiting, self._clock.monotonic_s()):
+            self._metrics.long_polls = self._polls.count
+            self._watch_deadlines()
+        else:
+            text = (
+                f"{self._polls.count} requests wait for news; that, or too many on one connection"
+            )
+            self._replies.put_error(
+                waiting.connection, waiting.frame, Status.TOO_MANY_REQUESTS, text
+            )
+
+    def _answer_news(self, waiting: WaitingPoll, ledger: LedgerDescriptor) -> None:
+        connection, frame = waiting.connection, waiting.frame
+        if connection.is_congested:
+            # It may have thousands that wait: their replies must not pile up here.
+            text = "the client does not take its replies"
+            self._replies.put_error(connection, frame, Status.TOO_MANY_REQUESTS, text)
+            return
+        if ledger.explicit_last_add_confirmed >= ledger.last_add_confirmed:
+            self._reply_news(waiting, ledger, b"")
+            return
+        packet = self._storage.last_packet_now(ledger.ledger_id)
+        if packet is not None:
+            self._reply_news(waiting, ledger, packet)
+            return
+
+        async def read() -> None:
+            found = await self._storage.last_packet(ledger.ledger_id)
+            self._reply_news(waiting, ledger, found or b"")
+
+        self._reads.start(connection, frame, 0, read)
+
+    def _reply_news(self, waiting: WaitingPoll, ledger: LedgerDescriptor, packet: bytes) -> None:
+        block = self._entries_behind(waiting, ledger, room=FRAME_BYTES_MAX - len(packet))
+        body = encode_lac_reply(packet, ledger.explicit_lac, block)
+        self._replies.put(waiting.connection, waiting.frame, body)
+
+    def _entries_behind(
+        self, waiting: WaitingPoll, ledger: LedgerDescriptor, *, room: int
+    ) -> bytes:
+        """An entry block, or nothing: then the client reads them when it wants them."""
+        poll = waiting.poll
+        bytes_max = min(poll.entries_bytes_max, self._reply_bytes_max)
+        if bytes_max == 0:
+            return b""
+        first, last = poll.previous_lac + 1, ledger.last_add_confirmed
+        try:
+            packets = self._storage.read_now(ledger.ledger_id, max(0, first), last, bytes_max)
+        except BookieServiceError:
+            return b""
+        if packets is None:
+            return b""
+        block = encode_block(packets).data
+        return block if len(block) + _REPLY_ROOM_BYTES <= room else b""
+
+    def _answer_nothing_new(self, waiting: WaitingPoll) -> None:
+        connection, frame = waiting.connection, waiting.frame
+        if self._storage.state(frame.ledger_id) is None:
+            self._refuse_unknown(connection, frame)
+        else:
+            self._replies.put(connection, frame, encode_lac_reply(b"", b""))
+
+    def _watch_deadlines(self) -> None:
+        """One timer, for the deadline that comes first."""
+        at_s = self._polls.next_deadline_s()
+        if at_s is None or (self._timer is not None and self._timer_at_s <= at_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        delay_s = max(0.0, at_s - self._clock.monotonic_s())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        for waiting in self._polls.expire(self._clock.monotonic_s()):
+            self._answer_nothing_new(waiting)
+        self._metrics.long_polls = self._polls.count
+        self._watch_deadlines()
+        self._replies.send()

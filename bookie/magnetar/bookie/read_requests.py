@@ -1,0 +1,154 @@
+"""Reads of entries and lists of entry ids.
+
+What memory can answer is answered at once, the rest by a task each. NO_SUCH_ENTRY and
+NO_SUCH_LEDGER only when the storage is certain (contract C3).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+
+from magnetar.bookie.errors import BookieServiceError
+from magnetar.bookie.fence_requests import FenceRequests
+from magnetar.bookie.fencing import LedgerTable
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.replies import Connection, Replies
+from magnetar.bookie.request_batch import Batch
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body, encode_block
+from magnetar.ledger.wire_bodies import (
+    ENTRY_LIST_BYTES_MAX,
+    decode_list_entries,
+    encode_entry_list,
+)
+
+# A read of a single small entry costs memory too, beside its bytes.
+_READ_CHARGE_BYTES_MIN = 4096
+
+Read = Callable[[], Coroutine[None, None, None]]
+
+
+class ReadRequests:
+    """The READ and LIST_ENTRIES requests of all connections."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        ledgers: LedgerTable,
+        fences: FenceRequests,
+        replies: Replies,
+        *,
+        metrics: BookieMetrics,
+        reply_bytes_max: int,
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
+        self._storage = storage
+        self._ledgers = ledgers
+        self._fences = fences
+        self._replies = replies
+        self._metrics = metrics
+        self._reply_bytes_max = reply_bytes_max
+        self._on_bug = on_bug
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def read(self, frame: Frame, batch: Batch) -> None:
+        """Obey a READ.
+
+        Raises:
+            BookieProtocolError: the body cannot be decoded.
+        """
+        last, bytes_max, key = decode_read_body(frame.body)
+        connection, first = batch.context.connection, frame.entry_id
+        if frame.ledger_id < 0 or not 0 <= first <= last:
+            text = f"cannot read entries {first} to {last} of ledger {frame.ledger_id}"
+            self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
+            return
+        self._metrics.read_requests += 1
+        bytes_max = min(bytes_max, self._reply_bytes_max)
+        proceed = partial(self._read_range, connection, frame, last, bytes_max)
+        if frame.flags & Flag.FENCE:
+            self._fences.after_fence(frame, key, batch, proceed)
+        else:
+            proceed()
+
+    def list_entries(self, frame: Frame, connection: Connection) -> None:
+        """Obey a LIST_ENTRIES.
+
+        Raises:
+            BookieProtocolError: the body cannot be decoded.
+        """
+        bytes_max = decode_list_entries(frame.body)
+        ledger_id, first = frame.ledger_id, frame.entry_id
+        if ledger_id < 0 or first < 0:
+            text = f"cannot list the entries of ledger {ledger_id} from {first} on"
+            self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
+            return
+        self._metrics.list_requests += 1
+        bytes_max = max(1, min(bytes_max, ENTRY_LIST_BYTES_MAX))
+
+        async def read() -> None:
+            page = await self._storage.list_entries(ledger_id, first, bytes_max)
+            self._replies.put(connection, frame, encode_entry_list(page))
+
+        self.start(connection, frame, bytes_max, read)
+
+    def start(self, connection: Connection, frame: Frame, bytes_max: int, read: Read) -> None:
+        """Run `read`, which replies, in a task; its errors become the reply."""
+        charge = max(bytes_max, _READ_CHARGE_BYTES_MIN)
+        connection.reads_bytes += charge
+        self._metrics.reads_pending += 1
+        task = asyncio.get_running_loop().create_task(
+            self._finish(connection, frame, charge, read), name="bookie-read"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    async def close(self) -> None:
+        """Give up the reads under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read_range(self, connection: Connection, frame: Frame, last: int, bytes_max: int) -> None:
+        ledger_id, first = frame.ledger_id, frame.entry_id
+        try:
+            packets = self._storage.read_now(ledger_id, first, last, bytes_max)
+        except BookieServiceError as error:
+            self._replies.put_error(connection, frame, error.status, str(error))
+            return
+        if packets is not None:
+            self._reply_packets(connection, frame, packets)
+            return
+
+        async def read() -> None:
+            found = await self._storage.read(ledger_id, first, last, bytes_max)
+            self._reply_packets(connection, frame, found)
+
+        self.start(connection, frame, bytes_max, read)
+
+    async def _finish(self, connection: Connection, frame: Frame, charge: int, read: Read) -> None:
+        try:
+            await read()
+        except BookieServiceError as error:
+            self._replies.put_error(connection, frame, error.status, str(error))
+        finally:
+            self._metrics.reads_pending -= 1
+            connection.reads_bytes -= charge
+        self._replies.send()
+        connection.try_again()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(error)
+
+    def _reply_packets(
+        self, connection: Connection, frame: Frame, packets: Sequence[bytes]
+    ) -> None:
+        data = encode_block(packets).data
+        self._metrics.read_entries += len(packets)
+        self._metrics.read_bytes += len(data)
+        last_add_confirmed = self._ledgers.last_add_confirmed(frame.ledger_id)
+        body = last_add_confirmed.to_bytes(8, "big", signed=True) + data
+        self._replies.put(connection, frame, body)

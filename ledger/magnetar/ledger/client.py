@@ -53,10 +53,12 @@ class LedgerClient:
         self._settings = settings = settings or LedgerSettings()
         self._clock = clock
         self._placement = placement or placement_of(self._settings, random)
-        self.manager = LedgerManager(store, random=random, clock=clock, root=root)
+        self.manager = LedgerManager(
+            store, random=random, clock=clock, root=root, layout=settings.ledger_manager
+        )
         self.registry = BookieRegistry(store, root=root)
-        self._channels = ChannelPool(self.registry, network, clock, settings)
-        self.fetcher = EntryFetcher(self._channels, clock=clock, settings=settings)
+        self.channels = ChannelPool(self.registry, network, clock, settings)
+        self.fetcher = EntryFetcher(self.channels, clock=clock, settings=settings)
         self.repairs = RepairQueue(
             store,
             clock=clock,
@@ -71,7 +73,7 @@ class LedgerClient:
             quarantine_s=settings.quarantine_s,
         )
         self._follow_up = WriteQuorumFollowUp(
-            self._channels,
+            self.channels,
             clock,
             time_s=settings.follow_up_time_s,
             retry_delay_s=settings.follow_up_retry_delay_s,
@@ -81,7 +83,7 @@ class LedgerClient:
         self._parts = ClientParts(
             manager=self.manager,
             registry=self.registry,
-            channels=self._channels,
+            channels=self.channels,
             fetcher=self.fetcher,
             placement=self._placement,
             health=self._health,
@@ -105,9 +107,9 @@ class LedgerClient:
         for writer in list(self._writers.values()):
             writer.abandon()
         # The copies beyond the ack quorum are on their way, as a rule.
-        await self._channels.wait_idle(timeout_s=self._settings.close_idle_timeout_s)
+        await self.channels.wait_idle(timeout_s=self._settings.close_idle_timeout_s)
         self._follow_up.close()
-        await self._channels.close()
+        await self.channels.close()
         await self.repairs.close(timeout_s=self._settings.repair_close_timeout_s)
         await self.registry.close()
 

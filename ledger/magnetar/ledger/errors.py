@@ -9,8 +9,10 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── UnauthorizedError          the ledger's password does not fit
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
 ├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
+│   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
 ├── NoSuchLedgerError              metadata has no such ledger
 ├── LedgerIdsExhaustedError        the id generator has reached its end
+├── LedgerLayoutError              the root's ledgers are kept by another ledger manager
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
@@ -20,7 +22,13 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── LogError                       the managed log
 │   ├── LogFencedError             another owner took the log over
 │   ├── LogClosedError             this handle is closed
+│   ├── LogTerminatedError         the log takes no more appends, ever
+│   ├── LogExistsError             a log to be created is there already
+│   ├── NoSuchLogError             a log to be opened is not there
+│   ├── LogTrimmedError            what was to be read next has been removed from the log
 │   ├── LogDataLossError           a listed ledger has no metadata any more
+│   ├── UnknownMessageFormatError  an entry that holds no messages of a format we know
+│   ├── MessageTooLargeError       messages beyond the bounds of an entry
 │   └── LogUnavailableError        could not open or create a ledger just now
 └── MetadataError                  the metadata store, see metadata/errors below
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
@@ -71,12 +79,20 @@ class InvalidLedgerMetadataError(LedgerError):
     """Ledger metadata that breaks a rule. It is refused, never repaired."""
 
 
+class FutureLogFormatError(InvalidLedgerMetadataError):
+    """A log's node was written by a newer release. Upgrade this one before it uses the log."""
+
+
 class NoSuchLedgerError(LedgerError):
     """The metadata store has no such ledger."""
 
 
 class LedgerIdsExhaustedError(LedgerError):
     """The id generator has counted beyond the largest ledger id."""
+
+
+class LedgerLayoutError(LedgerError):
+    """The root's ledgers are kept by another ledger manager, or lie where ours keeps none."""
 
 
 class NotEnoughBookiesError(LedgerError):
@@ -117,6 +133,34 @@ class LogFencedError(LogError):
 
 class LogClosedError(LogError):
     """The log handle is closed."""
+
+
+class LogTerminatedError(LogError):
+    """The log was terminated: it is complete, and can only be read."""
+
+
+class LogExistsError(LogError):
+    """There is a log at the path already: open it, or choose another path."""
+
+
+class NoSuchLogError(LogError):
+    """There is no log at the path: create it first, or check the path."""
+
+
+class LogTrimmedError(LogError):
+    """The reader's next entry was removed by a shrink. `first` is where the log begins now."""
+
+    def __init__(self, message: str, first: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+class UnknownMessageFormatError(LogError):
+    """An entry whose bytes are no messages, or messages of a format that is not known here."""
+
+
+class MessageTooLargeError(LogError):
+    """A message, or the messages of one entry, exceed a bound; nothing was written."""
 
 
 class LogDataLossError(LogError):

@@ -5,22 +5,38 @@ The owner keeps the node's version. A change by anybody else means that the log 
 anything else is decided, the node is read back and compared (rule 1.3). As long as the node has the
 version that an update was based on, the update may still happen.
 
+An update is a function from the list as it is to the list as it should be. It runs inside the lock,
+and again whenever an earlier update of ours turns out to have happened; so what it decides is never
+based on a list that has moved on.
+
 Source: managed ledger, section 1.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping
 
 from magnetar.ledger.errors import (
     BadVersionError,
+    LogExistsError,
     LogFencedError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
+    NoSuchLogError,
     UnknownOutcomeError,
+    ValueTooLargeError,
 )
 from magnetar.ledger.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.position import Position
+
+ATTEMPTS_MAX = 5
+"""Writes of one update that may end with an unknown outcome before the caller hears of it."""
+
+_TOKEN_MAX = (1 << 63) - 1
+
+Change = Callable[[LogMetadata], LogMetadata]
 
 
 class LogList:
@@ -32,12 +48,17 @@ class LogList:
         self._metadata = LogMetadata(properties=dict(properties))
         self._version = -1
         self._unresolved: list[bytes] = []
-        """Updates based on `_version` that may have happened, or may yet."""
+        """Updates based on `_version` that may have happened, or may yet; each once."""
         self._lock = asyncio.Lock()
 
     @property
     def ledgers(self) -> tuple[LogLedger, ...]:
         return self._metadata.ledgers
+
+    @property
+    def terminated(self) -> Position | None:
+        """Where the log ends for good; None while it takes appends."""
+        return self._metadata.terminated
 
     @property
     def properties(self) -> dict[str, str]:
@@ -48,17 +69,49 @@ class LogList:
         """Whether the node is certainly as we know it, or somebody else's."""
         return not self._unresolved
 
-    async def load(self) -> None:
-        """Read the node; create it, empty, if there is none.
+    async def create(self, rng: random.Random) -> None:
+        """Create the node, which must not exist.
 
         Raises:
+            LogExistsError: there is one already.
+            MetadataError: whether it was created is not known, or it was not.
+        """
+        token = rng.randint(1, _TOKEN_MAX)
+        metadata = LogMetadata(properties=self._metadata.properties, creation_token=token)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._store.create(self._path, metadata.to_json())
+            except (NodeExistsError, UnknownOutcomeError):
+                # Ours, if an earlier call succeeded and its answer was lost.
+                try:
+                    await self.load(may_create=False)
+                except NoSuchLogError:
+                    continue
+                if self._metadata.creation_token != token:
+                    raise LogExistsError(
+                        f"{self._path}: there is a log already; open it, or choose another path"
+                    ) from None
+            else:
+                self._adopt(metadata, 0)
+            return
+        raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
+
+    async def load(self, *, may_create: bool = True) -> None:
+        """Read the node; create it, empty, if there is none and `may_create`.
+
+        Raises:
+            NoSuchLogError: there is none.
             InvalidLedgerMetadataError: what is there is no ledger list.
             MetadataError
         """
-        while True:
+        for _ in range(ATTEMPTS_MAX):
             try:
                 node = await self._store.get(self._path)
-            except NoNodeError:
+            except NoNodeError as error:
+                if not may_create:
+                    raise NoSuchLogError(
+                        f"{self._path}: there is no log; create it, or check the path"
+                    ) from error
                 try:
                     await self._store.create(self._path, self._metadata.to_json())
                 except (NodeExistsError, UnknownOutcomeError):
@@ -66,34 +119,48 @@ class LogList:
             else:
                 self._adopt(LogMetadata.from_json(node.value, path=self._path), node.version)
                 return
+        raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
 
-    async def update(self, ledgers: Sequence[LogLedger]) -> None:
-        """Set the ledgers, by compare-and-set on the version we know.
+    async def update(self, change: Change) -> None:
+        """Set the list to `change(list)`, by compare-and-set on the version we know.
+
+        `change` must be made so that applying it twice is applying it once.
 
         Raises:
             LogFencedError: somebody else changed the list: we no longer own the log (rule 1.1).
             MetadataError: whether it happened is not known, or it did not; call again.
         """
         async with self._lock:
-            metadata = self._metadata.with_ledgers(ledgers)
-            value = metadata.to_json()
-            if self._unresolved and await self._resolve() == value:
-                return
-            while True:
-                # Noted before the call: one that is cancelled may have happened as well.
-                self._unresolved.append(value)
-                try:
-                    version = await self._store.set(self._path, value, version=self._version)
-                except MetadataUnavailableError:
-                    self._unresolved.pop()  # nothing was changed
-                    raise
-                except (UnknownOutcomeError, BadVersionError, NoNodeError):
-                    # A conflict may be with our own earlier update, when that came late (D26).
-                    if await self._resolve() == value:
-                        return
-                else:
-                    self._adopt(metadata, version)
+            if self._unresolved:
+                await self._resolve()
+            for _ in range(ATTEMPTS_MAX):
+                metadata = change(self._metadata)
+                if metadata == self._metadata and not self._unresolved:
+                    return  # an earlier update of ours did it
+                if await self._try_set(metadata):
                     return
+            raise UnknownOutcomeError(
+                f"{self._path}: the outcome of {ATTEMPTS_MAX} updates of the ledger list is unknown"
+            )
+
+    async def _try_set(self, metadata: LogMetadata) -> bool:
+        """One write. False: it did not happen so far, or the list is now another one of ours."""
+        value = metadata.to_json()
+        is_first = value not in self._unresolved
+        if is_first:
+            # Noted before the call: one that is cancelled may have happened as well.
+            self._unresolved.append(value)
+        try:
+            version = await self._store.set(self._path, value, version=self._version)
+        except (MetadataUnavailableError, ValueTooLargeError):
+            if is_first:
+                self._unresolved.remove(value)  # nothing was changed
+            raise
+        except (UnknownOutcomeError, BadVersionError, NoNodeError):
+            # A conflict may be with our own earlier update, when that came late (D26).
+            return await self._resolve() == value
+        self._adopt(metadata, version)
+        return True
 
     async def _resolve(self) -> bytes | None:
         """Find out whether an unresolved update happened; returns it if one did.
@@ -108,7 +175,7 @@ class LogList:
             node = await self._store.get(self._path)
         except NoNodeError as error:
             self._unresolved = []
-            raise LogFencedError(f"{self._path}: the log was deleted") from error
+            raise LogFencedError(f"{self._path}: the log was deleted; close this handle") from error
         if node.version == self._version:
             return None
         if node.value not in self._unresolved:
@@ -129,7 +196,7 @@ class LogList:
         try:
             node = await self._store.get(self._path)
         except NoNodeError as error:
-            raise LogFencedError(f"{self._path}: the log was deleted") from error
+            raise LogFencedError(f"{self._path}: the log was deleted; close this handle") from error
         if node.version != self._version:
             raise LogFencedError(f"{self._path}: another owner changed the ledger list")
 

@@ -1,19 +1,29 @@
 """The ledger list of a managed log, as it lies in the metadata store. Pure values and their codec.
 
-JSON so that `zkCli` shows it: format, ledgers in log order, properties. A ledger's counters are
-filled in when it is closed; `closed_ms` 0 marks the one that is being written. The list order is
-authoritative. Source: managed ledger, section 1.
+JSON so that `zkCli` shows it. A ledger's counters are filled in when it is closed; `closed_ms` 0
+marks one that is open. The list order is authoritative. At most the last two ledgers are open: the
+one being written, and before it the one whose last appends are still under way (rule 9.1).
+
+The changes of a list are methods here, each made so that applying it twice is applying it once: an
+update whose outcome is unknown is computed again from what is found.
+
+Layout: docs/formats/managed-log.md. Source: managed ledger, sections 1, 8 and 9.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from magnetar.ledger.errors import InvalidLedgerMetadataError
+from magnetar.ledger.errors import FutureLogFormatError, InvalidLedgerMetadataError
+from magnetar.ledger.position import Position
 
 FORMAT_VERSION = 1
 
+OPEN_LEDGERS_MAX = 2
+"""Ledgers of a log that may be open at once (rule 9.1)."""
+
 _FIELDS = {"format", "ledgers", "properties"}
+_OPTIONAL_FIELDS = {"removed_through", "terminated", "token"}
 _LEDGER_FIELDS = {"id", "entries", "bytes", "closed_ms"}
 _INT64_MAX = (1 << 63) - 1
 
@@ -38,27 +48,89 @@ class LogMetadata:
 
     ledgers: tuple[LogLedger, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
+    terminated: Position | None = None
+    """The last entry of a log that takes no more; entry id -1 if it is empty."""
+    removed_through: int = -1
+    """The last ledger that a shrink removed; -1 if none did. Tells a reader whose ledger is gone
+    whether it missed entries: a ledger that was left out because it was empty is beyond it."""
+    creation_token: int = 0
+    """Tells a creation whose reply was lost from somebody else's."""
 
     def with_ledgers(self, ledgers: Iterable[LogLedger]) -> "LogMetadata":
         return replace(self, ledgers=tuple(ledgers))
 
+    def with_next(self, ledger_id: int) -> "LogMetadata":
+        """With an open ledger behind all others."""
+        if any(ledger.ledger_id == ledger_id for ledger in self.ledgers):
+            return self
+        return self.with_ledgers([*self.ledgers, LogLedger(ledger_id)])
+
+    def with_closed(self, closed: LogLedger) -> "LogMetadata":
+        """With the counters of a ledger that was closed; without it if it is empty."""
+        if closed.entries == 0:
+            return self.without(closed.ledger_id)
+        return self.with_ledgers(
+            closed if ledger.ledger_id == closed.ledger_id and not ledger.is_closed else ledger
+            for ledger in self.ledgers
+        )
+
+    def without(self, ledger_id: int) -> "LogMetadata":
+        """Without an open ledger of which nothing was ever reported or readable."""
+        return self.with_ledgers(
+            ledger for ledger in self.ledgers if ledger.ledger_id != ledger_id or ledger.is_closed
+        )
+
+    def shrunk(self, before: Position) -> "LogMetadata":
+        """Without the ledgers at the front whose every entry is before the position.
+
+        The last ledger stays, and so does every one that is open or behind an open one.
+        """
+        at = 0
+        while at < len(self.ledgers) - 1:
+            ledger = self.ledgers[at]
+            if not ledger.is_closed or (ledger.ledger_id, ledger.entries - 1) >= before:
+                break
+            at += 1
+        if at == 0:
+            return self
+        removed_through = max(self.removed_through, self.ledgers[at - 1].ledger_id)
+        return replace(self, ledgers=self.ledgers[at:], removed_through=removed_through)
+
+    def ended(self) -> "LogMetadata":
+        """Terminated behind the last entry there is. All its ledgers are closed by now."""
+        if self.terminated is not None:
+            return self
+        return replace(self, terminated=self.last_listed)
+
+    @property
+    def last_listed(self) -> Position:
+        """The last entry of the closed ledgers; (-1, -1) when they hold none."""
+        for ledger in reversed(self.ledgers):
+            if ledger.entries:
+                return Position(ledger.ledger_id, ledger.entries - 1)
+        return Position(-1, -1)
+
     def to_json(self) -> bytes:
-        return json.dumps(
-            {
-                "format": FORMAT_VERSION,
-                "ledgers": [
-                    {
-                        "id": ledger.ledger_id,
-                        "entries": ledger.entries,
-                        "bytes": ledger.bytes,
-                        "closed_ms": ledger.closed_ms,
-                    }
-                    for ledger in self.ledgers
-                ],
-                "properties": self.properties,
-            },
-            separators=(",", ":"),
-        ).encode()
+        fields: dict[str, object] = {
+            "format": FORMAT_VERSION,
+            "ledgers": [
+                {
+                    "id": ledger.ledger_id,
+                    "entries": ledger.entries,
+                    "bytes": ledger.bytes,
+                    "closed_ms": ledger.closed_ms,
+                }
+                for ledger in self.ledgers
+            ],
+            "properties": self.properties,
+        }
+        if self.terminated is not None:
+            fields["terminated"] = list(self.terminated)
+        if self.removed_through >= 0:
+            fields["removed_through"] = self.removed_through
+        if self.creation_token:
+            fields["token"] = self.creation_token
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
     def from_json(value: bytes, *, path: str) -> "LogMetadata":
@@ -68,13 +140,19 @@ class LogMetadata:
         drop or change it.
 
         Raises:
-            InvalidLedgerMetadataError: not ours, of a future format, or with a ledger twice.
+            FutureLogFormatError: a newer release wrote it.
+            InvalidLedgerMetadataError: not ours, or a list that cannot be.
         """
         try:
             data = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise InvalidLedgerMetadataError(f"{path}: no managed log: {error!r}") from error
         version = data.get("format") if isinstance(data, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
+            raise FutureLogFormatError(
+                f"{path}: format {version}; this release reads format {FORMAT_VERSION}: upgrade it "
+                f"before it uses this log"
+            )
         if version != FORMAT_VERSION:
             raise InvalidLedgerMetadataError(
                 f"{path}: format {version!r}; this version reads format {FORMAT_VERSION}"
@@ -82,21 +160,26 @@ class LogMetadata:
         problem = _problem_with_fields(data)
         if problem is not None:
             raise InvalidLedgerMetadataError(f"{path}: no managed log: {problem}")
-        ledgers = tuple(
-            LogLedger(item["id"], item["entries"], item["bytes"], item["closed_ms"])
-            for item in data["ledgers"]
+        terminated = data.get("terminated")
+        metadata = LogMetadata(
+            tuple(
+                LogLedger(item["id"], item["entries"], item["bytes"], item["closed_ms"])
+                for item in data["ledgers"]
+            ),
+            data["properties"],
+            terminated=None if terminated is None else Position(*terminated),
+            removed_through=data.get("removed_through", -1),
+            creation_token=data.get("token", 0),
         )
-        ids = [ledger.ledger_id for ledger in ledgers]
-        if len(set(ids)) != len(ids):
-            raise InvalidLedgerMetadataError(f"{path}: a ledger is listed twice: {ids}")
-        if any(not ledger.is_closed for ledger in ledgers[:-1]):
-            raise InvalidLedgerMetadataError(f"{path}: a ledger before the last is not closed")
-        return LogMetadata(ledgers, data["properties"])
+        problem = _problem_with_list(metadata)
+        if problem is not None:
+            raise InvalidLedgerMetadataError(f"{path}: {problem}")
+        return metadata
 
 
 def _problem_with_fields(data: dict[str, object]) -> str | None:
     """Exactly our fields, and in each what belongs there. A bool is no number."""
-    if data.keys() != _FIELDS or type(data["format"]) is not int:
+    if data.keys() - _OPTIONAL_FIELDS != _FIELDS or type(data["format"]) is not int:
         return f"expected the fields {sorted(_FIELDS)}, got {sorted(data)}"
     ledgers, properties = data["ledgers"], data["properties"]
     if not isinstance(ledgers, list) or not isinstance(properties, dict):
@@ -105,8 +188,40 @@ def _problem_with_fields(data: dict[str, object]) -> str | None:
         if not isinstance(item, dict) or item.keys() != _LEDGER_FIELDS:
             return f"ledger {at} of the list does not have the fields {sorted(_LEDGER_FIELDS)}"
         for name, number in item.items():
-            if type(number) is not int or not 0 <= number <= _INT64_MAX:
+            if not _is_int64(number):
                 return f"ledger {at} of the list: {name} is no int64 from 0"
     if not all(isinstance(text, str) for text in properties.values()):
         return "a property is no text"
+    if not _is_int64(data.get("removed_through", 0)):
+        return "removed_through is no int64 from 0"
+    token = data.get("token", 1)
+    if not _is_int64(token) or token == 0:
+        return "token is no int64 from 1"
+    if "terminated" in data:
+        terminated = data["terminated"]
+        if not isinstance(terminated, list) or len(terminated) != 2:
+            return "terminated is no position"
+        are_int64 = all(_is_int64(number) for number in terminated)
+        if not are_int64 and json.dumps(terminated) != "[-1, -1]":
+            return "terminated is no position"
+    return None
+
+
+def _is_int64(number: object) -> bool:
+    return type(number) is int and 0 <= number <= _INT64_MAX
+
+
+def _problem_with_list(metadata: LogMetadata) -> str | None:
+    ledgers = metadata.ledgers
+    ids = [ledger.ledger_id for ledger in ledgers]
+    if len(set(ids)) != len(ids):
+        return f"a ledger is listed twice: {ids}"
+    is_open = [not ledger.is_closed for ledger in ledgers]
+    if any(is_open[:-OPEN_LEDGERS_MAX]) or is_open[-OPEN_LEDGERS_MAX:] == [True, False]:
+        return "a ledger is open that is not among the last two, or is followed by a closed one"
+    if metadata.terminated is not None:
+        if any(is_open):
+            return "the log is terminated and has an open ledger"
+        if metadata.last_listed > metadata.terminated:
+            return f"the log is terminated at {metadata.terminated} and goes on behind it"
     return None

@@ -6,6 +6,7 @@ Source: managed ledger, section 4.
 """
 
 from bisect import bisect_left, bisect_right
+from itertools import accumulate
 
 from magnetar.ledger.position import Position
 
@@ -17,10 +18,18 @@ class LogShape:
         self._ids = [ledger_id for ledger_id, _ in ledgers]
         self._entries = [entries for _, entries in ledgers]
         self._index = {ledger_id: at for at, ledger_id in enumerate(self._ids)}
-        self._before = [0]
+        self._before = list(accumulate(self._entries, initial=0))[:-1]
         """Entries in all ledgers before the one at the same index."""
-        for entries in self._entries[:-1]:
-            self._before.append(self._before[-1] + entries)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._index
+
+    def add_ledger(self, ledger_id: int) -> None:
+        """Append an empty ledger, which grows from now on instead of the one before it."""
+        self._before.append(self._before[-1] + self._entries[-1] if self._ids else 0)
+        self._index[ledger_id] = len(self._ids)
+        self._ids.append(ledger_id)
+        self._entries.append(0)
 
     def grow(self, entries: int) -> None:
         """Set the number of confirmed entries of the last ledger."""
@@ -53,7 +62,12 @@ class LogShape:
         return at, entry_id
 
     def first_at_or_after(self, position: Position) -> Position:
-        """The first entry >= position, existing or, at the end, the next to be written."""
+        """The first entry >= position, existing or, at the end, the next to be written.
+
+        (-1, 0) in a log that was terminated when it held nothing.
+        """
+        if not self._ids:
+            return Position(-1, 0)
         at, entry_id = self._locate(position)
         return Position(self._ids[at], min(entry_id, self._entries[at]))
 
@@ -63,6 +77,8 @@ class LogShape:
 
     def previous_position(self, position: Position) -> Position:
         """The entry before `position`; (first ledger, -1) when there is none."""
+        if not self._ids:
+            return Position(-1, -1)
         at = bisect_left(self._ids, position.ledger_id)
         if at < len(self._ids) and self._ids[at] == position.ledger_id:
             entry_id = min(position.entry_id, self._entries[at])
@@ -79,6 +95,8 @@ class LogShape:
 
     def _rank(self, position: Position) -> int:
         """Number of entries <= position."""
+        if not self._ids:
+            return 0
         at = bisect_left(self._ids, position.ledger_id)
         if at == len(self._ids):
             return self._before[-1] + self._entries[-1]

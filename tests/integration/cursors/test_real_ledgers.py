@@ -47,7 +47,9 @@ async def client(cluster: Cluster) -> AsyncIterator[LedgerClient]:
 @pytest.fixture
 async def log(cluster: Cluster, client: LedgerClient) -> AsyncIterator[ManagedLog]:
     log = await open_log(client, cluster.store, LOG_CONFIG)
-    await append(log, 500)
+    for _ in range(5):
+        await append(log, 100)
+        await log.rotate()
     yield log
     await log.close()
 

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
+    BadVersionError,
     LedgerFencedError,
     LedgerWriteError,
     LogClosedError,
@@ -48,8 +49,8 @@ async def client(cluster: Cluster) -> AsyncIterator[LedgerClient]:
 
 
 def writer_of(log: ManagedLog) -> LedgerWriter:
-    assert log._writer is not None
-    return log._writer
+    assert log._appender.writer is not None
+    return log._appender.writer
 
 
 async def reopened(cluster: Cluster, client: LedgerClient) -> list[bytes]:
@@ -196,14 +197,19 @@ async def test_m2_a_cancelled_change_of_ledgers_does_not_delete_what_the_list_ma
     log._list._store = store  # type: ignore[assignment]
     await append(log, [b"one", b"two", b"three"]).outcome
     await store.arrived.wait()
-    waiting = append(log, [b"four"])
-    await log.close()  # cancels the change, whose update of the list is under way
+    during = append(log, [b"four"])  # appends go on while the next ledger is being listed
+    closing = asyncio.ensure_future(log.close())  # cancels the change, whose update is under way
+    await during.outcome
+    update = store.writing
+    store.arrived.clear()
+    await store.arrived.wait()
+    closing.cancel()  # and is cancelled as well, before its own update happens
     store.go_on.set()
-    with pytest.raises(LogClosedError):
-        await waiting.outcome
-    await store.writing  # the update lands
+    await update  # the first update lands
+    with pytest.raises(BadVersionError):
+        await store.writing
     async with cluster.client() as other:
-        assert await reopened(cluster, other) == [b"one", b"two", b"three"]
+        assert await reopened(cluster, other) == [b"one", b"two", b"three", b"four"]
 
 
 async def test_d26_an_update_that_lands_after_it_was_asked_about_is_our_own(
@@ -312,7 +318,7 @@ async def test_a_batch_that_breaks_does_not_keep_others_from_their_outcome(
         await append(log, [b"two"]).outcome
     log.append(Broken([b"three"]))
     batch = append(log, [b"four"])
-    log._fence(LedgerFencedError("by another client"))
+    log._appender.fence(LedgerFencedError("by another client"))
     with pytest.raises(LogFencedError):
         await batch.outcome
     assert [type(error) for error in broken] == [KeyError, KeyError]

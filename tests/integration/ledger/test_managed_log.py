@@ -270,6 +270,7 @@ async def test_m2_a_list_update_of_unknown_outcome_is_read_back(
     payloads = [b"%d" % number for number in range(12)]
     for payload in payloads:
         await append(log, [payload]).outcome
+    await log.rotate()
     assert forgetful.forgot == 1
     assert await read_all(log) == payloads
     await log.close()

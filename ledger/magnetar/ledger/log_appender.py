@@ -1,0 +1,477 @@
+"""Appending to a log, in order, over at most two open ledgers.
+
+New batches go to the *current* ledger. While ledgers change there is a second one, the *draining*
+one before it, which only finishes what it was given. Outcomes are reported in the order of the
+appends over both: a batch that the current ledger has confirmed waits until everything on the
+draining one is confirmed (rule 9.2). Otherwise a takeover could keep the later batch and lose the
+earlier one.
+
+When a ledger fails, appends wait in a queue. They go on in another ledger once the failed one is
+closed at a known last entry (rules 3.1 and 9.3); `log_changes.py` sees to that.
+
+What this does not do: create, close or list ledgers.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from magnetar.ledger.errors import (
+    LedgerError,
+    LedgerFencedError,
+    LogError,
+    LogFencedError,
+    LogUnavailableError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.log_metadata import LogLedger
+from magnetar.ledger.log_shape import LogShape
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.ledger.settings import LogConfig
+from magnetar.ledger.writer import LedgerWriter
+
+log = structlog.get_logger()
+
+
+class AppendBatch(Protocol):
+    """What the log is given to append. Exactly one of the callbacks runs, once."""
+
+    @property
+    def payloads(self) -> Sequence[bytes]: ...
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        """All payloads are durable, as consecutive entries from `first_entry_id` on."""
+        ...
+
+    def on_failed(self, error: LogError) -> None:
+        """They may or may not be in the log; the outcome is unknown unless it was refused."""
+        ...
+
+
+class LedgerEvents(Protocol):
+    """Whoever changes the ledgers hears these. The calls come from within `append` and replies."""
+
+    def on_full(self) -> None:
+        """The current ledger should be followed by the next."""
+        ...
+
+    def on_drained(self) -> None:
+        """Everything on the draining ledger is confirmed and reported."""
+        ...
+
+    def on_failure(self, error: LedgerError) -> None:
+        """An open ledger failed; appends wait from now on."""
+        ...
+
+    def on_retry(self) -> None:
+        """The time after a failure is over, and there is something to append."""
+        ...
+
+
+class AppendState(Enum):
+    WRITING = auto()
+    WAITING = auto()
+    """An open ledger failed; appends wait for the next."""
+    UNAVAILABLE = auto()
+    """There was no next one within `repair_timeout_s`; appends fail until the next try."""
+    FENCED = auto()
+    ENDED = auto()
+    """Closed or terminated; nothing is pending any more."""
+
+
+class _Pending:
+    __slots__ = ("batch", "first_entry_id", "is_done", "writer")
+
+    def __init__(self, batch: AppendBatch, writer: LedgerWriter) -> None:
+        self.batch = batch
+        self.writer = writer
+        self.first_entry_id = -1
+        self.is_done = False
+
+
+class LogAppender:
+    """The appends of one log, and what of it is confirmed."""
+
+    def __init__(
+        self, path: str, config: LogConfig, *, clock: Clock, random: random.Random
+    ) -> None:
+        self._path = path
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self.events: LedgerEvents
+        self.state = AppendState.ENDED
+        self.writer: LedgerWriter | None = None
+        """The current ledger; the last one when the log has ended."""
+        self.draining: LedgerWriter | None = None
+        self._broken: list[LedgerWriter] = []
+        """Open ledgers that failed an append."""
+        self._growing: LedgerWriter | None = None
+        """The ledger whose entries are being reported: the shape's last."""
+        self.shape = LogShape([])
+        self.last_confirmed = Position(-1, -1)
+        self.confirmed_batches = 0
+        """Batches reported as appended; tells whether a new ledger works."""
+        self._pending: deque[_Pending] = deque()
+        self._held_bytes = 0
+        """Confirmed by the current ledger, but behind appends that are not."""
+        self._queue: deque[AppendBatch] = deque()
+        self._queue_bytes = 0
+        self._refusal: Callable[[], LogError] | None = None
+        self._retry_at_s = 0.0
+        self._writer_since_s = 0.0
+        self._age_max_s = config.ledger_age_max_s
+        self._is_full_reported = False
+        self._on_fenced: list[Callable[[], None]] = []
+
+    # Appends
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet reported."""
+        size = self._held_bytes + self._queue_bytes
+        for writer in (self.writer, self.draining):
+            if writer is not None:
+                size += writer.pending_bytes
+        return size
+
+    @property
+    def pending_batches(self) -> int:
+        """Batches appended and not yet reported."""
+        return len(self._pending) + len(self._queue)
+
+    def append(self, batch: AppendBatch) -> None:
+        """Append a batch. Its callback runs later, in the order of the calls."""
+        if self._refusal is not None:
+            self._refuse(batch, self._refusal())
+        elif self.state is AppendState.WRITING:
+            self._write(batch)
+        elif self.state is AppendState.WAITING or self._is_time_to_retry():
+            self._enqueue(batch)
+        else:
+            self._refuse(batch, self._unavailable())
+
+    def _is_time_to_retry(self) -> bool:
+        if self._clock.monotonic_s() < self._retry_at_s:
+            return False
+        self.state = AppendState.WAITING
+        self.events.on_retry()
+        return True
+
+    def _unavailable(self) -> LogError:
+        return LogUnavailableError(
+            f"{self._path}: no ledger can be written to just now; the next try is at most "
+            f"{self._config.unavailable_retry_s} s away"
+        )
+
+    def _refuse(self, batch: AppendBatch, error: LogError) -> None:
+        asyncio.get_running_loop().call_soon(batch.on_failed, error)
+
+    def _enqueue(self, batch: AppendBatch) -> None:
+        size = sum(map(len, batch.payloads))
+        if self._queue_bytes + size > self._config.pending_bytes_max:
+            self._refuse(batch, self._too_much("the next ledger", self._queue_bytes))
+            return
+        self._queue.append(batch)
+        self._queue_bytes += size
+
+    def _too_much(self, awaited: str, size_bytes: int) -> LogError:
+        return LogUnavailableError(
+            f"{self._path}: {size_bytes} bytes wait for {awaited}; pending_bytes_max is "
+            f"{self._config.pending_bytes_max}"
+        )
+
+    def _write(self, batch: AppendBatch) -> None:
+        writer = self.writer
+        assert writer is not None
+        if self._held_bytes > self._config.pending_bytes_max:
+            self._refuse(batch, self._too_much("the ledger before", self._held_bytes))
+            return
+        pending = _Pending(batch, writer)
+        try:
+            pending.first_entry_id = writer.append(batch.payloads, partial(self._on_done, pending))
+        except LedgerFencedError as error:
+            # Heard when nothing was pending: the last add had its ack quorum before.
+            self.fence(error)
+            self._refuse(batch, self._why_fenced())
+        except LedgerError as error:
+            if writer.has_failed:
+                self._on_ledger_failed(writer, error)
+            if self.state is AppendState.WAITING:
+                self._enqueue(batch)
+            else:
+                self._refuse(batch, LogUnavailableError(f"{self._path}: {error}"))
+        else:
+            self._pending.append(pending)
+            if not self._is_full_reported and self._is_full(writer):
+                self._is_full_reported = True
+                self.events.on_full()
+
+    def _is_full(self, writer: LedgerWriter) -> bool:
+        config = self._config
+        age_s = self._clock.monotonic_s() - self._writer_since_s
+        if age_s >= self._age_max_s:
+            return True
+        is_large = (
+            writer.entries_added >= config.ledger_entries_max
+            or writer.bytes_added >= config.ledger_bytes_max
+        )
+        return is_large and age_s >= config.ledger_age_min_s
+
+    # Outcomes
+
+    def _on_done(self, pending: _Pending, error: LedgerError | None) -> None:
+        if error is None:
+            pending.is_done = True
+            if self._pending and self._pending[0] is pending:
+                # What a ledger confirms after it was given up is settled by its close: the one
+                # behind it may be leaving the list already.
+                if pending.writer not in self._broken:
+                    self._report()
+            elif self.draining is not None and pending.writer is self.writer:
+                self._held_bytes += sum(map(len, pending.batch.payloads))
+        elif self.state in (AppendState.FENCED, AppendState.ENDED):
+            pass  # already reported as failed
+        elif isinstance(error, LedgerFencedError):
+            self.fence(error)
+        elif pending.writer is self.writer or pending.writer is self.draining:
+            # The batch stays pending: once the ledger is closed at a known end, it is either part
+            # of it or written again.
+            self._on_ledger_failed(pending.writer, error)
+
+    def _report(self) -> None:
+        """Report what is confirmed together with everything before it."""
+        pending = self._pending
+        while pending and pending[0].is_done:
+            done = pending.popleft()
+            last = done.first_entry_id + len(done.batch.payloads) - 1
+            self.last_confirmed = Position(done.writer.ledger_id, last)
+            self.shape.grow(last + 1)
+            self.confirmed_batches += 1
+            self._tell_appended(done)
+            if done.writer is self.draining and not (pending and pending[0].writer is done.writer):
+                self._held_bytes = 0  # of the next ledger; what of it is done follows right now
+                self._grow_in(self.writer)
+                self.events.on_drained()
+
+    def _tell_appended(self, done: _Pending) -> None:
+        try:
+            done.batch.on_appended(done.writer.ledger_id, done.first_entry_id)
+        except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
+            self._tell_of(bug)
+
+    def _tell_of(self, bug: Exception) -> None:
+        """A bug of one caller must not keep those behind it from hearing their outcome."""
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"the outcome of an append to {self._path}", "exception": bug}
+        )
+
+    def _on_ledger_failed(self, writer: LedgerWriter, error: LedgerError) -> None:
+        if writer not in self._broken:
+            self._broken.append(writer)
+        if self.state is AppendState.WRITING:
+            self.state = AppendState.WAITING
+        if self._refusal is None:
+            self.events.on_failure(error)
+
+    def is_broken(self, writer: LedgerWriter) -> bool:
+        """Whether an open ledger failed and takes no more appends."""
+        return writer.has_failed or writer in self._broken
+
+    def fence(self, error: LedgerError) -> None:
+        """Another owner took the log over: give up for good."""
+        if self.state in (AppendState.FENCED, AppendState.ENDED):
+            return
+        log.warning("log_fenced", path=self._path, error=str(error))
+        self.state = AppendState.FENCED
+        self._refusal = self._why_fenced
+        self._fail_all(self._why_fenced())
+        for callback in self._on_fenced:
+            callback()
+
+    def _why_fenced(self) -> LogError:
+        return LogFencedError(f"{self._path}: another owner has taken the log over")
+
+    def on_fenced(self, callback: Callable[[], None]) -> None:
+        """Run `callback` once when another owner has taken the log over."""
+        self._on_fenced.append(callback)
+
+    def _fail_all(self, error: LogError) -> None:
+        """Report everything that waits as failed, in order."""
+        self._fail(self._take_all(), error)
+
+    def _take_all(self) -> list[AppendBatch]:
+        """Everything that has no outcome yet, in order."""
+        batches = [pending.batch for pending in self._pending]
+        batches += self._queue
+        self._pending.clear()
+        self._queue.clear()
+        self._queue_bytes = 0
+        self._held_bytes = 0
+        return batches
+
+    def _fail(self, batches: Sequence[AppendBatch], error: LogError) -> None:
+        for batch in batches:
+            try:
+                batch.on_failed(error)
+            except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
+                self._tell_of(bug)
+
+    # Ledgers
+
+    def start(self, writer: LedgerWriter, listed: Sequence[LogLedger]) -> None:
+        """Begin with the ledger that a takeover chained behind the others of the list."""
+        self._set_current(writer)
+        self.reshape(listed)
+        self.last_confirmed = self.shape.last_confirmed
+        self.state = AppendState.WRITING
+
+    def start_terminated(
+        self, listed: Sequence[LogLedger], refusal: Callable[[], LogError]
+    ) -> None:
+        """Nothing will be appended."""
+        self.reshape(listed)
+        self.last_confirmed = self.shape.last_confirmed
+        self._refusal = refusal
+
+    def _set_current(self, writer: LedgerWriter) -> None:
+        self.writer = writer
+        self._writer_since_s = self._clock.monotonic_s()
+        # Spread, so that logs that were opened together do not roll together.
+        self._age_max_s = self._config.ledger_age_max_s * (1 + 0.05 * self._random.random())
+        self._is_full_reported = False
+        if self.draining is None or self.is_drained:
+            self._grow_in(writer)
+
+    def _grow_in(self, writer: LedgerWriter | None) -> None:
+        assert writer is not None
+        self._growing = writer
+        if writer.ledger_id not in self.shape:
+            self.shape.add_ledger(writer.ledger_id)
+
+    def switch_to(self, writer: LedgerWriter) -> None:
+        """New appends go to a ledger that the list names; those under way finish where they are."""
+        assert self.draining is None
+        self.draining = self.writer
+        self._set_current(writer)
+
+    def swap_current(self, writer: LedgerWriter) -> None:
+        """Another ledger than the current one, of which nothing was reported, comes next."""
+        assert self.draining is not None
+        assert not self.is_drained
+        self._set_current(writer)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything on the draining ledger is confirmed and reported."""
+        draining = self.draining
+        if draining is None or self._growing is not draining:
+            return True
+        if self._pending:
+            return self._pending[0].writer is not draining
+        return not self.is_broken(draining)
+
+    def drained_closed(self) -> None:
+        """The draining ledger is closed, and its end is in the list."""
+        assert self.is_drained
+        if self.draining in self._broken:
+            self._broken.remove(self.draining)
+        self.draining = None
+
+    def reshape(self, listed: Sequence[LogLedger]) -> None:
+        """Take over a changed list: the counters of closed ledgers, and which there are."""
+        counts: list[tuple[int, int]] = []
+        for ledger in listed:
+            if ledger.is_closed:
+                counts.append((ledger.ledger_id, ledger.entries))
+            elif ledger.ledger_id in self.shape:
+                counts.append((ledger.ledger_id, self.shape.last_entry_id(ledger.ledger_id) + 1))
+        self.shape = LogShape(counts)
+
+    def resume(
+        self, writer: LedgerWriter, listed: Sequence[LogLedger], *, closed: LedgerMetadata
+    ) -> None:
+        """Go on in `writer` after the ledger that failed was closed at a known end (rule 3.1).
+
+        What the closed ledger holds is appended. The rest is written again, then what waited, in
+        order. A batch that is in the closed ledger in part cannot be completed: its entries would
+        not be consecutive. It fails, and so does everything behind it, so that a client that sends
+        again keeps its order.
+        """
+        self._growing = None
+        self.reshape(listed)
+        if self.shape.last_confirmed.entry_id >= 0:
+            self.last_confirmed = self.shape.last_confirmed
+        is_torn = self._settle(closed)
+        waiting = self._take_all()
+        self.draining = None
+        self._broken.clear()
+        self._set_current(writer)
+        self.state = AppendState.WRITING
+        if is_torn:
+            self._fail(
+                waiting,
+                LogUnavailableError(f"{self._path}: the ledger failed in the middle of a batch"),
+            )
+            return
+        for batch in waiting:
+            if self.state is AppendState.WRITING:
+                self._write(batch)
+            elif self.state is AppendState.WAITING:  # failed again already
+                self._enqueue(batch)
+            else:
+                is_fenced = self.state is AppendState.FENCED
+                self._refuse(batch, self._why_fenced() if is_fenced else self._unavailable())
+
+    def _settle(self, closed: LedgerMetadata) -> bool:
+        """Report what a closed ledger holds; True if it holds the next batch in part."""
+        pending, end = self._pending, closed.last_entry_id
+        while pending and pending[0].writer.ledger_id == closed.ledger_id:
+            first = pending[0].first_entry_id
+            if first + len(pending[0].batch.payloads) - 1 > end:
+                return first <= end
+            self._tell_appended(pending.popleft())
+        return False
+
+    def give_up(self, cause: LedgerError) -> None:
+        """No ledger can be written to: everything fails, and so do appends for some time."""
+        draining = self.draining
+        if draining is not None and not self.is_drained and draining not in self._broken:
+            self._broken.append(draining)  # what it still confirms was reported as failed
+        log.error("log_unavailable", path=self._path, error=str(cause))
+        self.state = AppendState.UNAVAILABLE
+        self._retry_at_s = self._clock.monotonic_s() + self._config.unavailable_retry_s
+        self._fail_all(LogUnavailableError(f"{self._path}: no ledger can be written to: {cause}"))
+
+    # The end
+
+    def refusal(self) -> LogError | None:
+        """Why an append would be refused right now; None if it would not."""
+        if self._refusal is not None:
+            return self._refusal()
+        return self._unavailable() if self.state is AppendState.UNAVAILABLE else None
+
+    def refuse(self, refusal: Callable[[], LogError]) -> None:
+        """Take no more appends; those that wait still get their outcome."""
+        if self.state is not AppendState.FENCED:
+            self._refusal = refusal
+
+    def end(self, error: LogError) -> None:
+        """Nothing more happens: what still waits has failed."""
+        if self.state is not AppendState.FENCED:
+            self.state = AppendState.ENDED
+        self._fail_all(error)
+
+    def reshape_ended(self, listed: Sequence[LogLedger]) -> None:
+        """The log is complete: the list says all there is to know."""
+        self._growing = None
+        self.reshape(listed)
+        if self.shape.last_confirmed.entry_id >= 0:
+            self.last_confirmed = self.shape.last_confirmed

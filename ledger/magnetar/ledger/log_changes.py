@@ -1,0 +1,377 @@
+"""Changing the ledgers of a log that is being appended to: rotation, and repair after a failure.
+
+*Rotation*, without a pause (managed ledger, section 9): create the next ledger L2; set the list to
+[.., L1, L2]; new appends go to L2 while those under way finish on L1; when L1 has drained, close it
+and record its counters. A further rotation waits for that (rule 9.1). While the metadata store is
+away, appends simply go on where they are: the limits of a ledger's size are soft.
+
+*Repair*, after an open ledger failed: appends wait. The failed ledger is closed at a known last
+entry; only then is anything written again, in order, to a new one (rules 3.1 and 9.3). If it is L1
+that failed while L2 took appends already, nothing of L2 was reported yet. L2 leaves the list
+before L1 is closed, since readers may go on behind L1 from then on, and its batches are written
+again behind those of L1.
+
+All of it happens in one task, one change at a time. It ends when there is nothing left to change.
+"""
+
+import asyncio
+
+import structlog
+
+from magnetar.ledger.errors import (
+    LedgerError,
+    LedgerFencedError,
+    LogFencedError,
+    NoSuchLedgerError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.log_appender import AppendState, LogAppender
+from magnetar.ledger.log_ledgers import LogLedgers
+from magnetar.ledger.log_list import LogList
+from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.settings import LogConfig
+from magnetar.ledger.writer import LedgerWriter
+
+log = structlog.get_logger()
+
+_RETRY_DELAY_S = 0.05
+_RETRY_DELAY_MAX_S = 1.0
+_LEDGER_DELAY_S = 0.1
+"""Before the second new ledger in a row that was needed without an append being confirmed; then
+twice as long each time, up to `_RETRY_DELAY_MAX_S`."""
+
+_LOST_FOR_GOOD = (LogFencedError, LedgerFencedError, NoSuchLedgerError)
+"""A ledger of ours that is gone was removed by a later owner, which found it empty."""
+
+
+class LedgerChanges:
+    """Changes the ledgers below an appender; hears from it when it is time to."""
+
+    def __init__(
+        self,
+        path: str,
+        appender: LogAppender,
+        log_list: LogList,
+        ledgers: LogLedgers,
+        config: LogConfig,
+        clock: Clock,
+    ) -> None:
+        self._path = path
+        self._appender = appender
+        self._list = log_list
+        self._ledgers = ledgers
+        self._config = config
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._rotated: asyncio.Future[None] | None = None
+        """Done when the rotation that is wanted has happened; None: none is wanted."""
+        self._failures = 0
+        """Ledgers in a row that failed without an append being confirmed between."""
+        self._broken_since_s = 0.0
+        self._confirmed_at_failure = -1
+        self._repair_until_s: float | None = None
+        """When a repair gives up; None: none is under way."""
+        self._delay_s = 0.0
+        """How long the repair waits before it begins."""
+        self._dropped: list[LedgerWriter] = []
+        """Ledgers that left the list and are still to be deleted."""
+        self._is_stopping = False
+
+    # What the appender reports
+
+    def on_full(self) -> None:
+        self.want_rotation()
+
+    def on_drained(self) -> None:
+        self._wake.set()
+
+    def on_failure(self, error: LedgerError) -> None:
+        """The time for repairs begins when a ledger fails and ends when an append is confirmed,
+        not when the next ledger is there: bookies whose disks are full let each new ledger fail.
+        """
+        if self._repair_until_s is not None:
+            self._wake.set()
+            return  # under repair already; the other open ledger failed as well
+        log.warning("ledger_failed", path=self._path, error=str(error))
+        now_s = self._clock.monotonic_s()
+        if self._appender.confirmed_batches != self._confirmed_at_failure:
+            self._confirmed_at_failure = self._appender.confirmed_batches
+            self._broken_since_s = now_s
+            self._failures = 0
+        self._failures += 1
+        if now_s - self._broken_since_s > self._config.repair_timeout_s:
+            self._appender.give_up(error)
+            return
+        if self._failures > 1:
+            delay_s = _LEDGER_DELAY_S * 2 ** min(self._failures - 2, 10)
+            self._delay_s = min(delay_s, _RETRY_DELAY_MAX_S)
+        self._start_repair()
+
+    def on_retry(self) -> None:
+        self._start_repair()
+
+    def _start_repair(self) -> None:
+        self._repair_until_s = self._clock.monotonic_s() + self._config.repair_timeout_s
+        self._start()
+
+    def want_rotation(self) -> asyncio.Future[None]:
+        """Ask for the next ledger; the result is done when appends go to it.
+
+        It fails with the LedgerError that made it impossible.
+        """
+        if self._rotated is None:
+            self._rotated = asyncio.get_running_loop().create_future()
+            self._start()
+        return self._rotated
+
+    def _start(self) -> None:
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"change-ledgers-{self._path}"
+            )
+
+    # The task
+
+    async def _run(self) -> None:
+        delay_s = _RETRY_DELAY_S
+        while True:
+            try:
+                if not await self._step():
+                    return
+            except _LOST_FOR_GOOD as error:
+                self._appender.fence(error)
+                self._finish_rotation(error)
+                await self._drop_spare()
+                return
+            except LedgerError as error:
+                if self._repair_until_s is None:
+                    log.warning("ledger_not_changed", path=self._path, error=str(error))
+                    delay_max_s = self._config.unavailable_retry_s
+                elif self._is_repair_overdue():
+                    self._repair_until_s = None
+                    self._finish_rotation(error)
+                    self._appender.give_up(error)
+                    return
+                else:
+                    delay_max_s = _RETRY_DELAY_MAX_S
+                await self._wait(delay_s)
+                delay_s = min(delay_s * 2, delay_max_s)
+            else:
+                delay_s = _RETRY_DELAY_S
+
+    async def _step(self) -> bool:
+        """The next change that is due; False when there is none."""
+        appender = self._appender
+        if appender.state is AppendState.WAITING and self._repair_until_s is not None:
+            await self._repair()
+        elif appender.state is not AppendState.WRITING or self._is_stopping:
+            return False
+        elif appender.draining is not None:
+            await self._finish_draining(appender.draining)
+        elif self._rotated is not None:
+            await self._rotate()
+        else:
+            return False
+        return True
+
+    def _is_repair_overdue(self) -> bool:
+        until_s = self._repair_until_s
+        return until_s is not None and self._clock.monotonic_s() > until_s
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for that long, or until something happens."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    # Rotation
+
+    async def _rotate(self) -> None:
+        old = self._appender.writer
+        assert old is not None
+        if old.entries_added > 0:  # an empty ledger is not followed by another
+            new = await self._ledgers.take_spare()
+            await self._list.update(lambda metadata: metadata.with_next(new.ledger_id))
+            self._ledgers.spare_listed()
+            self._appender.switch_to(new)
+            log.info(
+                "ledger_rotated",
+                path=self._path,
+                ledger_id=old.ledger_id,
+                next_ledger_id=new.ledger_id,
+            )
+        self._finish_rotation(None)
+
+    def _finish_rotation(self, error: LedgerError | None) -> None:
+        rotated, self._rotated = self._rotated, None
+        if rotated is None or rotated.done():
+            return
+        if error is None:
+            rotated.set_result(None)
+        else:
+            rotated.set_exception(error)
+            rotated.exception()  # retrieved: nobody need have asked
+
+    async def _finish_draining(self, old: LedgerWriter) -> None:
+        appender = self._appender
+        self._wake.clear()
+        if not appender.is_drained:
+            await self._wake.wait()  # its requests time out: it drains, or it fails
+            return
+        closed = await self._close_and_record(old)
+        appender.drained_closed()
+        appender.reshape(self._list.ledgers)
+        log.info(
+            "ledger_drained",
+            path=self._path,
+            ledger_id=old.ledger_id,
+            last_entry_id=closed.last_entry_id,
+        )
+
+    async def _close_and_record(self, writer: LedgerWriter) -> LedgerMetadata:
+        """Close an open ledger at its last add confirmed, and note its end in the list."""
+        closed = await writer.close(force=True)
+        counters = self._counters(closed)
+        await self._list.update(lambda metadata: metadata.with_closed(counters))
+        return closed
+
+    def _counters(self, closed: LedgerMetadata) -> LogLedger:
+        return LogLedger(
+            closed.ledger_id,
+            entries=closed.last_entry_id + 1,
+            bytes=closed.length,
+            closed_ms=self._clock.wall_ms(),
+        )
+
+    # Repair
+
+    async def _repair(self) -> None:
+        """One attempt to go on after a failure; safe to begin again wherever it broke off."""
+        appender = self._appender
+        delay_s, self._delay_s = self._delay_s, 0.0
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        old = appender.draining
+        if old is None:
+            await self._replace()
+        elif appender.is_drained:
+            await self._close_and_record(old)
+            appender.drained_closed()
+            appender.reshape(self._list.ledgers)
+        elif not appender.is_broken(old) and not self._is_repair_overdue():
+            # Only the later ledger failed. The end of this one comes first, and by itself.
+            assert self._repair_until_s is not None
+            await self._wait(max(0.0, self._repair_until_s - self._clock.monotonic_s()))
+        else:
+            await self._replace_both(old)
+
+    async def _replace(self) -> None:
+        """The only open ledger failed: close it, and chain the next one."""
+        old = self._appender.writer
+        assert old is not None
+        creating = asyncio.ensure_future(self._ledgers.take_spare())
+        try:
+            closed = await old.close(force=True)
+        except BaseException:
+            await asyncio.wait([creating])
+            if not creating.cancelled():
+                creating.exception()  # retrieved: the failure to close is what counts
+            raise
+        new = await creating
+        counters = self._counters(closed)
+        await self._list.update(
+            lambda metadata: metadata.with_closed(counters).with_next(new.ledger_id)
+        )
+        self._ledgers.spare_listed()
+        self._resume(old, new, closed)
+        if closed.last_entry_id < 0:
+            await self._ledgers.delete(old.ledger_id)
+
+    async def _replace_both(self, old: LedgerWriter) -> None:
+        """The draining ledger failed: close it, and write again what came after it."""
+        appender = self._appender
+        later = appender.writer
+        assert later is not None
+        if later.entries_added > 0 or appender.is_broken(later):
+            later_id = later.ledger_id
+            new = await self._ledgers.take_spare()
+            await self._list.update(
+                lambda metadata: metadata.without(later_id).with_next(new.ledger_id)
+            )
+            self._ledgers.spare_listed()
+            self._dropped.append(later)
+            appender.swap_current(new)
+            later = new
+        closed = await self._close_and_record(old)
+        self._resume(old, later, closed)
+        while self._dropped:
+            await self._ledgers.discard(self._dropped.pop())
+        if closed.last_entry_id < 0:
+            await self._ledgers.delete(old.ledger_id)
+
+    def _resume(self, old: LedgerWriter, new: LedgerWriter, closed: LedgerMetadata) -> None:
+        log.info(
+            "ledger_replaced",
+            path=self._path,
+            ledger_id=old.ledger_id,
+            last_entry_id=closed.last_entry_id,
+            next_ledger_id=new.ledger_id,
+        )
+        self._repair_until_s = None
+        self._finish_rotation(None)
+        self._appender.resume(new, self._list.ledgers, closed=closed)
+
+    # The end
+
+    async def stop(self) -> None:
+        """Let a repair come to its end, within bounds; no change begins any more."""
+        self._is_stopping = True
+        task = self._task
+        if task is None or task.done():
+            return
+        self._wake.set()
+        await asyncio.wait([task], timeout=self._config.repair_timeout_s)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def close_ledgers(self, *, terminate: bool) -> None:
+        """Close the open ledgers at their last add confirmed, and note their ends in the list.
+
+        Safe to call again after an error. `terminate` ends the log there for good.
+
+        Raises:
+            LogFencedError, LedgerFencedError, NoSuchLedgerError: there is another owner.
+            MetadataError: call again, or leave it to the next owner's recovery.
+        """
+        appender = self._appender
+        closed: list[LogLedger] = []
+        for writer in (appender.draining, appender.writer):
+            if writer is not None:
+                metadata = await writer.close(force=appender.is_broken(writer))
+                closed.append(self._counters(metadata))
+        spare = await self._ledgers.take_away_spare()
+
+        def change(metadata: LogMetadata) -> LogMetadata:
+            for counters in closed:
+                metadata = metadata.with_closed(counters)
+            if spare is not None:  # a rotation that was cut short may have listed it
+                metadata = metadata.without(spare.ledger_id)
+            return metadata.ended() if terminate else metadata
+
+        await self._list.update(change)
+        unused = [ledger.ledger_id for ledger in closed if ledger.entries == 0]
+        if spare is not None:
+            unused.append(spare.ledger_id)
+        for ledger_id in unused:
+            await self._ledgers.delete(ledger_id)
+
+    async def _drop_spare(self) -> None:
+        spare = await self._ledgers.take_away_spare()
+        if spare is not None and self._list.is_resolved:
+            await self._ledgers.delete(spare.ledger_id)

@@ -1,0 +1,91 @@
+"""The ledgers that one log makes and removes.
+
+The next ledger is created ahead of its use and is a *spare* until the list names it. A spare whose
+place in the list is uncertain is never deleted (rule 1.3), and a creation whose caller has gone is
+still waited for when the log closes, so that it leaves no ledger behind (rule 3.3).
+"""
+
+import asyncio
+
+import structlog
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.settings import LogConfig
+from magnetar.ledger.writer import LedgerWriter
+
+log = structlog.get_logger()
+
+
+class LogLedgers:
+    """Creates and deletes the ledgers of one log."""
+
+    def __init__(self, client: LedgerClient, path: str, config: LogConfig) -> None:
+        self._client = client
+        self._path = path
+        self._config = config
+        self._spare: asyncio.Task[LedgerWriter] | None = None
+
+    async def create(self) -> LedgerWriter:
+        """
+        Raises:
+            NotEnoughBookiesError, MetadataError
+        """
+        return await self._client.create(
+            ensemble_size=self._config.ensemble_size,
+            write_quorum=self._config.write_quorum,
+            ack_quorum=self._config.ack_quorum,
+            password=self._config.password,
+            custom_metadata={"component": "managed-log", "log": self._path},
+        )
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger that nobody refers to; what fails leaves an orphan, no more."""
+        try:
+            await self._client.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass
+        except LedgerError as error:
+            log.warning(
+                "ledger_left_behind", path=self._path, ledger_id=ledger_id, error=str(error)
+            )
+
+    async def discard(self, writer: LedgerWriter) -> None:
+        """Withdraw from a ledger that is no longer in the list, and delete it."""
+        try:
+            await writer.close(force=True)
+        except LedgerError:
+            pass  # it goes either way
+        await self.delete(writer.ledger_id)
+
+    async def take_spare(self) -> LedgerWriter:
+        """The next ledger, which stays the spare until `spare_listed`.
+
+        Raises:
+            NotEnoughBookiesError, MetadataError
+        """
+        if self._spare is None:
+            self._spare = asyncio.get_running_loop().create_task(
+                self.create(), name=f"create-ledger-{self._path}"
+            )
+        spare = self._spare
+        try:
+            return await asyncio.shield(spare)
+        except LedgerError:
+            if self._spare is spare:
+                self._spare = None
+            raise
+
+    def spare_listed(self) -> None:
+        """The list names it now: it is no spare any more."""
+        self._spare = None
+
+    async def take_away_spare(self) -> LedgerWriter | None:
+        """The spare, if there is one, once it is created; the caller decides what becomes of it."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        try:
+            return await spare
+        except LedgerError:
+            return None

@@ -1,0 +1,89 @@
+"""Taking a log over: fence whoever writes to it, chain a ledger of our own, own it.
+
+1. Read the list and its version. 2. Recover (fence and close) the last two ledgers, the older one
+first, and every other one that is not known to be closed: two, because the previous owner may be
+in the middle of a change of ledgers and still writing to the one before the last (defect M3).
+3. Create a ledger. 4. Compare-and-set the list, with the ends of the recovered ledgers and our own
+behind them. 5. Only then is anything appended. From step 2 on the previous owner can add nothing,
+from step 4 on it can chain nothing, whatever it believes.
+
+Nothing here tries twice: of two that take the log over at once, the slower one fails with
+LogFencedError, and whether it still wants the log is its caller's decision (they would duel).
+
+Source: managed ledger, sections 2 and 9.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LogDataLossError, LogFencedError, NoSuchLedgerError
+from magnetar.ledger.log_ledgers import LogLedgers
+from magnetar.ledger.log_list import LogList
+from magnetar.ledger.log_metadata import OPEN_LEDGERS_MAX, LogLedger
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.writer import LedgerWriter
+
+log = structlog.get_logger()
+
+
+async def take_over(
+    path: str, log_list: LogList, ledgers: LogLedgers, client: LedgerClient, clock: Clock
+) -> LedgerWriter | None:
+    """Make a loaded list ours; returns the ledger to write to, None if the log is terminated.
+
+    Raises:
+        LogFencedError: another owner opened it at the same time, and was faster.
+        LogDataLossError: a ledger of the list has no metadata any more.
+        RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
+    """
+    if log_list.terminated is not None:
+        return None
+    recovered = await _recover(path, log_list, client, clock)
+    writer = await ledgers.create()
+    kept = [ledger for ledger in recovered if ledger.entries > 0]
+    try:
+        await log_list.update(
+            lambda metadata: metadata.with_ledgers([*kept, LogLedger(writer.ledger_id)])
+        )
+    except LogFencedError:
+        await ledgers.delete(writer.ledger_id)
+        raise
+    # Only after our own list is set: the previous owner must not be able to add to a ledger that
+    # bookies have already forgotten (ledger protocol D17, defect M5).
+    for ledger in recovered:
+        if ledger.entries == 0:
+            await ledgers.delete(ledger.ledger_id)
+    log.info("log_opened", path=path, ledger_id=writer.ledger_id, ledgers=len(log_list.ledgers))
+    return writer
+
+
+async def _recover(
+    path: str, log_list: LogList, client: LedgerClient, clock: Clock
+) -> Sequence[LogLedger]:
+    """The ledgers of the list, all of them closed now, with what they really hold."""
+    recovered: list[LogLedger] = []
+    listed = log_list.ledgers
+    for at, ledger in enumerate(listed):
+        if ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX:
+            recovered.append(ledger)
+            continue
+        try:
+            reader = await client.open_and_recover(ledger.ledger_id)
+        except NoSuchLedgerError as error:
+            # Whoever sets the list before us deletes the ledgers that it found empty.
+            await log_list.check_unchanged()
+            raise LogDataLossError(
+                f"{path}: ledger {ledger.ledger_id} is listed, with {ledger.entries} entries, but "
+                f"its metadata is gone; the log is not opened, lest that be skipped in silence"
+            ) from error
+        recovered.append(
+            LogLedger(
+                ledger.ledger_id,
+                entries=reader.metadata.last_entry_id + 1,
+                bytes=reader.metadata.length,
+                closed_ms=ledger.closed_ms or clock.wall_ms(),
+            )
+        )
+    return recovered

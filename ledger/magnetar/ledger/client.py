@@ -142,6 +142,7 @@ class LedgerClient:
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
+            avoided=self._health.quarantined(),
         )
 
         def make(ledger_id: int, creation_token: int) -> LedgerMetadata:

@@ -23,9 +23,17 @@ OnReply = Callable[[Frame | BookieUnavailableError], None]
 
 
 class _Request:
-    __slots__ = ("deadline_s", "on_reply", "size_bytes")
+    __slots__ = ("deadline_s", "on_reply", "question", "size_bytes")
 
-    def __init__(self, on_reply: OnReply, deadline_s: float, size_bytes: int) -> None:
+    def __init__(
+        self,
+        question: tuple[int, int, int],
+        on_reply: OnReply,
+        deadline_s: float,
+        size_bytes: int,
+    ) -> None:
+        self.question = question
+        """Operation, ledger id and entry id, which the reply must repeat."""
         self.on_reply = on_reply
         self.deadline_s = deadline_s
         self.size_bytes = size_bytes
@@ -120,7 +128,8 @@ class BookieChannel:
         request_id = self._next_request_id
         self._next_request_id += 1
         deadline_s = self._clock.monotonic_s() + self._settings.request_timeout_s
-        self._requests[request_id] = _Request(on_reply, deadline_s, size)
+        question = (op, ledger_id, entry_id)
+        self._requests[request_id] = _Request(question, on_reply, deadline_s, size)
         self._outstanding_bytes += size
         self._watch_deadlines()
         header = encode_header(
@@ -193,9 +202,27 @@ class BookieChannel:
             if request is None:
                 continue  # the reply to a request that timed out
             self._outstanding_bytes -= request.size_bytes
+            answered = (frame.op, frame.ledger_id, frame.entry_id)
+            if answered != request.question or not frame.is_response:
+                self._on_wrong_answer(request, frame)
+                break
             self._report(request, frame)
         if self._idle is not None and not self._requests:
             self._idle.set()
+
+    def _on_wrong_answer(self, request: _Request, frame: Frame) -> None:
+        """An answer to another question, above all an OK to another add, must count for nobody.
+
+        Whoever mixes answers up may have done so before: the connection is given up.
+        """
+        reason = (
+            f"asked for (operation, ledger, entry) {request.question}, was answered by a "
+            f"{'response' if frame.is_response else 'request'} for "
+            f"{(frame.op, frame.ledger_id, frame.entry_id)}"
+        )
+        self._report(request, BookieUnavailableError(f"bookie {self.bookie_id}: {reason}"))
+        if self._transport is not None:
+            self._give_up_connection(reason)
 
     def on_connection_lost(self, connection: _Connection, error: Exception | None) -> None:
         if connection is not self._connection:

@@ -152,6 +152,23 @@ async def test_nonsense_ends_the_connection_and_the_next_request_makes_a_new_one
     assert bookie.connections == 2
 
 
+@pytest.mark.parametrize(
+    ("op", "ledger_id", "entry_id"),
+    [(Op.ADD | 0x80, 1, -1), (Op.INFO, 1, -1), (Op.INFO | 0x80, 2, -1), (Op.INFO | 0x80, 1, 0)],
+)
+async def test_an_answer_to_another_question_counts_for_nobody(
+    bookie: ScriptedBookie, channel: BookieChannel, op: int, ledger_id: int, entry_id: int
+) -> None:
+    bookie.answer = lambda frame: encode_frame(
+        op, request_id=frame.request_id, ledger_id=ledger_id, entry_id=entry_id
+    )
+    with pytest.raises(BookieUnavailableError, match="was answered"):
+        await request(channel)
+    bookie.answer = answer_ok
+    await request(channel)
+    assert bookie.connections == 2
+
+
 async def test_a_caller_that_breaks_does_not_keep_others_from_their_answers(
     bookie: ScriptedBookie, channel: BookieChannel
 ) -> None:

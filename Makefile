@@ -12,7 +12,7 @@ DATA ?= data
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test sim bench bench-peers chaos fmt proto clean
+.PHONY: help run check format-check lint types imports unit test sim chaos fuzz bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -69,7 +69,7 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	$(BIN)/pytest tests/property tests/integration tests/chaos $(ARGS)
+	$(BIN)/pytest tests/property tests/integration tests/fuzz tests/chaos $(ARGS)
 
 sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cluster simulator is not built yet)
 	@echo "The cluster simulator is not built yet; this runs the deterministic property tests with seed $(or $(SEED),0)."
@@ -77,6 +77,9 @@ sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cl
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes: KILLS=200 times, in the order of SEED=n
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: $(VENV)/.stamp-test ## spoiled frames against bookie and client: RUNS=2000 cases each, from SEED=n on
+	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,0 +1,5 @@
+"""The rules of readers."""
+
+from tests.simulation.mutations.mutation import Mutation
+
+MUTATIONS: list[Mutation] = []

@@ -1,0 +1,25 @@
+"""All mutations, in the order of the components. See `mutation.py` for what one is.
+
+The tests of the defects use it, and the table of mutations.
+"""
+
+from tests.simulation.mutations import bookie, log, reader, recovery, writer
+from tests.simulation.mutations.mutation import Mutation
+
+MUTATIONS: list[Mutation] = [
+    *writer.MUTATIONS,
+    *recovery.MUTATIONS,
+    *bookie.MUTATIONS,
+    *reader.MUTATIONS,
+    *log.MUTATIONS,
+]
+
+
+def mutations_of(defect: str) -> list[Mutation]:
+    """Those whose rule prevents the defect, for example "D8"."""
+    return [each for each in MUTATIONS if defect in each.defects]
+
+
+def mutation(name: str) -> Mutation:
+    """The mutation of that name."""
+    return next(each for each in MUTATIONS if each.name == name)

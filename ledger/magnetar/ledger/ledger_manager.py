@@ -1,23 +1,21 @@
-"""The hierarchical ledger manager: ledger ids, and ledger metadata as nodes of the metadata store.
+"""The ledger manager: ledger metadata as nodes of the metadata store.
 
-Layout: docs/formats/ledger-metadata.md. A ledger id comes from a sequential node below
-`{root}/idgen`; the ten digits of the id split 2-4-4 name the node, `{root}/00/0000/L0001` for id 1.
+Where a ledger's node lies and where ids come from is the layout's business (`ledger_layout.py`).
 Every write is a compare-and-set on the version that the change was computed from (rule 2.1); the
-loops that decide what to do after a conflict belong to the writer and the recoverer.
+loops that decide what to do after a conflict belong to the writer and the recoverer. Creating is
+create-if-absent with a random token (rule 3.1).
 
-Source: ledger protocol, section 3.
+Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
 """
 
 import random
-import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from operator import lt
 
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidLedgerMetadataError,
-    LedgerIdsExhaustedError,
-    MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -25,26 +23,21 @@ from magnetar.ledger.errors import (
     NotEmptyError,
     UnknownOutcomeError,
 )
-from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.metadata.store import (
-    SEQUENCE_DIGITS,
-    MetadataStore,
-    Watch,
-    WatchCallback,
-    join_path,
-    parent_path,
+from magnetar.ledger.ledger_layout import (
+    LayoutName,
+    LedgerLayout,
+    LedgerRange,
+    check_layout,
+    claim_layout,
 )
+from magnetar.ledger.ledger_layout_flat import FlatLayout
+from magnetar.ledger.ledger_layout_hierarchical import HierarchicalLayout
+from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
+from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, parent_path
 from magnetar.ledger.ports import Clock
-
-LEDGER_ID_LIMIT = (1 << 31) - 1
-"""Ids from the generator are below this: ZooKeeper's counter is a signed 32-bit number."""
 
 CREATE_ATTEMPTS_MAX = 100
 """Foreign ids and lost replies in a row before a creation gives up."""
-
-_DIRECTORY = re.compile(r"[0-9]{2}")
-_SUBDIRECTORY = re.compile(r"[0-9]{4}")
-_LEAF = re.compile(r"L[0-9]{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,7 @@ class LedgerManager:
         random: random.Random,
         clock: Clock,
         root: str = "/ledgers",
+        layout: LayoutName = "hierarchical",
         create_timeout_s: float = 30.0,
     ) -> None:
         self._store = store
@@ -72,6 +66,8 @@ class LedgerManager:
         self._clock = clock
         self._root = root
         self._create_timeout_s = create_timeout_s
+        self._layout = _layout_named(layout, store, root)
+        self._is_layout_checked = False
 
     async def create(self, make: Callable[[int, int], LedgerMetadata]) -> VersionedLedger:
         """Create a ledger under a new id.
@@ -84,13 +80,17 @@ class LedgerManager:
             MetadataUnavailableError: nothing was created, or what was created has no owner and
                 holds nothing.
             LedgerIdsExhaustedError
+            LedgerLayoutError: the root is kept by another ledger manager.
         """
         deadline_s = self._clock.monotonic_s() + self._create_timeout_s
         for _ in range(CREATE_ATTEMPTS_MAX):
             if self._clock.monotonic_s() > deadline_s:
                 break
             try:
-                ledger_id = await self._generate_id()
+                if not self._is_layout_checked:
+                    await claim_layout(self._store, self._root, self._layout)
+                    self._is_layout_checked = True
+                ledger_id = await self._layout.next_id()
                 metadata = make(ledger_id, self._random.getrandbits(63))
                 assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
                 created = await self._create_with_id(metadata)
@@ -107,8 +107,10 @@ class LedgerManager:
         """
         Raises:
             NoSuchLedgerError, InvalidLedgerMetadataError, MetadataUnavailableError
+            LedgerLayoutError: as `create`.
         """
-        path = ledger_path(self._root, ledger_id)
+        await self._check_layout()
+        path = self._layout.path(ledger_id)
         try:
             node = await self._store.get(path)
         except NoNodeError as exc:
@@ -129,7 +131,7 @@ class LedgerManager:
             NoSuchLedgerError: the ledger was deleted.
             MetadataUnavailableError: nothing was changed.
         """
-        path = ledger_path(self._root, metadata.ledger_id)
+        path = self._layout.path(metadata.ledger_id)
         try:
             new_version = await self._store.set(path, metadata.to_json(), version=version)
         except NoNodeError as exc:
@@ -141,14 +143,16 @@ class LedgerManager:
 
         Raises:
             NoSuchLedgerError, UnknownOutcomeError, MetadataUnavailableError
+            LedgerLayoutError: as `create`.
         """
-        path = ledger_path(self._root, ledger_id)
+        await self._check_layout()
+        path = self._layout.path(ledger_id)
         try:
             await self._store.delete(path)
         except NoNodeError as exc:
             raise NoSuchLedgerError(f"ledger {ledger_id} has no metadata at {path}") from exc
-        subdirectory = parent_path(path)
-        for directory in (subdirectory, parent_path(subdirectory)):
+        directory = path
+        while (directory := parent_path(directory)) != self._root:
             try:
                 # Version 0: whoever ever wrote to a directory meant something by it.
                 await self._store.delete(directory, version=0)
@@ -158,51 +162,47 @@ class LedgerManager:
                 return  # An empty directory that stays does no harm.
 
     async def ledger_ids(self) -> AsyncIterator[int]:
-        """All ledger ids, in numeric order.
+        """All ledger ids, in numeric order. Ends normally only when the listing is complete.
 
-        The iterator ends normally only when the listing is complete: every error is raised, and
-        directories that are empty or vanish meanwhile are passed over (rule 3.2). Ledgers created
-        or deleted during the listing may or may not be in it.
+        Raises:
+            As `ledger_ranges`.
+        """
+        async for found in self.ledger_ranges():
+            for ledger_id in found.ledger_ids:
+                yield ledger_id
+
+    async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
+        """All ledgers, as ranges that are complete each (rule 3.2) and together cover all ids.
+
+        Whoever deletes what is not listed takes a range's word for no more than the range, and
+        nothing for what no range covered. Ledgers created or deleted during the listing may or may
+        not be in it.
 
         Raises:
             NoNodeError: there is no root node. That is no empty cluster but none, or the wrong
                 path: a garbage collector must not take it for "no ledgers".
+            LedgerLayoutError: as `create`, or a ledger lies where there should be none.
             MetadataUnavailableError
         """
-        for high in await self._store.children(self._root):
-            if _DIRECTORY.fullmatch(high) is None:
-                continue
-            high_path = join_path(self._root, high)
-            for middle in await self._children_if_any(high_path):
-                if _SUBDIRECTORY.fullmatch(middle) is None:
-                    continue
-                for leaf in await self._children_if_any(join_path(high_path, middle)):
-                    if _LEAF.fullmatch(leaf) is not None:
-                        yield int(high + middle + leaf[1:])
+        await self._check_layout()
+        next_id = 0
+        async for found in self._layout.ranges():
+            ids = found.ledger_ids
+            assert found.first_id == next_id <= found.last_id, (found.first_id, next_id)
+            assert all(map(lt, ids, ids[1:])), "not in numeric order"
+            assert not ids or found.first_id <= ids[0] <= ids[-1] <= found.last_id, found
+            yield found
+            next_id = found.last_id + 1
+        assert next_id == LEDGER_ID_MAX + 1, "the listing ended early"
 
     def watch(self, ledger_id: int, callback: WatchCallback) -> Watch:
         """Call back when the ledger's metadata changes; see `MetadataStore.watch`."""
-        return self._store.watch(ledger_path(self._root, ledger_id), callback)
+        return self._store.watch(self._layout.path(ledger_id), callback)
 
-    async def _children_if_any(self, path: str) -> list[str]:
-        try:
-            return await self._store.children(path)
-        except NoNodeError:
-            return []  # Its last ledger was deleted a moment ago.
-
-    async def _generate_id(self) -> int:
-        """A ledger id that nobody else gets. The parent node is never deleted, so no id repeats.
-
-        Raises:
-            LedgerIdsExhaustedError, UnknownOutcomeError, MetadataUnavailableError
-        """
-        path = await self._store.create(f"{self._root}/idgen/ID-", ephemeral=True, sequential=True)
-        ledger_id = parse_generated_id(path)
-        try:
-            await self._store.delete(path)
-        except MetadataError:
-            pass  # The node is ephemeral, and only its name was wanted.
-        return ledger_id
+    async def _check_layout(self) -> None:
+        """A root that does not say yet is taken for ours; the first creation claims it."""
+        if not self._is_layout_checked:
+            self._is_layout_checked = await check_layout(self._store, self._root, self._layout)
 
     async def _create_with_id(self, metadata: LedgerMetadata) -> VersionedLedger | None:
         """Create the node (rule 3.1); None means that the id belongs to somebody else.
@@ -211,7 +211,7 @@ class LedgerManager:
             UnknownOutcomeError: the reply was lost and the node cannot be read just now.
             MetadataUnavailableError
         """
-        path = ledger_path(self._root, metadata.ledger_id)
+        path = self._layout.path(metadata.ledger_id)
         try:
             await self._store.create(path, metadata.to_json())
         except (NodeExistsError, UnknownOutcomeError):
@@ -229,21 +229,7 @@ class LedgerManager:
         return found if found.metadata.creation_token == metadata.creation_token else None
 
 
-def ledger_path(root: str, ledger_id: int) -> str:
-    """The node of a ledger: ten digits split 2-4-4, so no directory has over 10 000 children."""
-    if not 0 <= ledger_id < LEDGER_ID_LIMIT:
-        raise NoSuchLedgerError(f"ledger ids are from 0 to {LEDGER_ID_LIMIT - 1}, not {ledger_id}")
-    digits = f"{ledger_id:010d}"
-    return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
-
-
-def parse_generated_id(path: str) -> int:
-    """The id in the name of a generator node: the counter that the store appended.
-
-    Raises:
-        LedgerIdsExhaustedError: the counter has left the range; ZooKeeper's turns negative.
-    """
-    text = path.rpartition("/ID-")[2]
-    if len(text) != SEQUENCE_DIGITS or not text.isdecimal() or int(text) >= LEDGER_ID_LIMIT:
-        raise LedgerIdsExhaustedError(f"no ledger id below {LEDGER_ID_LIMIT} in {path!r}")
-    return int(text)
+def _layout_named(name: LayoutName, store: MetadataStore, root: str) -> LedgerLayout:
+    if name == "flat":
+        return FlatLayout(store, root)
+    return HierarchicalLayout(store, root, is_long=name == "longhierarchical")

@@ -153,6 +153,11 @@ class LedgerSettings(BaseModel):
         ge=0,
         description="For this long after a failed read a bookie is asked last.",
     )
+    ledger_manager: Literal["hierarchical", "longhierarchical", "flat"] = Field(
+        default="hierarchical",
+        description="Where the metadata store keeps ledgers; the same for all clients of a "
+        "cluster, for ever. flat is deprecated: it ends at some tens of thousands of ledgers.",
+    )
     placement: Literal["random", "rack", "zone"] = Field(
         default="rack",
         description="Which bookies a ledger takes: any, or such that every write set spans "

@@ -1,0 +1,161 @@
+"""Where a root keeps its ledgers: the interface of the layouts, and the node that names the one.
+
+A layout says which node holds a ledger, where ids come from and how all ledgers are listed. Every
+root has one for ever, named by its node `LAYOUT`: the first client that creates a ledger writes it,
+and any other that would look elsewhere is refused. Looking in the wrong places would show an empty
+cluster, and garbage collection would delete everything.
+
+Source: ledger protocol, section 3.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from magnetar.ledger.errors import (
+    LedgerLayoutError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+
+LayoutName = Literal["hierarchical", "longhierarchical", "flat"]
+"""Stored in LAYOUT nodes, never rename."""
+
+LAYOUT_VERSION = 1
+"""Of every layout here; stored, never renumber."""
+
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """A part of a listing that is complete: from `first_id` to `last_id` there are these ledgers
+    and no others. The next range begins at `last_id + 1`; the last one ends at the largest id.
+    """
+
+    first_id: int
+    last_id: int
+    ledger_ids: tuple[int, ...]
+    """In numeric order."""
+
+
+class LedgerLayout(Protocol):
+    """One way to keep ledgers below a root."""
+
+    @property
+    def name(self) -> LayoutName: ...
+
+    def path(self, ledger_id: int) -> str:
+        """The node of the ledger.
+
+        Raises:
+            NoSuchLedgerError: the layout has no such id.
+        """
+        ...
+
+    async def next_id(self) -> int:
+        """A ledger id that nobody else gets, ever.
+
+        Raises:
+            LedgerIdsExhaustedError, UnknownOutcomeError, MetadataUnavailableError
+        """
+        ...
+
+    def ranges(self) -> AsyncIterator[LedgerRange]:
+        """All ledgers, as ranges that cover every id there can be, in numeric order.
+
+        Directories that are empty or vanish meanwhile are passed over.
+
+        Raises:
+            NoNodeError: there is no root.
+            LedgerLayoutError: a ledger lies where this layout keeps none.
+            MetadataUnavailableError
+        """
+        ...
+
+    def keeps(self, child_of_root: str) -> bool:
+        """Whether a child of the root is, or holds, ledgers of this layout."""
+        ...
+
+
+class _LayoutRecord(BaseModel):
+    """The value of the LAYOUT node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    manager: str
+    manager_version: int
+    format_version: int
+
+
+async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> bool:
+    """Check that the root is kept by this layout; False if it does not say, and might be.
+
+    Raises:
+        LedgerLayoutError: another one keeps it, or the value cannot be understood.
+        MetadataUnavailableError
+    """
+    path = f"{root}/LAYOUT"
+    try:
+        value = (await store.get(path)).value
+    except NoNodeError:
+        await _refuse_foreign_ledgers(store, root, layout)
+        return False
+    try:
+        record = _LayoutRecord.model_validate_json(value)
+    except ValidationError:
+        raise LedgerLayoutError(
+            f"{path} holds {value[:80]!r}, which names no ledger manager of this release. If "
+            f"another system keeps its ledgers at {root}, choose another root; if a newer release "
+            f"wrote it, upgrade"
+        ) from None
+    known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
+    if (record.manager, record.manager_version, record.format_version) != known:
+        raise LedgerLayoutError(
+            f"the ledgers at {root} are kept by the {record.manager!r} manager, version "
+            f"{record.manager_version}; this client is set to {layout.name!r}, version "
+            f"{LAYOUT_VERSION}. Set ledger_manager to the root's, or choose another root"
+        )
+    return True
+
+
+async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> None:
+    """Make the root this layout's, unless it is somebody's already.
+
+    Raises:
+        LedgerLayoutError: it is another one's.
+        UnknownOutcomeError, MetadataUnavailableError
+    """
+    while not await check_layout(store, root, layout):
+        record = _LayoutRecord(
+            manager=layout.name, manager_version=LAYOUT_VERSION, format_version=_FORMAT_VERSION
+        )
+        try:
+            await store.create(f"{root}/LAYOUT", record.model_dump_json().encode())
+        except NodeExistsError:
+            continue  # Somebody was faster: see who.
+        return
+
+
+async def _refuse_foreign_ledgers(store: MetadataStore, root: str, layout: LedgerLayout) -> None:
+    """Roots that were begun before there were LAYOUT nodes have none."""
+    try:
+        children = await store.children(root)
+    except NoNodeError:
+        return
+    for name in children:
+        if _looks_like_ledgers(name) and not layout.keeps(name):
+            raise LedgerLayoutError(
+                f"{root} has no LAYOUT and holds {name!r}, which is not where the "
+                f"{layout.name!r} manager keeps ledgers. Set ledger_manager to the one that wrote "
+                f"them, or choose another root"
+            )
+
+
+def _looks_like_ledgers(child_of_root: str) -> bool:
+    return child_of_root.isdecimal() or (
+        child_of_root.startswith("L") and child_of_root[1:].isdecimal()
+    )

@@ -25,6 +25,7 @@ from magnetar.bookie.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
 from magnetar.bookie.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 # Stored on disk: never renumber.
 _FORMAT_VERSION = 1
@@ -140,6 +141,8 @@ def decode_state(value: bytes) -> LedgerState:
     if not rest or len(rest) < 1 + rest[0]:
         raise StorageCorruptError(f"index: ledger state of {len(value)} bytes is truncated")
     key_end = 1 + rest[0]
+    if 0 < len(rest) - key_end < LAC_PACKET_HEADER.size:
+        raise StorageCorruptError(f"index: LAC packet of {len(rest) - key_end} bytes")
     return LedgerState(rest[1:key_end], is_fenced, last_add_confirmed, rest[key_end:])
 
 

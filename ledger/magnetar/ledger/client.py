@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.client_parts import ClientParts
+from magnetar.ledger.entry_fetcher import EntryFetcher
 from magnetar.ledger.errors import UnauthorizedError
 from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
@@ -24,7 +25,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.placement_domains import placement_of
 from magnetar.ledger.ports import Clock, Network
-from magnetar.ledger.reader import EntryFetcher, LedgerReader
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recovery import LedgerRecovery
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
@@ -52,19 +53,26 @@ class LedgerClient:
     ) -> None:
         self._settings = settings = settings or LedgerSettings()
         self._clock = clock
+        self._random = random
         self._placement = placement or placement_of(self._settings, random)
         self.manager = LedgerManager(
             store, random=random, clock=clock, root=root, layout=settings.ledger_manager
         )
         self.registry = BookieRegistry(store, root=root)
         self.channels = ChannelPool(self.registry, network, clock, settings)
-        self.fetcher = EntryFetcher(self.channels, clock=clock, settings=settings)
         self.repairs = RepairQueue(
             store,
             clock=clock,
             root=root,
             publish_delay_s=settings.repair_publish_delay_s,
             ranges_max=settings.repair_ranges_max,
+        )
+        self.fetcher = EntryFetcher(
+            self.channels,
+            registry=self.registry,
+            clock=clock,
+            settings=settings,
+            on_bad_replica=self.repairs.note,
         )
         self._health = BookieHealth(
             clock,
@@ -169,9 +177,9 @@ class LedgerClient:
     async def open(self, ledger_id: int, *, password: bytes | None = None) -> LedgerReader:
         """Open a ledger for reading, without disturbing its writer.
 
-        A closed ledger is readable to its end. Of an open one nothing is readable through this
-        handle yet: following a writer's progress from outside is not built, and guessing a bound
-        would break the promise that what was read never vanishes.
+        A closed ledger is readable to its end. An open one, or one in recovery, can be followed
+        (`LedgerReader.follow` and the calls it is made of); without that, only what the metadata
+        proves to be confirmed is readable. A handle that followed must be closed.
 
         A password is compared with the ledger's before anything is sent. None is the way of
         administrative tools: whoever may read the metadata has the password from there.
@@ -181,9 +189,7 @@ class LedgerClient:
             NoSuchLedgerError, MetadataError
         """
         ledger = await self._read_metadata(ledger_id, password)
-        metadata = ledger.metadata
-        is_closed = metadata.state is LedgerState.CLOSED
-        return LedgerReader(metadata, metadata.last_entry_id if is_closed else -1, self.fetcher)
+        return LedgerReader(ledger, self._parts, random=self._random)
 
     async def open_and_recover(
         self, ledger_id: int, *, password: bytes | None = None
@@ -196,11 +202,11 @@ class LedgerClient:
             RecoveryUndecidedError: too few bookies answered; try again later.
         """
         ledger = await self._read_metadata(ledger_id, password)
-        metadata = ledger.metadata
-        if metadata.state is not LedgerState.CLOSED:
-            recovery = LedgerRecovery(ledger, self._parts)
-            metadata = await recovery.run()
-        return LedgerReader(metadata, metadata.last_entry_id, self.fetcher)
+        if ledger.metadata.state is not LedgerState.CLOSED:
+            # The version is older than the value; it serves to tell what is newer, and no more.
+            closed = await LedgerRecovery(ledger, self._parts).run()
+            ledger = VersionedLedger(closed, ledger.version)
+        return LedgerReader(ledger, self._parts, random=self._random)
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger's metadata; bookies drop the entries later.

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.entry_fetcher import EntryFetcher
 from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.reader import EntryFetcher
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.replacements import Replacements
 from magnetar.ledger.settings import LedgerSettings

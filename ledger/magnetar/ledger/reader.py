@@ -1,242 +1,258 @@
-"""Reading ledgers: ranges of entries, bounded by what is confirmed, from any good replica.
+"""The ledger reader: ranges of entries, bounded by what is confirmed, and following a ledger that
+somebody else is writing.
 
-`EntryFetcher` asks the members of an entry's write set one after another: the last to answer comes
-first (its read-ahead is warm), those that failed lately come last. Every packet's digest and
-identity is checked here, end to end. A bad replica is counted and the next one asked; its bytes are
-never returned. An ordinary read fails with NoSuchEntryError only when every member said so; one
-unknown among them and the unknown is what the caller sees (rule 9.1).
+A closed ledger is readable to its end. Of one that is open or in recovery, everything is readable
+up to the last add confirmed that was proven to this handle (`read_bound.py`): by asking all members
+of the last ensemble (`lac_reads.py`), by long polls at them (`lac_poller.py`), or by the metadata,
+which tells of closes and of new fragments (`metadata_follower.py`). The LAC in a READ reply moves
+nothing: no digest protects it (`bookie_requests.py`).
 """
 
-import asyncio
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from random import Random
 
-from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import (
-    BeyondLastConfirmedError,
-    BookieError,
-    BookieProtocolError,
-    BookieUnavailableError,
-    DigestMismatchError,
+    InvalidLedgerMetadataError,
+    LedgerClosedError,
     LedgerError,
-    NoSuchEntryError,
-    NoSuchLedgerOnBookieError,
+    NoSuchLedgerError,
 )
+from magnetar.ledger.lac_poller import LacPoller
+from magnetar.ledger.lac_reads import LacRead
+from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.ports import Clock
-from magnetar.ledger.quorum import write_set
-from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.wire import EntryBlock, Frame, Op, Status, decode_block, encode_read_body
+from magnetar.ledger.metadata_follower import MetadataFollower
+from magnetar.ledger.read_bound import ReadBound
+from magnetar.ledger.read_errors import READ_ERRORS
+from magnetar.ledger.replica_order import replica_order
 
-_LAC_BYTES = 8
-
-
-class EntryFetcher:
-    """Fetches entries from bookies; shared by all handles of a client."""
-
-    def __init__(self, channels: ChannelPool, *, clock: Clock, settings: LedgerSettings) -> None:
-        self._channels = channels
-        self._clock = clock
-        self._settings = settings
-        self._failed_at_s: dict[str, float] = {}
-        self._preferred: str | None = None
-        self.digest_mismatches: Counter[str] = Counter()
-        """Bad replicas seen, per bookie (`READ_ENTRY_DM`)."""
-
-    async def fetch(
-        self,
-        metadata: LedgerMetadata,
-        first: int,
-        last: int,
-        *,
-        last_add_confirmed: int,
-        bytes_max: int,
-    ) -> list[bytes]:
-        """Payloads of entries `first`.. in order, at least one, at most up to `last`.
-
-        Raises:
-            BeyondLastConfirmedError: `last` is above the bound; nothing was sent.
-            NoSuchEntryError, BookieUnavailableError, DigestMismatchError: no replica could serve
-                entry `first`.
-        """
-        if not 0 <= first <= last:
-            raise ValueError(f"entries {first} to {last} are no range")
-        if last > last_add_confirmed:
-            raise BeyondLastConfirmedError(
-                f"ledger {metadata.ledger_id}: entry {last} is above the last add confirmed "
-                f"{last_add_confirmed}"
-            )
-        # A fragment's entries lie on its ensemble; the next call continues in the next fragment.
-        last = min(last, metadata.fragment_end(first))
-        errors: list[LedgerError] = []
-        for bookie_id in self._replicas(metadata, first):
-            try:
-                payloads = await self._read_from(bookie_id, metadata, first, last, bytes_max)
-            except (BookieError, DigestMismatchError, BookieProtocolError) as error:
-                errors.append(error)
-                if not isinstance(error, NoSuchEntryError | NoSuchLedgerOnBookieError):
-                    self._failed_at_s[bookie_id] = self._clock.monotonic_s()
-                continue
-            self._failed_at_s.pop(bookie_id, None)
-            self._preferred = bookie_id
-            return payloads
-        raise _worst(errors, metadata.ledger_id, first)
-
-    async def length_at(self, metadata: LedgerMetadata, entry_id: int) -> int:
-        """The ledger's payload bytes up to and including a confirmed entry, from its packet.
-
-        Raises:
-            As `fetch`.
-        """
-        errors: list[LedgerError] = []
-        for bookie_id in self._replicas(metadata, entry_id):
-            try:
-                block = await self._ask(bookie_id, metadata, entry_id, entry_id, 1)
-                entry = codec_for(metadata).open_packet(block.packets()[0], entry_id)
-            except (BookieError, DigestMismatchError, BookieProtocolError) as error:
-                errors.append(error)
-            else:
-                return entry.length
-        raise _worst(errors, metadata.ledger_id, entry_id)
-
-    def _replicas(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
-        ensemble = metadata.ensemble_for(entry_id)
-        members = write_set(
-            entry_id, ensemble_size=len(ensemble), write_quorum=metadata.write_quorum
-        )
-        memory_s = self._settings.bookie_failure_memory_s
-        now_s = self._clock.monotonic_s()
-
-        def rank(bookie_id: str) -> int:
-            failed_at_s = self._failed_at_s.get(bookie_id)
-            if failed_at_s is not None and now_s - failed_at_s < memory_s:
-                return 2
-            return 0 if bookie_id == self._preferred else 1
-
-        return sorted((ensemble[index] for index in members), key=rank)  # stable
-
-    async def _read_from(
-        self, bookie_id: str, metadata: LedgerMetadata, first: int, last: int, bytes_max: int
-    ) -> list[bytes]:
-        block = await self._ask(bookie_id, metadata, first, last, bytes_max)
-        payloads, error = codec_for(metadata).open_payloads(block, first, last - first + 1)
-        if error is not None:
-            self.digest_mismatches[bookie_id] += 1
-            if not payloads:
-                raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
-        return payloads
-
-    async def _ask(
-        self, bookie_id: str, metadata: LedgerMetadata, first: int, last: int, bytes_max: int
-    ) -> EntryBlock:
-        frame = await ask(
-            self._channels,
-            bookie_id,
-            Op.READ,
-            encode_read_body(
-                last_entry_id=last,
-                bytes_max=min(bytes_max, self._settings.read_frame_bytes_max),
-            ),
-            ledger_id=metadata.ledger_id,
-            entry_id=first,
-        )
-        return read_reply_block(frame, bookie_id)
+READ_BYTES = 1 << 20
+"""About as much is read at once, unless the caller says otherwise."""
 
 
 class LedgerReader:
-    """A handle for reading one ledger."""
+    """A handle for reading one ledger.
 
-    def __init__(
-        self, metadata: LedgerMetadata, last_add_confirmed: int, fetcher: EntryFetcher
-    ) -> None:
-        self._metadata = metadata
-        self._last_add_confirmed = last_add_confirmed
-        self._fetcher = fetcher
+    A handle that followed its ledger (`read_last_add_confirmed`, `wait_beyond`, `follow`, `watch`)
+    watches its metadata and must be closed. One that only reads need not be.
+    """
+
+    def __init__(self, ledger: VersionedLedger, parts: ClientParts, *, random: Random) -> None:
+        metadata = ledger.metadata
+        self._parts = parts
+        self._codec = codec_for(metadata)
+        self._bound = ReadBound(metadata)
+        self._follower = MetadataFollower(
+            ledger,
+            parts.manager,
+            retry_delay_s=parts.settings.metadata_retry_delay_s,
+            on_change=self._on_metadata,
+            on_deleted=self._on_deleted,
+        )
+        self._sticky = parts.fetcher.sticky_member(
+            metadata, random.randrange(metadata.ensemble_size)
+        )
+        self._poller: LacPoller | None = None
+        self._tail_first = 0
+        self._tail: list[bytes] = []
+        """Entries that came along with a long poll, from `_tail_first` on; served once."""
+        self._end: LedgerError | None = None
+        """Why this handle follows no more."""
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._metadata
+        """The latest value that this handle knows."""
+        return self._follower.current
+
+    @property
+    def ledger_id(self) -> int:
+        return self.metadata.ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest readable entry id: the last entry of a closed ledger, -1 if there is none."""
-        return self._last_add_confirmed
+        """Highest readable entry id: the last entry of a closed ledger, -1 if there is none. It
+        never goes back."""
+        return self._bound.last_entry_id
 
-    async def read(self, first: int, last: int, *, bytes_max: int = 1 << 20) -> list[bytes]:
+    @property
+    def is_ledger_closed(self) -> bool:
+        """The ledger has ended, as far as this handle knows: `last_add_confirmed` is its end."""
+        return self._bound.is_final
+
+    # Reading
+
+    async def read(self, first: int, last: int, *, bytes_max: int = READ_BYTES) -> list[bytes]:
         """Payloads of entries `first`.. in order: at least one, at most up to `last`, about
         `bytes_max` bytes. Call again for the rest.
 
         Raises:
-            BeyondLastConfirmedError: `last` is above `last_add_confirmed`.
+            BeyondLastConfirmedError: `last` is above `last_add_confirmed`; nothing was sent.
             NoSuchEntryError: every replica is certain not to have entry `first`.
             BookieUnavailableError, DigestMismatchError: no replica could serve it just now.
+            NoSuchLedgerError: the same, and the ledger was deleted.
         """
-        return await self._fetcher.fetch(
-            self._metadata,
-            first,
-            last,
-            last_add_confirmed=self._last_add_confirmed,
-            bytes_max=bytes_max,
-        )
+        self._bound.check(last)
+        if self._tail and self._tail_first == first:
+            tail = self._take_tail(last, bytes_max)
+            if tail:
+                return tail
+        while True:
+            metadata = self.metadata
+            try:
+                return await self._parts.fetcher.fetch(
+                    metadata,
+                    first,
+                    last,
+                    last_add_confirmed=self._bound.last_entry_id,
+                    bytes_max=bytes_max,
+                    sticky=self._sticky,
+                )
+            except READ_ERRORS as error:
+                if not await self._has_moved(metadata, error):
+                    raise
 
+    async def _has_moved(self, metadata: LedgerMetadata, error: LedgerError) -> bool:
+        """After a failed read: whether the entries lie elsewhere by now (rule 2.6, D23).
 
-async def ask(
-    channels: ChannelPool,
-    bookie_id: str,
-    op: int,
-    body: bytes,
-    *,
-    ledger_id: int,
-    entry_id: int = -1,
-    flags: int = 0,
-) -> Frame:
-    """One request, awaited. For reads and control requests; adds never come this way.
+        Raises:
+            NoSuchLedgerError: they are deleted.
+        """
+        try:
+            await self._follower.look()
+        except NoSuchLedgerError as deleted:
+            raise deleted from error
+        except LedgerError:
+            return False  # not known; the failed read is what the caller should hear of
+        return self.metadata.ensembles != metadata.ensembles
 
-    Raises:
-        BookieUnavailableError: no reply.
-    """
-    future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+    def _take_tail(self, last: int, bytes_max: int) -> list[bytes]:
+        tail, self._tail = self._tail, []
+        taken: list[bytes] = []
+        left = bytes_max
+        for payload in tail[: last - self._tail_first + 1]:
+            if taken and len(payload) > left:
+                break
+            taken.append(payload)
+            left -= len(payload)
+        return taken
 
-    def on_reply(reply: Frame | BookieUnavailableError) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BookieUnavailableError):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
+    # Following
 
-    channels.get(bookie_id).send(
-        op, (body,), on_reply, ledger_id=ledger_id, entry_id=entry_id, flags=flags
-    )
-    return await future
+    def watch(self) -> None:
+        """Follow the metadata from now on: ends, new fragments and moved replicas are noticed
+        without a failed read. Needs `close`."""
+        self._check_follows()
+        self._follower.watch()
 
+    async def read_last_add_confirmed(self) -> int:
+        """Ask all members of the last ensemble, and return what may be read now.
 
-def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:
-    """The entries of a READ reply.
+        Raises:
+            BookieUnavailableError: too few members answered to tell (rule 9.5).
+            NoSuchLedgerError: the ledger was deleted.
+            LedgerClosedError: this handle is closed.
+        """
+        return await self._read_lac(None)
 
-    Raises:
-        NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.
-        BookieUnavailableError: anything else that is not OK (unknown).
-        BookieProtocolError: the body is malformed.
-    """
-    if frame.status == Status.OK:
-        return decode_block(frame.body[_LAC_BYTES:])
-    where = f"bookie {bookie_id}: ledger {frame.ledger_id}, entry {frame.entry_id}"
-    if frame.status == Status.NO_SUCH_ENTRY:
-        raise NoSuchEntryError(f"{where}: no such entry")
-    if frame.status == Status.NO_SUCH_LEDGER:
-        raise NoSuchLedgerOnBookieError(f"{where}: no such ledger")
-    text = frame.body.decode("utf-8", "replace")
-    raise BookieUnavailableError(f"{where}: status {frame.status} {text}")
+    async def try_read_last_add_confirmed(self) -> int:
+        """As `read_last_add_confirmed`, but the first news is enough: it may not be the latest.
 
+        Raises:
+            As `read_last_add_confirmed`, when there is no news.
+        """
+        return await self._read_lac(self._bound.last_entry_id)
 
-def _worst(errors: Sequence[LedgerError], ledger_id: int, entry_id: int) -> LedgerError:
-    """Rule 9.1: real trouble before unavailability before absence."""
-    for kind in (DigestMismatchError, BookieProtocolError, BookieUnavailableError):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    return NoSuchEntryError(
-        f"ledger {ledger_id}, entry {entry_id}: every replica says that it does not exist"
-    )
+    async def _read_lac(self, enough_above: int | None) -> int:
+        self.watch()
+        if not self._bound.is_final:
+            read = LacRead(
+                self._parts.channels, self.metadata, self._codec, enough_above=enough_above
+            )
+            self._learn(await read.run())
+        return self._bound.last_entry_id
+
+    async def wait_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        """Wait until an entry above `entry_id` is confirmed, the ledger is closed, or the time is
+        up; returns `last_add_confirmed`.
+
+        Raises:
+            BookieUnavailableError: the time is up, and fewer than E - Qa + 1 members of the last
+                ensemble say that there is nothing new.
+            NoSuchLedgerError: the ledger was deleted.
+            LedgerClosedError: this handle is closed.
+        """
+        self.watch()
+        if self._poller is None:
+            self._poller = LacPoller(
+                self.metadata,
+                self._codec,
+                self._bound,
+                channels=self._parts.channels,
+                clock=self._parts.clock,
+                settings=self._parts.settings,
+                order=lambda bookies: replica_order(bookies, self._parts.fetcher.facts_of),
+                on_entries=self._on_entries,
+            )
+        await self._poller.wait_beyond(entry_id, timeout_s)
+        return self._bound.last_entry_id
+
+    async def follow(
+        self, from_entry_id: int = 0, *, bytes_max: int = READ_BYTES
+    ) -> AsyncIterator[list[bytes]]:
+        """Batches of payloads from an entry on, in order, each as soon as it is readable; ends at
+        the end of the ledger, which is when somebody closes it.
+
+        Raises:
+            BookieUnavailableError, DigestMismatchError, MetadataError: just now; follow again from
+                the entry behind the last one that came.
+            NoSuchLedgerError, NoSuchEntryError, LedgerClosedError
+        """
+        next_id = from_entry_id
+        while True:
+            if next_id <= self._bound.last_entry_id:
+                payloads = await self.read(next_id, self._bound.last_entry_id, bytes_max=bytes_max)
+                next_id += len(payloads)
+                yield payloads
+            elif self._bound.is_final:
+                return
+            else:
+                await self.wait_beyond(next_id - 1, timeout_s=self._parts.settings.follow_wait_s)
+
+    async def close(self) -> None:
+        """Follow no more; who waits gets `LedgerClosedError`. Closing twice is fine."""
+        self._follower.close()
+        self._fail(LedgerClosedError(f"the reader of ledger {self.ledger_id} is closed"))
+
+    # What comes in
+
+    def _check_follows(self) -> None:
+        if self._end is not None:
+            raise self._end
+
+    def _learn(self, last_add_confirmed: int) -> None:
+        if self._bound.learn(last_add_confirmed) and self._poller is not None:
+            self._poller.on_bound_moved()
+
+    def _on_metadata(self, metadata: LedgerMetadata) -> None:
+        try:
+            self._bound.adopt(metadata)
+        except InvalidLedgerMetadataError as error:
+            self._fail(error)
+            raise
+        if self._poller is not None:
+            self._poller.use_ensemble(metadata.last_fragment.bookies)
+            self._poller.on_bound_moved()
+
+    def _on_deleted(self, error: NoSuchLedgerError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: LedgerError) -> None:
+        if self._end is None:
+            self._end = error
+        if self._poller is not None:
+            self._poller.fail(self._end)
+
+    def _on_entries(self, first: int, payloads: list[bytes]) -> None:
+        self._tail_first, self._tail = first, payloads

@@ -151,7 +151,57 @@ class LedgerSettings(BaseModel):
     bookie_failure_memory_s: float = Field(
         default=60.0,
         ge=0,
-        description="For this long after a failed read a bookie is asked last.",
+        description="For this long after a failed or slow read a bookie is asked last.",
+    )
+    reorder_reads: bool = Field(
+        default=True,
+        description="Ask near bookies first, and last those that are read-only, failed lately or "
+        "are not registered. Off: in the order of the write set.",
+    )
+    sticky_reads: bool = Field(
+        default=True,
+        description="Where all bookies of a ledger have all entries (E = Qw), a handle reads from "
+        "one of them while it can: its read-ahead and its page cache are warm. Handles differ.",
+    )
+    speculative_read_ms: int = Field(
+        default=2_000,
+        ge=0,
+        le=120_000,
+        description="A bookie that has not answered a read by then stays in the race, and the next "
+        "one is asked too. 0: never.",
+    )
+    client_rack: str = Field(
+        default="", description="This client's rack, as bookies name theirs. Empty: not known."
+    )
+    client_zone: str = Field(
+        default="", description="This client's zone, as bookies name theirs. Empty: not known."
+    )
+    long_poll_first_ms: int = Field(
+        default=1_500,
+        ge=1,
+        le=600_000,
+        description="Who follows a ledger asks bookies to wait so long for news at first; after "
+        "nothing new twice as long, and so on.",
+    )
+    long_poll_ms_max: int = Field(
+        default=5_000,
+        ge=1,
+        le=600_000,
+        description="The longest such wait. At most 0.8 of request_timeout_s in any case, since a "
+        "request without an answer by then counts as failed.",
+    )
+    long_poll_entries_bytes: int = Field(
+        default=256 << 10,
+        ge=0,
+        le=4 << 20,
+        description="Bytes of new entries that the answer to such a request may bring along, which "
+        "saves the read. 0: none.",
+    )
+    follow_wait_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3_600,
+        description="Who follows a ledger makes sure this often that enough bookies answer.",
     )
     ledger_manager: Literal["hierarchical", "longhierarchical", "flat"] = Field(
         default="hierarchical",

@@ -1,0 +1,204 @@
+"""Fetching entries from bookies; shared by all handles of a client.
+
+Every packet's digest and identity is checked here, end to end. A bad replica is counted and
+reported for repair, and the next one is asked; its bytes are never returned (rule 9.2). An ordinary
+read fails with NoSuchEntryError only when every member of the write set said so (rule 9.1).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from magnetar.ledger.bookie_requests import read_reply_block
+from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.digest import codec_for
+from magnetar.ledger.errors import BeyondLastConfirmedError, DigestMismatchError, LedgerError
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.quorum import write_set
+from magnetar.ledger.read_errors import is_negative
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.replica_order import (
+    FailureMemory,
+    ReplicaFacts,
+    distance_to,
+    replica_order,
+    sticky_first,
+)
+from magnetar.ledger.replica_read import OnReply, ReadCounts, ReplicaRead
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.wire import Frame, Op, encode_read_body
+
+T = TypeVar("T")
+
+OnBadReplica = Callable[[int, int, int, str, str], None]
+"""Ledger id, first and last entry id, bookie id, reason: this copy failed its digest."""
+
+
+class StickyMember:
+    """The member of the ensemble that a handle reads from while it can (only if E = Qw)."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class EntryFetcher:
+    """Reads of entries, from whichever replica is good."""
+
+    def __init__(
+        self,
+        channels: ChannelPool,
+        *,
+        registry: BookieRegistry,
+        clock: Clock,
+        settings: LedgerSettings,
+        on_bad_replica: OnBadReplica,
+    ) -> None:
+        self._channels = channels
+        self._registry = registry
+        self._clock = clock
+        self._settings = settings
+        self._on_bad_replica = on_bad_replica
+        self._failures = FailureMemory(settings.bookie_failure_memory_s)
+        self.counts = ReadCounts()
+        self.digest_mismatches: Counter[str] = Counter()
+        """Bad replicas seen, per bookie (`READ_ENTRY_DM`)."""
+
+    async def fetch(
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        *,
+        last_add_confirmed: int,
+        bytes_max: int,
+        sticky: StickyMember | None = None,
+    ) -> list[bytes]:
+        """Payloads of entries `first`.. in order, at least one, at most up to `last`.
+
+        Args:
+            sticky: whom to ask first; moves to another member when that one serves the read.
+
+        Raises:
+            BeyondLastConfirmedError: `last` is above the bound; nothing was sent.
+            NoSuchEntryError, BookieUnavailableError, DigestMismatchError: no replica could serve
+                entry `first`.
+        """
+        if not 0 <= first <= last:
+            raise ValueError(f"entries {first} to {last} are no range")
+        if last > last_add_confirmed:
+            raise BeyondLastConfirmedError(
+                f"ledger {metadata.ledger_id}: entry {last} is above the last add confirmed "
+                f"{last_add_confirmed}"
+            )
+        # A fragment's entries lie on its ensemble; the next call continues in the next fragment.
+        last = min(last, metadata.fragment_end(first))
+        codec = codec_for(metadata)
+        body = encode_read_body(
+            last_entry_id=last, bytes_max=min(bytes_max, self._settings.read_frame_bytes_max)
+        )
+
+        def judge(bookie_id: str, frame: Frame) -> list[bytes]:
+            block = read_reply_block(frame, bookie_id)
+            payloads, error = codec.open_payloads(block, first, last - first + 1)
+            if error is None:
+                self._failures.note_success(bookie_id)
+            else:
+                self._note_bad(metadata.ledger_id, first + len(payloads), bookie_id, error)
+                if not payloads:
+                    raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
+            return payloads
+
+        bookies = self._replicas(metadata, first, sticky)
+        read = self._read(metadata.ledger_id, first, bookies, body, judge)
+        bookie_id, payloads = await read.run()
+        if sticky is not None and bookie_id != bookies[0]:
+            sticky.index = metadata.ensemble_for(first).index(bookie_id)
+        return payloads
+
+    async def length_at(self, metadata: LedgerMetadata, entry_id: int) -> int:
+        """The ledger's payload bytes up to and including a confirmed entry, from its packet.
+
+        Raises:
+            As `fetch`.
+        """
+        codec = codec_for(metadata)
+        body = encode_read_body(last_entry_id=entry_id, bytes_max=1)
+
+        def judge(bookie_id: str, frame: Frame) -> int:
+            packet = read_reply_block(frame, bookie_id).packets()[0]
+            try:
+                return codec.open_packet(packet, entry_id).length
+            except DigestMismatchError as error:
+                self._note_bad(metadata.ledger_id, entry_id, bookie_id, error)
+                raise
+
+        bookies = self._replicas(metadata, entry_id, None)
+        return (await self._read(metadata.ledger_id, entry_id, bookies, body, judge).run())[1]
+
+    def sticky_member(self, metadata: LedgerMetadata, index: int) -> StickyMember | None:
+        """For a new handle; None where every entry has replicas of its own."""
+        is_possible = metadata.ensemble_size == metadata.write_quorum
+        return StickyMember(index) if is_possible and self._settings.sticky_reads else None
+
+    def facts_of(self, bookie_id: str) -> ReplicaFacts:
+        """What the order of replicas depends on."""
+        info = self._registry.resolve(bookie_id)
+        has_failed = self._failures.has_failed(bookie_id, self._clock.monotonic_s())
+        if info is None:
+            return ReplicaFacts(is_registered=False, has_failed=has_failed)
+        settings = self._settings
+        distance = distance_to(info, rack=settings.client_rack, zone=settings.client_zone)
+        return ReplicaFacts(True, info.readonly, has_failed, distance)
+
+    def _replicas(
+        self, metadata: LedgerMetadata, entry_id: int, sticky: StickyMember | None
+    ) -> list[str]:
+        ensemble = metadata.ensemble_for(entry_id)
+        members = write_set(
+            entry_id, ensemble_size=len(ensemble), write_quorum=metadata.write_quorum
+        )
+        if metadata.ensemble_size == metadata.write_quorum and self._settings.sticky_reads:
+            # Who reads without a handle of its own sticks to a member, too: one per ledger.
+            index = metadata.ledger_id % len(ensemble) if sticky is None else sticky.index
+            members = tuple(sticky_first(members, index))
+        bookies = [ensemble[index] for index in members]
+        return replica_order(bookies, self.facts_of) if self._settings.reorder_reads else bookies
+
+    def _read(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        bookies: list[str],
+        body: bytes,
+        judge: Callable[[str, Frame], T],
+    ) -> ReplicaRead[T]:
+        def send(bookie_id: str, on_reply: OnReply) -> None:
+            self._channels.get(bookie_id).send(
+                Op.READ, (body,), on_reply, ledger_id=ledger_id, entry_id=entry_id
+            )
+
+        return ReplicaRead(
+            bookies,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            send=send,
+            judge=judge,
+            on_failed=self._on_failed,
+            counts=self.counts,
+            speculative_s=self._settings.speculative_read_ms / 1000,
+        )
+
+    def _on_failed(self, bookie_id: str, error: LedgerError | None) -> None:
+        # A bookie that lacks an entry that it never got works as it should.
+        if error is None or not is_negative(error):
+            self._failures.note_failure(bookie_id, self._clock.monotonic_s())
+
+    def _note_bad(
+        self, ledger_id: int, entry_id: int, bookie_id: str, error: DigestMismatchError
+    ) -> None:
+        self.digest_mismatches[bookie_id] += 1
+        self._failures.note_failure(bookie_id, self._clock.monotonic_s())
+        self._on_bad_replica(ledger_id, entry_id, entry_id, bookie_id, str(error))

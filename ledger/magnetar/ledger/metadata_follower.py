@@ -1,0 +1,112 @@
+"""A reader's hold on its ledger's metadata: read again on an event, or when a read failed.
+
+Re-replication may move every replica of a closed ledger to other bookies; a handle that never looks
+again would ask dead ones for ever (rule 2.6, defect D23). A watch is set only by handles that
+follow the ledger, and ends with `close`. Others look again after a failed read, so that a handle
+which is dropped without being closed leaves nothing behind.
+
+A watch event means "look again"; what is read counts only if it is newer than what is known.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.store import Watch, WatchEvent
+
+_log = structlog.get_logger(__name__)
+
+
+class MetadataFollower:
+    """The metadata of a ledger that is being read."""
+
+    def __init__(
+        self,
+        ledger: VersionedLedger,
+        manager: LedgerManager,
+        *,
+        retry_delay_s: float,
+        on_change: Callable[[LedgerMetadata], None],
+        on_deleted: Callable[[NoSuchLedgerError], None],
+    ) -> None:
+        """`on_change` gets each newer value; what it raises goes to who looked, or is logged."""
+        self._ledger = ledger
+        self._manager = manager
+        self._retry_delay_s = retry_delay_s
+        self._on_change = on_change
+        self._on_deleted = on_deleted
+        self._watch: Watch | None = None
+        self._is_stale = False
+        """There was an event that no read has begun after."""
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def current(self) -> LedgerMetadata:
+        """The latest value known."""
+        return self._ledger.metadata
+
+    @property
+    def is_watching(self) -> bool:
+        return self._watch is not None
+
+    def watch(self) -> None:
+        """Hear of changes from now on, until `close`; and look once, for what changed before."""
+        if self._watch is None:
+            self._watch = self._manager.watch(self.current.ledger_id, self._on_event)
+            self._look_soon()
+
+    async def look(self) -> None:
+        """Read the metadata.
+
+        Raises:
+            NoSuchLedgerError: the ledger was deleted.
+            InvalidLedgerMetadataError, MetadataError
+        """
+        self._is_stale = False
+        try:
+            ledger = await self._manager.read(self.current.ledger_id)
+        except NoSuchLedgerError as error:
+            self._on_deleted(error)
+            raise
+        if ledger.version > self._ledger.version:
+            self._ledger = ledger
+            self._on_change(ledger.metadata)
+
+    def close(self) -> None:
+        """No more events, no more reads."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _on_event(self, event: WatchEvent) -> None:
+        if event is not WatchEvent.CHILDREN:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._is_stale = True
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_until_read(), name=f"follow-ledger-{self.current.ledger_id}"
+            )
+
+    async def _look_until_read(self) -> None:
+        while self._is_stale:
+            try:
+                await self.look()
+            except NoSuchLedgerError:
+                break  # told already; a ledger id never comes back
+            except LedgerError as error:
+                _log.warning(
+                    "ledger_metadata_unread", ledger_id=self.current.ledger_id, error=str(error)
+                )
+                if error.retryable:
+                    self._is_stale = True
+                    await asyncio.sleep(self._retry_delay_s)
+        self._looking = None

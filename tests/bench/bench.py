@@ -9,16 +9,20 @@ usage: python -m tests.bench [--quick] [--only WORD] [--dir DIR]
 
 import argparse
 import json
+import logging
 import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import ceiling, load
+import structlog
+
+from tests.bench import load
 from tests.bench.figures import describe_machine
+from tests.bench.ledger_bench import LedgerBench
+from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -26,102 +30,13 @@ _IDLE_S = 5.0
 _SETTLE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure. Quick is for CI: it shows that everything runs, and rough figures."""
-
-    repeats: int
-    messages: int
-    batched_messages: int
-    single_messages: int
-    restart_mb: int
-
-
-FULL = Effort(
-    repeats=3, messages=200_000, batched_messages=5_000_000, single_messages=5_000, restart_mb=1024
-)
-QUICK = Effort(
-    repeats=1, messages=20_000, batched_messages=500_000, single_messages=500, restart_mb=64
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the result. `ratio` is to `beside`, which was measured right beside it."""
-
-    name: str
-    unit: str
-    value: float
-    target: str
-    met: bool
-    ratio: float | None = None
-    beside: str = ""
-    beside_value: float | None = None
-    runs: list[float] = field(default_factory=list)
-    details: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Paired:
-    """Runs of a load, and the yardstick around each."""
-
-    values: list[float]
-    ceilings: list[float]
-
-    @property
-    def value(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def ceiling(self) -> float:
-        return statistics.median(self.ceilings)
-
-    @property
-    def ratio(self) -> float:
-        return statistics.median(
-            value / beside for value, beside in zip(self.values, self.ceilings, strict=True)
-        )
-
-
-def _measure(
-    run: Callable[[int], float], yardstick: Callable[[], float], *, repeats: int
-) -> _Paired:
-    """Run `run(number)` between two runs of the yardstick, whose mean it is compared with."""
-    values: list[float] = []
-    ceilings: list[float] = []
-    before = yardstick()
-    for number in range(repeats):
-        values.append(run(number))
-        after = yardstick()
-        ceilings.append((before + after) / 2)
-        before = after
-    return _Paired(values, ceilings)
-
-
 class Bench:
-    """All measurements; each adds its figures to `figures`."""
+    """Broker and standalone; each measurement adds its figures to the report."""
 
-    def __init__(self, directory: Path, effort: Effort) -> None:
-        self._directory = directory
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        self._directory = report.directory
         self._effort = effort
-        self.figures: list[Figure] = []
-
-    def ledger(self) -> None:
-        """One ledger writer on three bookie processes."""
-        effort = self._effort
-        with ProcessCluster(self._directory / "ledger", broker=False) as cluster:
-            paired = _measure(
-                lambda _: (
-                    load.ledger(
-                        cluster.metadata_url, messages=effort.messages, size=1024, in_flight=1000
-                    ).msgs_per_s
-                ),
-                lambda: self._ceiling(size=1024, in_flight=1000, entries=effort.messages),
-                repeats=effort.repeats,
-            )
-        self._add_ratio(
-            "ledger writer, 1 KB, 1000 in flight", paired, target=">= 0.6 of the ceiling", least=0.6
-        )
 
     def publish(self) -> None:
         """Unbatched through the broker, and reading it all back, each time right after."""
@@ -138,18 +53,18 @@ class Bench:
             return published.msgs_per_s
 
         with ProcessCluster(self._directory / "publish") as cluster:
-            paired = _measure(
+            paired = measure(
                 run,
-                lambda: self._ceiling(size=1024, in_flight=1000, entries=effort.messages),
+                lambda: self._report.ceiling(size=1024, in_flight=1000, entries=effort.messages),
                 repeats=effort.repeats,
             )
-        self._add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
+        self._report.add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
         ratios = [
             consumed / published
             for consumed, published in zip(catch_up, paired.values, strict=True)
         ]
         ratio = statistics.median(ratios)
-        self._add(
+        self._report.add(
             Figure(
                 name="catch-up consume of the same",
                 unit="msg/s",
@@ -167,7 +82,7 @@ class Bench:
         """Small messages in batches of a thousand."""
         effort = self._effort
         with ProcessCluster(self._directory / "batched") as cluster:
-            paired = _measure(
+            paired = measure(
                 lambda number: (
                     load.produce(
                         cluster.url,
@@ -180,13 +95,13 @@ class Bench:
                 # A batch is one entry of 1000 x 100 bytes.
                 lambda: (
                     1000
-                    * self._ceiling(
+                    * self._report.ceiling(
                         size=100_000, in_flight=100, entries=effort.batched_messages // 1000
                     )
                 ),
                 repeats=effort.repeats,
             )
-        self._add_rate("publish, 100 B in batches of 1000", paired, target=1_000_000)
+        self._report.add_rate("publish, 100 B in batches of 1000", paired, target=1_000_000)
 
     def publish_one_by_one(self) -> None:
         """One message in flight: what one durable publish takes."""
@@ -203,28 +118,17 @@ class Bench:
             return rate.latency_ms.p50
 
         with ProcessCluster(self._directory / "single") as cluster:
-            paired = _measure(
+            paired = measure(
                 run,
-                lambda: (
-                    ceiling.measure(
-                        entries=count, size=1024, in_flight=1, directory=self._directory
-                    ).latency_ms.p50
-                ),
+                lambda: self._report.ceiling_p50_ms(size=1024, entries=count),
                 repeats=effort.repeats,
             )
-        self._add(
-            Figure(
-                name="publish, 1 KB, one in flight, p50",
-                unit="ms",
-                value=round(paired.value, 3),
-                target="<= 0.8",
-                met=paired.value <= 0.8,
-                ratio=round(paired.ratio, 2),
-                beside="ceiling",
-                beside_value=round(paired.ceiling, 3),
-                runs=paired.values,
-                details={"p99_ms": p99s},
-            )
+        self._report.add_latency(
+            "publish, 1 KB, one in flight, p50",
+            paired,
+            target="<= 0.8",
+            met=paired.value <= 0.8,
+            p99s=p99s,
         )
 
     def standalone(self) -> None:
@@ -233,7 +137,7 @@ class Bench:
         for number in range(self._effort.repeats):
             with Standalone(self._directory / f"standalone-{number}") as server:
                 starts.append(server.ready_s)
-        self._add_limit("standalone, time to ready", "s", starts, limit=1.5)
+        self._report.add_limit("standalone, time to ready", "s", starts, limit=1.5)
         with Standalone(self._directory / "standalone") as server:
             self._idle(server)
             self._restart(server)
@@ -244,8 +148,8 @@ class Bench:
         _pass_time(_IDLE_S)
         percent = (server.process.cpu_s() - before_s) / _IDLE_S * 100
         resident_mb = server.process.resident_bytes() / 1e6
-        self._add_limit("standalone, idle memory", "MB", [resident_mb], limit=120)
-        self._add_limit("standalone, idle processor", "% of a core", [percent], limit=2)
+        self._report.add_limit("standalone, idle memory", "MB", [resident_mb], limit=120)
+        self._report.add_limit("standalone, idle processor", "% of a core", [percent], limit=2)
 
     def _restart(self, server: Standalone) -> None:
         size = 64 << 10
@@ -255,90 +159,17 @@ class Bench:
         for _ in range(self._effort.repeats):
             server.kill()
             restarts.append(server.start())
-        self._add_limit(
+        self._report.add_limit(
             f"standalone, restart after kill -9 with {self._effort.restart_mb} MB",
             "s",
             restarts,
             limit=3,
         )
 
-    def _ceiling(self, *, size: int, in_flight: int, entries: int) -> float:
-        return ceiling.measure(
-            entries=max(entries, in_flight),
-            size=size,
-            in_flight=in_flight,
-            directory=self._directory,
-        ).entries_per_s
-
-    def _add_rate(self, name: str, paired: _Paired, *, target: float) -> None:
-        self._add(
-            Figure(
-                name=name,
-                unit="msg/s",
-                value=round(paired.value),
-                target=f">= {target:,}",
-                met=paired.value >= target,
-                ratio=round(paired.ratio, 2),
-                beside="ceiling",
-                beside_value=round(paired.ceiling),
-                runs=[round(each) for each in paired.values],
-            )
-        )
-
-    def _add_ratio(self, name: str, paired: _Paired, *, target: str, least: float) -> None:
-        self._add(
-            Figure(
-                name=name,
-                unit="entries/s",
-                value=round(paired.value),
-                target=target,
-                met=paired.ratio >= least,
-                ratio=round(paired.ratio, 2),
-                beside="ceiling",
-                beside_value=round(paired.ceiling),
-                runs=[round(each) for each in paired.values],
-            )
-        )
-
-    def _add_limit(self, name: str, unit: str, values: list[float], *, limit: float) -> None:
-        value = statistics.median(values)
-        self._add(
-            Figure(
-                name=name,
-                unit=unit,
-                value=round(value, 2),
-                target=f"<= {limit}",
-                met=value <= limit,
-                runs=[round(each, 3) for each in values],
-            )
-        )
-
-    def _add(self, figure: Figure) -> None:
-        self.figures.append(figure)
-        sys.stderr.write(_line(figure) + "\n")
-        sys.stderr.flush()
-
 
 def _pass_time(seconds: float) -> None:
     """Time that has to pass by itself: idleness is what is measured."""
     threading.Event().wait(seconds)
-
-
-def _line(figure: Figure) -> str:
-    value = _number(figure.value)
-    beside = (
-        f"{figure.ratio:.2f} of {figure.beside} {_number(figure.beside_value)}"
-        if figure.ratio is not None and figure.beside_value is not None
-        else ""
-    )
-    verdict = "ok" if figure.met else "MISSED"
-    return (
-        f"{figure.name:<55} {value:>12} {figure.unit:<12} {figure.target:<22} {verdict:<7} {beside}"
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def main() -> None:
@@ -350,15 +181,23 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORD", help="measurements whose name holds the word")
     parser.add_argument("--dir", type=Path, help="parent of the data folder (default: temporary)")
     arguments = parser.parse_args()
+    # The client's log belongs to a person; killed bookies make it say a lot.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     machine = describe_machine()
     sys.stderr.write(
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_gb} GB, {machine.system}, "
         f"Python {machine.python}\n"
     )
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-        bench = Bench(Path(folder), QUICK if arguments.quick else FULL)
+        effort = QUICK if arguments.quick else FULL
+        report = Report(Path(folder))
+        bench, ledger = Bench(report, effort), LedgerBench(report, effort)
         for measurement in (
-            bench.ledger,
+            ledger.ledger_adds,
+            ledger.ledger_one_by_one,
+            ledger.ledger_recovery,
+            ledger.ledger_ensemble_change,
+            ledger.ledger_tail,
             bench.publish,
             bench.publish_batched,
             bench.publish_one_by_one,
@@ -369,6 +208,6 @@ def main() -> None:
     result = {
         "machine": asdict(machine),
         "quick": arguments.quick,
-        "figures": [asdict(figure) for figure in bench.figures],
+        "figures": [asdict(figure) for figure in report.figures],
     }
     sys.stdout.write(json.dumps(result, indent=1) + "\n")

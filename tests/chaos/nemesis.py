@@ -61,7 +61,7 @@ class Nemesis:
     def _strike_one(self) -> None:
         troupe = self._troupe
         kind = self._random.choices(
-            (troupe.bookies, troupe.writers, troupe.recoverers, troupe.readers), (60, 30, 10, 0)
+            (troupe.bookies, troupe.writers, troupe.recoverers, troupe.readers), (60, 30, 6, 4)
         )[0]
         role = self._random.choice([*kind])
         if role in troupe.bookies:

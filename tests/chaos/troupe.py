@@ -176,7 +176,7 @@ class Troupe:
 
         self.writers = clients("write", writers, 0)
         self.recoverers = clients("recover", 2, 40)
-        self.readers = clients("tail", 0, 60)
+        self.readers = clients("tail", 2, 60)
 
     @property
     def roles(self) -> list[Role]:

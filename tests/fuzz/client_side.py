@@ -13,7 +13,7 @@ from pathlib import Path
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.ledger_metadata import DigestType
+from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Status
 from tests.bookie_parts import BookieClient, read_request
@@ -52,7 +52,7 @@ class _Case:
         self._digest_type = self.random.choice(_DIGESTS)
 
     async def run(self) -> None:
-        part = self.random.choice((self._read_closed, self._recover, self._write))
+        part = self.random.choice((self._read_closed, self._recover, self._write, self._follow))
         try:
             async with asyncio.timeout(_CASE_TIMEOUT_S):
                 await part()
@@ -99,6 +99,7 @@ class _Case:
         async with self._cluster.client(self._network(liars), _SETTINGS) as client:
             reader = await client.open(ledger_id)
             await self._read_all(reader.read, len(self._payloads) - 1)
+            await reader.close()
 
     async def _read_all(
         self, read: Callable[[int, int], Awaitable[list[bytes]]], last: int
@@ -162,6 +163,28 @@ class _Case:
             if payloads != self._payloads[at : at + len(payloads)]:
                 self._wrong(f"entries from {at} on are {payloads}")
             at += len(payloads)
+        await reader.close()
+
+    async def _follow(self) -> None:
+        """Bookies may hide the LAC, but nobody can make one up or take it back."""
+        ledger_id = await self._write_honestly(close=False)
+        liars = self.random.randint(1, BOOKIES)
+        async with self._cluster.client(self._network(liars), _SETTINGS) as client:
+            reader = await client.open(ledger_id)
+            bound = -1
+            for _ in range(_ATTEMPTS):
+                try:
+                    await reader.wait_beyond(bound, timeout_s=0.1)
+                except LedgerError:
+                    pass
+                if not bound <= reader.last_add_confirmed < len(self._payloads):
+                    self._wrong(f"the LAC went from {bound} to {reader.last_add_confirmed}")
+                bound = reader.last_add_confirmed
+                if bound >= 0:
+                    await self._read_all(reader.read, bound)
+            if reader.metadata.state is not LedgerState.OPEN:
+                self._wrong(f"the ledger is {reader.metadata.state}")
+            await reader.close()
 
 
 async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:

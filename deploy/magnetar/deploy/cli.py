@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError, SettingsError
@@ -61,6 +62,7 @@ def _root(
 
 add_tools(app)
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
+app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)
@@ -314,7 +316,6 @@ def _later(name: str, text: str) -> None:
 _later("autorecovery", "Re-replicate what lost bookies held.")
 _later("cluster", "Run a whole cluster as processes on one host.")
 _later("admin", "Manage tenants, namespaces, topics and subscriptions.")
-_later("ledger", "Look into ledgers.")
 _later("bookie-tool", "Look into journals, entry logs and indexes.")
 
 

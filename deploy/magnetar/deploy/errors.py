@@ -8,7 +8,8 @@ DeployError                       root; 1: unexpected, the log says more
 ├── MetadataUnreachableError      6: the metadata store does not answer
 ├── DataDirectoryError            7: the data directory cannot be read or written
 ├── BrokerUnreachableError        8: a tool found no broker, or the broker refused
-└── MissingProgramError           9: a program that the command needs is not installed
+├── MissingProgramError           9: a program that the command needs is not installed
+└── UnreadableMetadataError       10: a value in the metadata store is corrupt or of a newer release
 
 The statuses are part of the command's interface (scripts test for them): never renumber. Every
 message is one line that names what was found and what to do about it.
@@ -67,3 +68,9 @@ class MissingProgramError(DeployError):
     """A program outside this package is needed and not there."""
 
     exit_status = 9
+
+
+class UnreadableMetadataError(DeployError):
+    """A value in the metadata store is not what this release can read. Nothing was changed."""
+
+    exit_status = 10

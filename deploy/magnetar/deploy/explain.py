@@ -27,8 +27,16 @@ from magnetar.deploy.errors import (
     ForeignCookieError,
     MetadataUnreachableError,
     SettingsError,
+    UnreadableMetadataError,
 )
-from magnetar.ledger.errors import InvalidPathError, MetadataError
+from magnetar.ledger.errors import (
+    InvalidLedgerMetadataError,
+    InvalidPathError,
+    LedgerLayoutError,
+    MetadataError,
+    NoNodeError,
+    NoSuchLedgerError,
+)
 
 _ADDRESS_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
@@ -64,8 +72,12 @@ def explain(
             return ForeignCookieError(text)
         case StartError() | JournalError() | StorageError():
             return DataDirectoryError(text)
-        case InvalidPathError():
+        case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():
             return SettingsError(text)
+        case InvalidLedgerMetadataError():
+            return UnreadableMetadataError(text)
+        case NoNodeError():
+            return SettingsError(f"{text}: {metadata_url} holds no cluster; check the URL")
         case MetadataError():
             return MetadataUnreachableError(
                 f"cannot use the metadata store {metadata_url}: {text}; is it running?"

@@ -11,6 +11,7 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
 │   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
 ├── NoSuchLedgerError              metadata has no such ledger
+├── OwnerUnclearError              whether a ledger's owner still names it cannot be told
 ├── LedgerIdsExhaustedError        the id generator has reached its end
 ├── LedgerLayoutError              the root's ledgers are kept by another ledger manager
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
@@ -85,6 +86,10 @@ class FutureLogFormatError(InvalidLedgerMetadataError):
 
 class NoSuchLedgerError(LedgerError):
     """The metadata store has no such ledger."""
+
+
+class OwnerUnclearError(LedgerError):
+    """The owner that a ledger's custom metadata names cannot be asked, or not be understood."""
 
 
 class LedgerIdsExhaustedError(LedgerError):

@@ -10,7 +10,7 @@ Source: ledger protocol, section 3.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -104,14 +104,7 @@ async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
     except NoNodeError:
         await _refuse_foreign_ledgers(store, root, layout)
         return False
-    try:
-        record = _LayoutRecord.model_validate_json(value)
-    except ValidationError:
-        raise LedgerLayoutError(
-            f"{path} holds {value[:80]!r}, which names no ledger manager of this release. If "
-            f"another system keeps its ledgers at {root}, choose another root; if a newer release "
-            f"wrote it, upgrade"
-        ) from None
+    record = _decode(value, root)
     known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
     if (record.manager, record.manager_version, record.format_version) != known:
         raise LedgerLayoutError(
@@ -120,6 +113,28 @@ async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
             f"{LAYOUT_VERSION}. Set ledger_manager to the root's, or choose another root"
         )
     return True
+
+
+async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
+    """The layout that the root names, for tools that follow it; hierarchical if it names none.
+
+    Raises:
+        LedgerLayoutError: the value cannot be understood.
+        MetadataUnavailableError
+    """
+    try:
+        value = (await store.get(f"{root}/LAYOUT")).value
+    except NoNodeError:
+        return "hierarchical"
+    manager = _decode(value, root).manager
+    for name in get_args(LayoutName):
+        if name == manager:
+            known: LayoutName = name
+            return known
+    raise LedgerLayoutError(
+        f"the ledgers at {root} are kept by the {manager!r} manager, which is not one of "
+        f"{', '.join(get_args(LayoutName))}: upgrade, or choose another root"
+    )
 
 
 async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> None:
@@ -138,6 +153,17 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
         except NodeExistsError:
             continue  # Somebody was faster: see who.
         return
+
+
+def _decode(value: bytes, root: str) -> _LayoutRecord:
+    try:
+        return _LayoutRecord.model_validate_json(value)
+    except ValidationError:
+        raise LedgerLayoutError(
+            f"{root}/LAYOUT holds {value[:80]!r}, which names no ledger manager of this release. "
+            f"If another system keeps its ledgers at {root}, choose another root; if a newer "
+            f"release wrote it, upgrade"
+        ) from None
 
 
 async def _refuse_foreign_ledgers(store: MetadataStore, root: str, layout: LedgerLayout) -> None:

@@ -138,17 +138,19 @@ class LedgerManager:
             raise NoSuchLedgerError(f"ledger {metadata.ledger_id} was deleted") from exc
         return VersionedLedger(metadata, new_version)
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
         """Delete the metadata; the bookies notice when they collect garbage (rule 3.3).
 
+        With a version only if the node still has it.
+
         Raises:
-            NoSuchLedgerError, UnknownOutcomeError, MetadataUnavailableError
+            NoSuchLedgerError, BadVersionError, UnknownOutcomeError, MetadataUnavailableError
             LedgerLayoutError: as `create`.
         """
         await self._check_layout()
         path = self._layout.path(ledger_id)
         try:
-            await self._store.delete(path)
+            await self._store.delete(path, version=version)
         except NoNodeError as exc:
             raise NoSuchLedgerError(f"ledger {ledger_id} has no metadata at {path}") from exc
         directory = path

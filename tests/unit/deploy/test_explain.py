@@ -12,7 +12,14 @@ from magnetar.bookie.errors import (
 from magnetar.broker.errors import ListenError
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explain, explained
-from magnetar.ledger.errors import InvalidPathError, MetadataUnavailableError
+from magnetar.ledger.errors import (
+    InvalidLedgerMetadataError,
+    InvalidPathError,
+    LedgerLayoutError,
+    MetadataUnavailableError,
+    NoNodeError,
+    NoSuchLedgerError,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +34,10 @@ from magnetar.ledger.errors import InvalidPathError, MetadataUnavailableError
         (JournalCorruptError("damaged"), 7),
         (PermissionError(errno.EACCES, "Permission denied", "/data/lock"), 7),
         (InvalidPathError("no URL"), 2),
+        (NoSuchLedgerError("ledger 7 has no metadata"), 2),
+        (LedgerLayoutError("another manager's"), 2),
+        (NoNodeError("/ledgers"), 2),
+        (InvalidLedgerMetadataError("no JSON"), 10),
     ],
 )
 def test_each_cause_has_its_exit_status(error: Exception, status: int) -> None:

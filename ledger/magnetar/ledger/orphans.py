@@ -1,0 +1,172 @@
+"""The orphan sweep: finds ledgers that nobody refers to any more, and deletes them when told to.
+
+A ledger is left behind when its owner dies, or loses its reply, between creating the ledger and
+naming it, or between forgetting it and deleting it. Its custom metadata says which component made
+it, and for whom. It is an *orphan* if that owner certainly does not name it and it is older than a
+long grace period; every doubt keeps it: metadata that cannot be read, an owner that does not
+answer, a component that is not known here, a clock that disagrees.
+
+An orphan that is still OPEN is not deleted but sealed: it becomes IN_RECOVERY, which makes a writer
+that still holds it withdraw, and the next sweep deletes it if it is an orphan then, too. An owner
+that woke up late and named it meanwhile finds an empty ledger, and not one that is missing.
+
+Source: ledger protocol, section 2.1 (custom metadata), rule 3.3.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidLedgerMetadataError,
+    LedgerError,
+    MetadataError,
+    NoNodeError,
+    NoSuchLedgerError,
+    OwnerUnclearError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+
+GRACE_MS_MIN = 60 * 60 * 1000
+"""No creation takes this long from its first write to the owner's: a shorter grace is refused."""
+
+GRACE_MS_DEFAULT = 72 * 60 * 60 * 1000
+"""Long enough for somebody to look into a failure before its traces go."""
+
+IsReferred = Callable[[LedgerMetadata], Awaitable[bool]]
+"""Asks the owner in the ledger's custom metadata whether it names the ledger.
+
+Raises:
+    OwnerUnclearError, LedgerError: the owner cannot be asked, or its answer cannot be understood.
+"""
+
+
+class Verdict(Enum):
+    """What the sweep thinks of a ledger. Printed by name, never rename."""
+
+    IN_USE = "in_use"
+    TOO_YOUNG = "too_young"
+    """Not judged: its owner may be about to name it."""
+    UNDECIDED = "undecided"
+    """Kept: see the reason."""
+    ORPHAN = "orphan"
+    SEALED = "sealed"
+    """An orphan that was OPEN; the next sweep deletes it."""
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One ledger and what became of it."""
+
+    ledger_id: int
+    verdict: Verdict
+    reason: str
+    custom_metadata: Mapping[str, str]
+
+
+class OrphanSweep:
+    """Goes through all ledgers of a root."""
+
+    def __init__(
+        self,
+        manager: LedgerManager,
+        owners: Mapping[str, IsReferred],
+        *,
+        now_ms: int,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> None:
+        """
+        Args:
+            owners: whom to ask, by the `component` of the ledgers' custom metadata.
+            now_ms: wall clock.
+
+        Raises:
+            ValueError: the grace period is below `GRACE_MS_MIN`.
+        """
+        if grace_ms < GRACE_MS_MIN:
+            raise ValueError(f"a grace of {grace_ms} ms; the least is {GRACE_MS_MIN}")
+        self._manager = manager
+        self._owners = owners
+        self._now_ms = now_ms
+        self._grace_ms = grace_ms
+
+    async def run(self, *, delete: bool = False) -> AsyncIterator[Finding]:
+        """Judge every ledger, in the order of their ids; delete orphans only if told to.
+
+        Raises:
+            MetadataError, LedgerLayoutError: the ledgers cannot be listed. What was found before
+                holds.
+        """
+        async for ledger_id in self._manager.ledger_ids():
+            try:
+                ledger = await self._manager.read(ledger_id)
+            except NoSuchLedgerError:
+                continue  # Deleted since it was listed.
+            except (InvalidLedgerMetadataError, MetadataError) as error:
+                yield Finding(ledger_id, Verdict.UNDECIDED, str(error), {})
+                continue
+            finding = await self._judge(ledger.metadata)
+            if delete and finding.verdict is Verdict.ORPHAN:
+                finding = await self._remove(ledger, finding)
+            yield finding
+
+    async def _judge(self, metadata: LedgerMetadata) -> Finding:
+        def finding(verdict: Verdict, reason: str) -> Finding:
+            return Finding(metadata.ledger_id, verdict, reason, metadata.custom_metadata)
+
+        age_ms = self._now_ms - metadata.created_ms
+        if age_ms < self._grace_ms:
+            return finding(Verdict.TOO_YOUNG, f"{age_ms} ms old, the grace is {self._grace_ms} ms")
+        component = metadata.custom_metadata.get("component")
+        is_referred = self._owners.get(component) if component is not None else None
+        if is_referred is None:
+            return finding(Verdict.UNDECIDED, f"no known component made it: {component!r}")
+        try:
+            if await is_referred(metadata):
+                return finding(Verdict.IN_USE, f"its {component} names it")
+        except LedgerError as error:
+            return finding(Verdict.UNDECIDED, f"its {component} cannot be asked: {error}")
+        return finding(Verdict.ORPHAN, f"its {component} does not name it")
+
+    async def _remove(self, ledger: VersionedLedger, finding: Finding) -> Finding:
+        """Seal or delete an orphan, unless its metadata changed since it was judged."""
+        metadata = ledger.metadata
+        try:
+            if metadata.state is LedgerState.OPEN:
+                await self._manager.write(metadata.in_recovery(), version=ledger.version)
+                return replace(finding, verdict=Verdict.SEALED)
+            await self._manager.delete(metadata.ledger_id, version=ledger.version)
+        except NoSuchLedgerError:
+            pass  # Somebody else deleted it: that is what was wanted.
+        except BadVersionError:
+            return replace(
+                finding, verdict=Verdict.UNDECIDED, reason="its metadata changed meanwhile"
+            )
+        except UnknownOutcomeError as error:
+            return replace(
+                finding, verdict=Verdict.UNDECIDED, reason=f"the reply was lost: {error}"
+            )
+        return replace(finding, verdict=Verdict.DELETED)
+
+
+def log_refers(store: MetadataStore) -> IsReferred:
+    """Asks the managed log that the ledger was made for (component "managed-log")."""
+
+    async def is_referred(metadata: LedgerMetadata) -> bool:
+        path = metadata.custom_metadata.get("log")
+        if path is None:
+            raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
+        try:
+            node = await store.get(path)
+        except NoNodeError:
+            return False  # The log was deleted.
+        ledgers = LogMetadata.from_json(node.value, path=path).ledgers
+        return any(ledger.ledger_id == metadata.ledger_id for ledger in ledgers)
+
+    return is_referred

@@ -24,16 +24,15 @@ from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
-from tests.integration.ledger.test_managed_log import (
+from tests.integration.ledger.log_parts import (
     CONFIG,
     PATH,
+    ROLLING,
     Batch,
     append,
     open_log,
     read_all,
 )
-
-ROLLING = CONFIG.model_copy(update={"ledger_entries_max": 3, "ledger_age_min_s": 0})
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """The managed log on real bookies: chained, taken over, repaired, never torn."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     LogClosedError,
     LogDataLossError,
-    LogError,
     LogFencedError,
     LogUnavailableError,
     UnknownOutcomeError,
@@ -20,25 +18,8 @@ from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LogConfig
-from magnetar.ledger.system import SystemClock
 from tests.integration.ledger.cluster import Cluster, cluster_of
-
-PATH = "/managed-ledgers/public/default/persistent/a-topic"
-CONFIG = LogConfig(ensemble_size=3, write_quorum=3, ack_quorum=2)
-
-
-class Batch:
-    """An AppendBatch with its outcome as a future: the first position, or the error."""
-
-    def __init__(self, payloads: Sequence[bytes]) -> None:
-        self.payloads = payloads
-        self.outcome: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-
-    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
-        self.outcome.set_result(Position(ledger_id, first_entry_id))
-
-    def on_failed(self, error: LogError) -> None:
-        self.outcome.set_exception(error)
+from tests.integration.ledger.log_parts import CONFIG, PATH, append, open_log, read_all
 
 
 @pytest.fixture
@@ -51,37 +32,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def client(cluster: Cluster) -> AsyncIterator[LedgerClient]:
     async with cluster.client() as client:
         yield client
-
-
-async def open_log(
-    cluster: Cluster,
-    client: LedgerClient,
-    config: LogConfig = CONFIG,
-    store: MetadataStore | None = None,
-) -> ManagedLog:
-    return await ManagedLog.open(
-        client,
-        store or cluster.store,
-        PATH,
-        config,
-        clock=SystemClock(),
-        random=random.Random(3),
-    )
-
-
-def append(log: ManagedLog, payloads: Sequence[bytes]) -> Batch:
-    batch = Batch(payloads)
-    log.append(batch)
-    return batch
-
-
-async def read_all(log: ManagedLog) -> list[bytes]:
-    payloads: list[bytes] = []
-    position = log.first_position()
-    while entries := await log.read(position, entries_max=100, bytes_max=1 << 20):
-        payloads += [entry.payload for entry in entries]
-        position = log.next_position(entries[-1].position)
-    return payloads
 
 
 async def test_batches_are_appended_in_order_under_consecutive_ids(

@@ -1,0 +1,366 @@
+"""Reading a log without owning it: no fencing, from any position on, and on behind its end.
+
+A reader walks the ledgers in list order. Of an open ledger it reads what is confirmed, and waits
+for more. It leaves a ledger only when that is closed and its last entry was read (rule 9.4): the
+end of an open one is not decided. The list is read again *after* the ledger was seen closed, since
+what followed an open ledger may have left the list before it was closed.
+
+So nothing that a reader returned can vanish or change its place. What a shrink removed before it
+was read is not passed over in silence: the read fails, and says where the log begins now.
+
+Source: managed ledger, section 9.
+"""
+
+import asyncio
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import (
+    BeyondLastConfirmedError,
+    LedgerClosedError,
+    LogClosedError,
+    LogDataLossError,
+    LogTrimmedError,
+    NoNodeError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
+from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.log import LogEntry
+from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore, Watch
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.ledger.reader import LedgerReader
+
+
+class LogReader:
+    """A reader of one log. Make one with `LogReader.open`; one call at a time."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        store: MetadataStore,
+        path: str,
+        *,
+        clock: Clock,
+        password: bytes | None = None,
+    ) -> None:
+        self._client = client
+        self._store = store
+        self.path = path
+        self._clock = clock
+        self._password = password
+        self._metadata = LogMetadata()
+        self._position = EARLIEST
+        self._ledger: LedgerReader | None = None
+        """The ledger of the position, once it was opened."""
+        self._list_changed = asyncio.Event()
+        self._watch: Watch | None = None
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        client: LedgerClient,
+        store: MetadataStore,
+        path: str,
+        *,
+        clock: Clock,
+        start: Position = EARLIEST,
+        password: bytes | None = None,
+    ) -> "LogReader":
+        """Open a log for reading from `start` on, without disturbing its owner.
+
+        `password` is that of the log's ledgers; None asks with the one from their metadata.
+
+        Raises:
+            NoSuchLogError: there is none.
+            As `seek`.
+        """
+        reader = cls(client, store, path, clock=clock, password=password)
+        reader._watch = store.watch(path, lambda _: reader._list_changed.set())
+        try:
+            await reader.seek(start)
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+    async def close(self) -> None:
+        """End watches; later calls fail with LogClosedError."""
+        self._is_closed = True
+        if self._watch is not None:
+            self._watch.close()
+        self._list_changed.set()
+        await self._leave_ledger()
+
+    # Where it stands
+
+    @property
+    def position(self) -> Position:
+        """The entry to be read next: where it is, or will be, or where the one before it ended."""
+        return self._position
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the log was terminated, and everything in it was read."""
+        terminated = self._metadata.terminated
+        if terminated is None:
+            return False
+        return self._position > terminated or terminated.entry_id < 0
+
+    async def seek(self, position: Position) -> None:
+        """Go on reading at `position`: EARLIEST, LATEST, an entry, or the place behind the last.
+
+        LATEST stands behind what is confirmed now.
+
+        Raises:
+            BeyondLastConfirmedError: the log does not reach that far; seek to LATEST, and wait.
+            LogTrimmedError: a shrink removed that ledger; `first` of the error is still there.
+            NoSuchLogError, MetadataError, LedgerError
+        """
+        self._check_open()
+        before = self._position
+        await self._leave_ledger()
+        await self._load()
+        try:
+            if position == EARLIEST:
+                first = self._metadata.ledgers[:1]
+                self._position = Position(first[0].ledger_id, 0) if first else EARLIEST
+            elif position == LATEST:
+                await self._seek_end()
+            else:
+                await self._seek_entry(position)
+        except BaseException:
+            await self._leave_ledger()
+            self._position = before
+            raise
+
+    async def _seek_end(self) -> None:
+        """Behind the last confirmed entry of the first ledger that is open, or of the last one."""
+        self._position = EARLIEST
+        for listed in self._metadata.ledgers:
+            self._position = Position(listed.ledger_id, listed.entries)
+            if listed.is_closed:
+                continue
+            ledger = await self._open_ledger()
+            if ledger is None:
+                return
+            end = await self._bound(ledger)
+            self._position = Position(self._position.ledger_id, end + 1)
+            if not ledger.is_ledger_closed:
+                return
+            await self._leave_ledger()
+
+    async def _seek_entry(self, position: Position) -> None:
+        ledger_id, entry_id = position.ledger_id, max(position.entry_id, 0)
+        self._position = Position(ledger_id, entry_id)
+        listed = {ledger.ledger_id: ledger for ledger in self._metadata.ledgers}
+        here = listed.get(ledger_id)
+        if here is None:
+            self._check_not_trimmed(ledger_id)
+            if not any(later > ledger_id for later in listed):
+                raise self._beyond(position)
+        elif here.is_closed:
+            if entry_id > here.entries:
+                raise self._beyond(position)
+        elif entry_id > 0:
+            ledger = await self._open_ledger()
+            if ledger is None or entry_id > await self._bound(ledger) + 1:
+                raise self._beyond(position)
+
+    def _beyond(self, position: Position) -> BeyondLastConfirmedError:
+        return BeyondLastConfirmedError(
+            f"{self.path}: {position} is beyond the end of the log; to read what will be appended, "
+            f"seek to LATEST"
+        )
+
+    # Reading
+
+    async def read(
+        self, *, entries_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.0
+    ) -> list[LogEntry]:
+        """The next entries, all of one ledger, and about `bytes_max` bytes of them.
+
+        At the end of the log, waits up to `wait_s` for more; none then means that there is none, or
+        that the log is terminated: see `is_at_end`.
+
+        Raises:
+            LogTrimmedError: the next entry was removed by a shrink; seek to `first` of the error.
+            LogDataLossError: a ledger of the list is gone.
+            LogClosedError: this reader is closed.
+            LedgerError: no replica could serve it just now; call again.
+        """
+        deadline_s = self._clock.monotonic_s() + wait_s
+        while True:
+            self._check_open()
+            if self.is_at_end:
+                return []
+            ledger = await self._open_ledger()
+            left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+            if ledger is None:
+                if not await self._wait_list(left_s):
+                    return []
+                continue
+            # Its end is decided if it was closed before its bound was looked at.
+            is_closed = ledger.is_ledger_closed
+            first = self._position.entry_id
+            last = min(ledger.last_add_confirmed, first + entries_max - 1)
+            if first <= last:
+                return await self._read(ledger, first, last, bytes_max)
+            if is_closed:
+                is_moved = await self._next_ledger()
+                if not is_moved and (self.is_at_end or not await self._wait_list(left_s)):
+                    return []
+            elif not await self._wait_entry(ledger, left_s):
+                return []
+
+    async def _read(
+        self, ledger: LedgerReader, first: int, last: int, bytes_max: int
+    ) -> list[LogEntry]:
+        ledger_id = self._position.ledger_id
+        try:
+            payloads = await ledger.read(first, last, bytes_max=bytes_max)
+        except (NoSuchEntryError, NoSuchLedgerError):
+            await self._load()
+            if not self._is_listed(ledger_id):
+                self._check_not_trimmed(ledger_id)
+            raise
+        self._position = Position(ledger_id, first + len(payloads))
+        return [
+            LogEntry(Position(ledger_id, first + at), payload)
+            for at, payload in enumerate(payloads)
+        ]
+
+    async def _wait_entry(self, ledger: LedgerReader, left_s: float) -> bool:
+        """Wait for an entry of an open ledger, or for its close; False if neither came."""
+        first = self._position.entry_id
+        try:
+            if left_s > 0:
+                await ledger.wait_beyond(first - 1, timeout_s=left_s)
+            else:
+                await self._bound(ledger)
+        except NoSuchLedgerError:
+            await self._pass_gone_ledger()
+            return True
+        except LedgerClosedError:
+            self._check_open()
+            raise
+        if ledger.last_add_confirmed >= first or ledger.is_ledger_closed:
+            return True
+        # The news of a close may be late: ask before "nothing more" is said.
+        try:
+            metadata = (await self._client.manager.read(ledger.metadata.ledger_id)).metadata
+        except NoSuchLedgerError:
+            await self._pass_gone_ledger()
+            return True
+        if metadata.state is LedgerState.CLOSED:
+            await self._leave_ledger()
+            return True
+        return False
+
+    async def _bound(self, ledger: LedgerReader) -> int:
+        """The last add confirmed, asked for anew if it can still grow."""
+        if not ledger.is_ledger_closed:
+            await ledger.read_last_add_confirmed()
+        return ledger.last_add_confirmed
+
+    # Ledgers and their list
+
+    async def _load(self) -> None:
+        """Read the list. Cleared before: a change that is missed now sets the event again."""
+        self._list_changed.clear()
+        try:
+            node = await self._store.get(self.path)
+        except NoNodeError as error:
+            raise NoSuchLogError(
+                f"{self.path}: there is no log, or it was deleted; check the path"
+            ) from error
+        self._metadata = LogMetadata.from_json(node.value, path=self.path)
+
+    async def _wait_list(self, left_s: float) -> bool:
+        """Wait for another list; False if there is none so far."""
+        before = self._metadata
+        await self._load()
+        if self._metadata != before:
+            return True
+        try:
+            async with asyncio.timeout(left_s):
+                await self._list_changed.wait()
+        except TimeoutError:
+            return False
+        await self._load()
+        return True
+
+    def _is_listed(self, ledger_id: int) -> bool:
+        return any(listed.ledger_id == ledger_id for listed in self._metadata.ledgers)
+
+    async def _open_ledger(self) -> LedgerReader | None:
+        """The ledger of the position, or the one that follows it; None if there is none yet."""
+        while self._ledger is None:
+            ledger_id = self._position.ledger_id
+            if not self._is_listed(ledger_id):
+                self._check_not_trimmed(ledger_id)
+                if not self._go_on_behind(ledger_id):
+                    return None
+                continue
+            try:
+                self._ledger = await self._client.open(ledger_id, password=self._password)
+            except NoSuchLedgerError:
+                await self._pass_gone_ledger()
+        return self._ledger
+
+    def _go_on_behind(self, ledger_id: int) -> bool:
+        """Stand before the first listed ledger behind this one; False if there is none."""
+        ids = [listed.ledger_id for listed in self._metadata.ledgers]
+        if ledger_id in ids:
+            behind = ids[ids.index(ledger_id) + 1 :]
+        else:
+            behind = [each for each in ids if each > ledger_id]
+        if behind:
+            self._position = Position(behind[0], 0)
+        return bool(behind)
+
+    async def _next_ledger(self) -> bool:
+        """Leave a ledger that is closed and was read to its end; False if none follows it yet."""
+        done = self._position.ledger_id
+        await self._load()
+        if done < self._metadata.removed_through:
+            self._check_not_trimmed(done)
+        if not self._go_on_behind(done):
+            return False
+        await self._leave_ledger()
+        return True
+
+    async def _pass_gone_ledger(self) -> None:
+        """The ledger has no metadata any more: it was removed, or it was empty."""
+        gone = self._position.ledger_id
+        await self._leave_ledger()
+        await self._load()
+        if self._is_listed(gone):
+            raise LogDataLossError(
+                f"{self.path}: ledger {gone} is listed, but its metadata is gone; what it held can "
+                f"only be passed over on purpose: seek behind it"
+            )
+        self._check_not_trimmed(gone)
+
+    def _check_not_trimmed(self, ledger_id: int) -> None:
+        if not 0 <= ledger_id <= self._metadata.removed_through:
+            return
+        ledgers = self._metadata.ledgers
+        first = Position(ledgers[0].ledger_id, 0) if ledgers else LATEST
+        raise LogTrimmedError(
+            f"{self.path}: ledger {ledger_id} was removed by a shrink; the log begins at {first}: "
+            f"seek there to go on",
+            first,
+        )
+
+    async def _leave_ledger(self) -> None:
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            await ledger.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogClosedError(f"{self.path}: the reader is closed; open another one")

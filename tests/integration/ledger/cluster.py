@@ -22,6 +22,14 @@ def no_fatal_errors(error: BaseException) -> None:
     raise AssertionError(f"the bookie gave up: {error!r}")
 
 
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    """Let everything else run until the condition holds."""
+    while True:
+        if is_so():
+            return
+        await asyncio.sleep(0)
+
+
 class Cluster:
     """Real bookies on real sockets and files."""
 
@@ -46,6 +54,11 @@ class Cluster:
         await bookie.start()
         self.bookies[name] = bookie
         return bookie
+
+    @property
+    def long_polls(self) -> int:
+        """Requests that wait for news at the bookies."""
+        return sum(bookie.metrics.long_polls for bookie in self.bookies.values())
 
     async def stop_bookie(self, name: str) -> None:
         await self.bookies.pop(name).stop()

@@ -41,4 +41,6 @@ class ClientParts:
             ack_quorum=metadata.ack_quorum,
             is_delayed=self.settings.ensemble_change_mode == "delayed",
             changes_max=self.settings.ensemble_changes_max,
+            clock=self.clock,
+            rest_s=self.settings.failed_member_rest_s,
         )

@@ -2,6 +2,10 @@
 
 Shared by all writers and recoveries of a client: it joins the registered bookies, the placement
 rules and the quarantine. Source: ledger protocol, section 5, step 4 and options.
+
+A member that failed this ledger takes no other place in it for `rest_s`. Two bookies that are down
+would otherwise replace each other for ever: the refusal of a dead bookie takes no time, nor does a
+recovery's change of ensemble, so that the event loop would do nothing else.
 """
 
 from collections.abc import Mapping
@@ -9,6 +13,7 @@ from collections.abc import Mapping
 from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.errors import LedgerWriteError, NotEnoughBookiesError
 from magnetar.ledger.placement import Placement
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.registration import BookieRegistry
 
 
@@ -25,6 +30,8 @@ class Replacements:
         ack_quorum: int,
         is_delayed: bool,
         changes_max: int,
+        clock: Clock,
+        rest_s: float,
     ) -> None:
         self._registry = registry
         self._placement = placement
@@ -34,6 +41,9 @@ class Replacements:
         self.is_delayed = is_delayed
         """Change only when an entry could not reach its ack quorum, or the bookie is read-only."""
         self._changes_max = changes_max
+        self._clock = clock
+        self._rest_s = rest_s
+        self._rests_until_s: dict[str, float] = {}
 
     @property
     def generation(self) -> int:
@@ -42,6 +52,11 @@ class Replacements:
 
     def on_failed(self, bookie_id: str) -> None:
         self._health.on_error(bookie_id)
+        self._rests_until_s[bookie_id] = self._clock.monotonic_s() + self._rest_s
+
+    def _resting(self) -> list[str]:
+        now_s = self._clock.monotonic_s()
+        return [each for each, until_s in self._rests_until_s.items() if now_s < until_s]
 
     def choose(self, ensemble: tuple[str, ...], failed: Mapping[int, str]) -> tuple[str, ...]:
         """The ensemble with the failed members replaced, as far as there are bookies for it.
@@ -50,6 +65,7 @@ class Replacements:
         none stays.
         """
         chosen = list(ensemble)
+        resting = self._resting()
         for index in sorted(failed):
             try:
                 chosen[index] = self._placement.choose_replacement(
@@ -58,7 +74,7 @@ class Replacements:
                     index=index,
                     write_quorum=self._write_quorum,
                     ack_quorum=self._ack_quorum,
-                    excluded={*ensemble, *chosen, *failed.values()},
+                    excluded={*ensemble, *chosen, *failed.values(), *resting},
                     avoided=self._health.quarantined(),
                 )
             except NotEnoughBookiesError:

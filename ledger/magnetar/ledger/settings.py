@@ -79,6 +79,12 @@ class LedgerSettings(BaseModel):
         ge=1,
         description="Conflicts and unknown outcomes in a row before a metadata update gives up.",
     )
+    failed_member_rest_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="A bookie that failed an add takes no other place in that ledger's ensembles "
+        "for so long.",
+    )
     quarantine_errors_max: int = Field(
         default=1,
         ge=1,

@@ -22,7 +22,7 @@ from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_block, encode_read_body
 from tests.bookie_parts import BookieClient
-from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
 from tests.integration.ledger.filtered_network import FilteredNetwork
 
 PAYLOADS = [b"%03d" % number * 20 for number in range(30)]

@@ -1,6 +1,8 @@
 """Defect D7: an ensemble installed before the metadata write."""
 
 from magnetar.ledger.wire import Op, Status
+from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.noticing import assert_noticed, mutations_param
 from tests.simulation.simulation import Simulation, scenario
 
 
@@ -31,3 +33,8 @@ async def test_d07_nothing_is_acked_by_an_ensemble_that_is_not_committed(sim: Si
     stalled.release()
     await sim.until(lambda: w.pending == 0)
     assert w.acked == [0]
+
+
+@mutations_param("D7")
+def test_the_test_of_d07_notices_when_its_rule_is_off(mutation: Mutation) -> None:
+    assert_noticed(mutation, test_d07_nothing_is_acked_by_an_ensemble_that_is_not_committed)

@@ -2,6 +2,8 @@
 
 from magnetar.ledger.errors import LedgerFencedError
 from magnetar.ledger.wire import Op
+from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.noticing import assert_noticed, mutations_param
 from tests.simulation.simulation import Simulation, scenario
 
 
@@ -30,3 +32,8 @@ async def test_d13_a_fence_survives_the_restart_of_its_bookie(sim: Simulation) -
     assert w.acked == [0, 1]
     assert isinstance(w.error, LedgerFencedError)
     assert not sim.bookie("b2").has(w.ledger_id, 2)
+
+
+@mutations_param("D13")
+def test_the_test_of_d13_notices_when_its_rule_is_off(mutation: Mutation) -> None:
+    assert_noticed(mutation, test_d13_a_fence_survives_the_restart_of_its_bookie)

@@ -1,5 +1,81 @@
 """The rules of a bookie: durability, fencing, what it may deny."""
 
-from tests.simulation.mutations.mutation import Mutation
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-MUTATIONS: list[Mutation] = []
+from magnetar.bookie import bookie as bookie_module
+from magnetar.bookie.add_requests import AddRequests
+from magnetar.bookie.errors import StorageIOError
+from magnetar.bookie.fence_requests import FenceRequests
+from magnetar.bookie.read_requests import ReadRequests
+from magnetar.ledger.wire import Status
+from tests.simulation.mutations.mutation import Mutation, edited, replaced
+
+
+@contextmanager
+def _no_identity() -> Iterator[None]:
+    async def validate_nothing(*args: object, **named: object) -> None:
+        return None
+
+    with replaced(bookie_module, "validate_cookie", validate_nothing):
+        yield
+
+
+MUTATIONS: list[Mutation] = [
+    Mutation(
+        name="reads_do_not_fence",
+        rule="7",
+        defects=("D1",),
+        invariants=("I15", "I18"),
+        description="a bookie ignores the fence flag of a recovery read",
+        apply=lambda: edited(ReadRequests, "read", ("if frame.flags & Flag.FENCE:", "if False:")),
+    ),
+    Mutation(
+        name="fence_in_memory_only",
+        rule="7",
+        defects=("D13",),
+        invariants=("I1", "I9", "I13"),
+        description="a fence is not journalled: it is confirmed at once and lost in a crash",
+        apply=lambda: edited(
+            FenceRequests,
+            "after_fence",
+            (
+                'batch.add(NewRecord(RecordType.FENCE, ledger_id, b""))\n'
+                "        batch.context.fences.append(ledger)",
+                "ledger.on_fence_written(None)",
+            ),
+        ),
+    ),
+    Mutation(
+        name="add_confirmed_before_it_is_durable",
+        rule="4.3",
+        defects=("D14",),
+        invariants=("I1", "I14"),
+        description="a bookie confirms an add from memory; the journal never hears of it",
+        apply=lambda: edited(
+            AddRequests,
+            "add",
+            ("batch.add(NewRecord(RecordType.ENTRY_BLOCK, ledger_id, block.data), count)", "pass"),
+            (
+                "context.adds.append((frame.request_id, ledger_id, frame.entry_id))",
+                "self._replies.put(connection, frame)",
+            ),
+        ),
+    ),
+    Mutation(
+        name="emptied_bookie_starts",
+        rule="11.1",
+        defects=("D14",),
+        invariants=("I1", "I14"),
+        description="a bookie starts whether or not its disks are those of its identity",
+        apply=_no_identity,
+    ),
+    Mutation(
+        name="unreadable_means_absent",
+        rule="8.2",
+        defects=("D15",),
+        invariants=("I1", "I14"),
+        description="a bookie that cannot read its files says that there is no such entry",
+        apply=lambda: replaced(StorageIOError, "status", Status.NO_SUCH_ENTRY),
+    ),
+]

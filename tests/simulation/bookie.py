@@ -235,6 +235,21 @@ class SimBookie:
             self.say("goes on")
             self.process.resume()
 
+    @property
+    def has_disk_trouble(self) -> bool:
+        """Whether a start may fail for a reason that the simulation made."""
+        disk = self.disk
+        return disk.bytes_left is not None or disk.sync_error is not None
+
+    def end_start(self) -> None:
+        """A start that failed leaves no process behind."""
+        self._end_process()
+        self.disk.locked.clear()
+
+    def clear_steps(self) -> None:
+        """Forget a crash that was ordered."""
+        self.disk.on_step = _nothing
+
     def crash_at_step(self, steps: int) -> None:
         """Crash right behind the `steps`-th write or sync from now on."""
         wanted = self.disk.steps + steps

@@ -5,12 +5,12 @@ never ends is noticed, and write down what the application was told.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerClosedError, LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.placement import RandomPlacement
 from magnetar.ledger.reader import LedgerReader
@@ -37,6 +37,9 @@ from tests.simulation.network import Fabric, SimNetwork
 from tests.simulation.store import MetadataServer
 
 T = TypeVar("T")
+
+_FOLLOW_WAIT_S = 0.3
+_FOLLOW_RETRY_S = 0.03
 
 FAST = LedgerSettings(
     connect_timeout_s=0.5,
@@ -118,7 +121,7 @@ class SimClient:
     ) -> None:
         self.name = name
         self.loop = loop
-        self._fabric = fabric
+        self.fabric = fabric
         self._server = server
         self._history = history
         self.process = SimProcess(loop, name)
@@ -153,7 +156,7 @@ class SimClient:
         if self.process.is_alive:
             self.record(Fault("crashes"))
             self.process.kill()
-            self._fabric.on_process_gone(self.process)
+            self.fabric.on_process_gone(self.process)
             self._server.forget(self.process)
 
     def pause(self) -> None:
@@ -195,15 +198,23 @@ class SimClient:
 
     async def recover(self, ledger_id: int) -> "SimReader":
         """`open_and_recover`."""
-        reader = await self.run(
-            self.operation("recover", ledger_id, self.ledgers.open_and_recover(ledger_id))
+        return await self.run(self.recover_here(ledger_id))
+
+    async def recover_here(self, ledger_id: int) -> "SimReader":
+        """As `recover`, for code that runs in this process."""
+        reader = await self.operation(
+            "recover", ledger_id, self.ledgers.open_and_recover(ledger_id)
         )
         self.saw_closed(reader.metadata, "recovered")
         return SimReader(self, reader)
 
     async def open(self, ledger_id: int) -> "SimReader":
         """`open`."""
-        reader = await self.run(self.operation("open", ledger_id, self.ledgers.open(ledger_id)))
+        return await self.run(self.open_here(ledger_id))
+
+    async def open_here(self, ledger_id: int) -> "SimReader":
+        """As `open`, for code that runs in this process."""
+        reader = await self.operation("open", ledger_id, self.ledgers.open(ledger_id))
         if reader.metadata.state is LedgerState.CLOSED:
             self.saw_closed(reader.metadata, "opened")
         return SimReader(self, reader)
@@ -301,10 +312,12 @@ class SimWriter:
 
     async def close(self, *, force: bool = False) -> LedgerMetadata:
         """Close the ledger."""
+        return await self.client.run(self.close_here(force=force))
+
+    async def close_here(self, *, force: bool = False) -> LedgerMetadata:
+        """As `close`, for code that runs in the client's process."""
         client = self.client
-        metadata = await client.run(
-            client.operation("close", self.ledger_id, self.writer.close(force=force))
-        )
+        metadata = await client.operation("close", self.ledger_id, self.writer.close(force=force))
         client.saw_closed(metadata, "closed")
         return metadata
 
@@ -358,6 +371,42 @@ class SimReader:
                 first += 1
             found += payloads
         return found
+
+    async def follow(self, is_over: Callable[[], bool], *, polls: bool = True) -> None:
+        """Read entry after entry as the writer goes on, until the ledger is closed.
+
+        With long polls, or by asking all members again and again. What does not work just now is
+        tried again. For code that runs in the client's process.
+        """
+        next_id = 0
+        try:
+            while not is_over():
+                try:
+                    if next_id <= self.reader.last_add_confirmed:
+                        bound = self.reader.last_add_confirmed
+                        await self.read_here(next_id, bound)
+                        next_id = bound + 1
+                    elif self.reader.is_ledger_closed:
+                        self.client.saw_closed(self.reader.metadata, "followed")
+                        return
+                    else:
+                        await self._wait_news(next_id - 1, polls)
+                except (NoSuchLedgerError, LedgerClosedError):
+                    return
+                except LedgerError:
+                    await asyncio.sleep(_FOLLOW_RETRY_S)
+                self.note_bound()
+        finally:
+            await self.reader.close()
+
+    async def _wait_news(self, entry_id: int, polls: bool) -> None:
+        if polls:
+            wait = self.reader.wait_beyond(entry_id, timeout_s=_FOLLOW_WAIT_S)
+            await self.client.operation("wait_beyond", self.ledger_id, wait)
+        else:
+            asked = self.reader.read_last_add_confirmed()
+            await self.client.operation("read_lac", self.ledger_id, asked)
+            await asyncio.sleep(_FOLLOW_RETRY_S)
 
     async def read_all(self) -> list[bytes]:
         """Everything up to the bound."""

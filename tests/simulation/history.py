@@ -22,6 +22,7 @@ class Sent(NamedTuple):
     """A frame left `source`; `request_flags` are those of the request, also on its reply."""
 
     connection: int
+    """Negative if the simulation made the frame up."""
     source: str
     target: str
     op: int

@@ -110,7 +110,8 @@ class _Handle(asyncio.TimerHandle):
     ) -> None:
         self.call = call
         self.args = args
-        self.context = context or copy_context()
+        # Not `context or`: an empty context is false.
+        self.context = copy_context() if context is None else context
         self._cancelled = False
         self._when = when_s
 
@@ -207,7 +208,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             context=context,
         )
         self._tasks.append(task)
-        self._owners.append((context or copy_context()).get(CURRENT_PROCESS))
+        owner = copy_context() if context is None else context
+        self._owners.append(owner.get(CURRENT_PROCESS))
         return task
 
     def get_debug(self) -> bool:
@@ -315,14 +317,18 @@ class SimLoop(asyncio.AbstractEventLoop):
                 found.append(error)
         return found
 
+    def owners_of(self, tasks: list[asyncio.Task[None]]) -> list[SimProcess | None]:
+        """The process of each task."""
+        owners = dict(zip(self._tasks, self._owners, strict=True))
+        return [owners[task] for task in tasks]
+
     def what_waits(self) -> str:
         """The tasks that have not ended, and where they stand."""
         lines = []
         for task, process in zip(self._tasks, self._owners, strict=True):
             if task.done() or (process is not None and not process.is_alive):
                 continue
-            stack = task.get_stack(limit=1)
-            where = f"{stack[0].f_code.co_qualname}:{stack[0].f_lineno}" if stack else "?"
+            where = _where(task.get_coro())
             owner = process.name if process is not None else "script"
             lines.append(f"{owner}/{task.get_name()} in {where}")
         return "waiting: " + "; ".join(lines)
@@ -372,6 +378,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         except BaseException as error:  # noqa: BLE001  # whatever it is, the run fails with it
             if not self.is_ending:
                 self.errors.append(error)
+
+
+def _where(coroutine: object) -> str:
+    """The chain of coroutines that a task is suspended in, the innermost last."""
+    names: list[str] = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None)
+        if frame is None:
+            break
+        names.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        coroutine = getattr(coroutine, "cr_await", None)
+    return " > ".join(names[-3:]) or "?"
 
 
 class SimClock:

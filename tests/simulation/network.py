@@ -358,7 +358,10 @@ class Connection:
             status=status,
             body=b"made up by the simulation",
         )
+        # Numbered below zero: nothing that the bookie itself said.
+        self.number = -abs(self.number)
         self.split(self.to_client, reply)
+        self.number = abs(self.number)
 
     def cut(self, pipe: _Pipe) -> None:
         """The sender gave up: from some frame on, nothing of what is on its way arrives."""

@@ -14,10 +14,12 @@ import structlog
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.settings import LedgerSettings
 from tests.simulation.bookie import SimBookie
+from tests.simulation.checks import judge
 from tests.simulation.clients import FAST, SimClient, SimReader, SimWriter
 from tests.simulation.history import History, Said
 from tests.simulation.loop import CURRENT_PROCESS, SimLoop
 from tests.simulation.network import Fabric
+from tests.simulation.record import FinalState, Record
 from tests.simulation.store import MetadataServer
 
 
@@ -115,6 +117,19 @@ class Simulation:
         assert metadata is not None, f"there is no ledger {ledger_id}"
         return metadata
 
+    def take_stock(self) -> FinalState:
+        """What is stored now: all ledgers' metadata, and what the bookies hold."""
+        final = FinalState()
+        for ledger_id in sorted(set(self.store.ledger_ids.values())):
+            metadata = self.store.metadata(ledger_id)
+            if metadata is not None:
+                final.metadata[ledger_id] = metadata
+        for bookie_id, bookie in self.bookies.items():
+            if not bookie.is_lost:
+                final.packets[bookie_id] = bookie.storage.packets
+                final.states[bookie_id] = bookie.storage.states
+        return final
+
     # Time
 
     async def until(
@@ -193,6 +208,11 @@ def play(story: Story, simulation: Simulation) -> Simulation:
     except BaseException as error:
         error.add_note("the transcript of the story:\n" + simulation.history.text())
         raise
+    record = Record(simulation.history, simulation.take_stock(), is_complete=False)
+    violations = judge(record)
+    if violations:
+        text = "\n".join(map(str, violations))
+        raise AssertionError(f"{text}\nthe transcript of the story:\n{simulation.history.text()}")
     return simulation
 
 

@@ -51,7 +51,7 @@ class SimStorage:
 
     @property
     def wants_flush(self) -> bool:
-        return False
+        return self.is_full
 
     async def open(self) -> None:
         """The state was loaded when this was made."""
@@ -63,6 +63,7 @@ class SimStorage:
         if self._is_closed:
             raise StorageClosedError("the storage is closed")
         if self.is_full:
+            self.on_wants_flush()
             raise StorageFullError("the write cache is full")
         assert ledger_id in self.states, "put_state comes first"
         stored = self.packets.setdefault(ledger_id, {})

@@ -1,0 +1,312 @@
+"""The plan of a random run: everything that will happen, drawn from the seed before it begins.
+
+A plan is plain data, so that a failing one can be made shorter (`shrink.py`) and kept as a file
+(`regressions/`). What it does not say, the latency of each frame, comes from streams of random
+numbers that belong to one link or one disk each: leaving out a step disturbs the others little.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+CONFIGURATIONS = ((3, 3, 2), (2, 2, 2), (2, 1, 1), (2, 2, 1), (3, 2, 2), (5, 3, 2))
+"""(E, Qw, Qa) that found bugs in the past."""
+
+RECOVERERS = ("r1", "r2", "r3")
+READERS = ("t1", "t2")
+WRITER = "w"
+MOVER = "m"
+
+
+class Step(NamedTuple):
+    """One thing that happens, `at_s` after the writer has begun.
+
+    `what` names a method of `run.Runner`; what `who`, `other`, `for_s` and `number` mean is its
+    business.
+    """
+
+    at_s: float
+    what: str
+    who: str = ""
+    other: str = ""
+    for_s: float = 0.0
+    number: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.at_s:.4f} s: {self.what}", self.who, self.other]
+        if self.for_s:
+            parts.append(f"for {self.for_s:.4f} s")
+        if self.number:
+            parts.append(f"({self.number})")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a run."""
+
+    seed: int
+    quorum: tuple[int, int, int]
+    bookies: int
+    entries: int
+    window: int
+    """Entries that the writer leaves unconfirmed at most."""
+    think_s: float
+    """How long it waits before it appends again."""
+    batch: int
+    """Entries per append, at most."""
+    closes: bool
+    """Whether the writer closes the ledger in the end."""
+    net_jitter_s: float
+    disk_jitter_s: float
+    store_jitter_s: float
+    watch_jitter_s: float
+    keeps_frames: bool
+    keeps_torn_writes: bool
+    flush_interval_s: float
+    delayed_changes: bool
+    explicit_lac_ms: float
+    recovery_window: int
+    steps: tuple[Step, ...]
+    log_owners: int = 0
+    """Owners of a managed log, one after the other; 0: the workload is one ledger."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        value = json.loads(text)
+        value["quorum"] = tuple(value["quorum"])
+        value["steps"] = tuple(Step(*step) for step in value["steps"])
+        return cls(**value)
+
+    def without(self, *dropped: int) -> "Plan":
+        """The plan without some of its steps."""
+        steps = tuple(step for at, step in enumerate(self.steps) if at not in dropped)
+        return replace(self, steps=steps)
+
+    def __str__(self) -> str:
+        lines = [
+            f"seed {self.seed}: {self.quorum} on {self.bookies} bookies, {self.entries} entries, "
+            f"window {self.window}, up to {self.batch} per append, every {self.think_s:.4f} s"
+            + (", then close" if self.closes else "")
+            + (f", {self.log_owners} log owners" if self.log_owners else "")
+        ]
+        return "\n".join([*lines, *(f"  {step}" for step in self.steps)])
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(f"plan/{seed}")
+    quorum = CONFIGURATIONS[random.randrange(len(CONFIGURATIONS))]
+    bookies = max(random.randint(4, 6), quorum[0])
+    entries = random.randint(2, 10)
+    think_s = random.choice((0.0, 0.0, 0.002, 0.01, 0.05))
+    plan = Plan(
+        seed=seed,
+        quorum=quorum,
+        bookies=bookies,
+        entries=entries,
+        window=random.randint(1, 4),
+        think_s=think_s,
+        batch=random.choice((1, 1, 1, 2, 3)),
+        closes=random.random() < 0.6,
+        net_jitter_s=random.choice((0.0, 0.001, 0.005, 0.02)),
+        disk_jitter_s=random.choice((0.0, 0.002, 0.01, 0.03)),
+        store_jitter_s=random.choice((0.0, 0.002, 0.02)),
+        watch_jitter_s=random.choice((0.0, 0.01, 0.5)),
+        keeps_frames=random.random() < 0.5,
+        keeps_torn_writes=random.random() < 0.5,
+        flush_interval_s=random.choice((0.05, 0.3, 5.0)),
+        delayed_changes=random.random() < 0.25,
+        explicit_lac_ms=random.choice((0.0, 0.0, 5.0, 50.0)),
+        recovery_window=random.choice((1, 2, 8)),
+        steps=(),
+        log_owners=random.choice((0, 0, 0, 0, 0, 0, 0, 2, 3)),
+    )
+    # About as long as the writer takes if nothing goes wrong, and a little more.
+    trip_s = 0.003 + plan.net_jitter_s + plan.disk_jitter_s
+    horizon_s = 0.01 + entries * (think_s + trip_s / plan.window) * 1.5
+    steps = _Drawer(random, plan, horizon_s).draw()
+    return replace(plan, steps=tuple(sorted(steps)))
+
+
+class _Drawer:
+    """Draws the steps: who else takes part, and what goes wrong."""
+
+    def __init__(self, random: Random, plan: Plan, horizon_s: float) -> None:
+        self._random = random
+        self._plan = plan
+        self._horizon_s = horizon_s
+        self._bookies = [f"b{number}" for number in range(1, plan.bookies + 1)]
+        self._recoverers = RECOVERERS[: random.choice((0, 1, 1, 2, 2, 3))]
+        self._readers = READERS[: random.choice((0, 1, 1, 2))]
+        self._damages_left = plan.quorum[2] - 1
+        """Bookies that may be lost or rot: with Qa of them, entries may really be gone."""
+
+    def draw(self) -> list[Step]:
+        random = self._random
+        steps: list[Step] = []
+        for name in self._recoverers:
+            for _ in range(random.choice((1, 1, 2))):
+                steps.append(Step(self._time(), "recover", name))
+        for name in self._readers:
+            steps.append(Step(self._time(), "tail", name))
+        for _ in range(random.choice((0, 0, 1, 2))):
+            steps.append(Step(self._time(late=True), "move", MOVER, number=random.randrange(1000)))
+        kinds = list(_FAULTS)
+        weights = [_FAULTS[kind] for kind in kinds]
+        for kind in random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8))):
+            steps += getattr(self, f"_{kind}")()
+        return steps
+
+    def _time(self, *, late: bool = False) -> float:
+        stretch = 3.0 if late else 1.2
+        return round(self._random.random() * self._horizon_s * stretch, 6)
+
+    def _duration(self) -> float:
+        """From a moment to far above the request timeout; most are about one round trip."""
+        return round(self._random.choice((0.002, 0.01, 0.03, 0.1, 0.4, 1.0)) * self._scale(), 6)
+
+    def _scale(self) -> float:
+        return 0.5 + self._random.random()
+
+    def _bookie(self) -> str:
+        return self._random.choice(self._bookies)
+
+    def _client(self) -> str:
+        return self._random.choice((WRITER, WRITER, *self._recoverers, *self._readers, MOVER))
+
+    def _slow_link(self) -> list[Step]:
+        """Frames of one operation wait for a while; others overtake them on other links."""
+        client, bookie = self._client(), self._bookie()
+        number = self._random.randrange(6)  # see Runner.hold
+        return [Step(self._time(), "hold", client, bookie, self._duration(), number)]
+
+    def _block(self) -> list[Step]:
+        one, other = self._client(), self._bookie()
+        if self._random.random() < 0.5:
+            one, other = other, one
+        return [Step(self._time(), "block", one, other, self._duration())]
+
+    def _partition(self) -> list[Step]:
+        return [Step(self._time(), "partition", self._client(), self._bookie(), self._duration())]
+
+    def _reset(self) -> list[Step]:
+        return [Step(self._time(), "reset", self._client(), self._bookie())]
+
+    def _lose_frame(self) -> list[Step]:
+        number = self._random.randrange(6)
+        return [Step(self._time(), "lose_frame", self._client(), self._bookie(), number=number)]
+
+    def _slow_bookie(self) -> list[Step]:
+        number = self._random.choice((5, 20, 100, 400))
+        return [Step(self._time(), "slow_bookie", self._bookie(), "", self._duration(), number)]
+
+    def _slow_disk(self) -> list[Step]:
+        number = self._random.choice((5, 20, 100, 400))
+        return [Step(self._time(), "slow_disk", self._bookie(), "", self._duration(), number)]
+
+    def _refuse(self) -> list[Step]:
+        number = self._random.randrange(4)  # see Runner.refuse
+        return [Step(self._time(), "refuse", self._client(), self._bookie(), number=number)]
+
+    def _crash(self) -> list[Step]:
+        number = self._random.randrange(2)  # power or only the process
+        return [Step(self._time(), "crash", self._bookie(), "", self._duration(), number)]
+
+    def _crash_at_step(self) -> list[Step]:
+        number = self._random.randint(1, 6)
+        return [Step(self._time(), "crash_at_step", self._bookie(), "", self._duration(), number)]
+
+    def _stop(self) -> list[Step]:
+        return [Step(self._time(), "stop", self._bookie(), "", self._duration())]
+
+    def _pause_bookie(self) -> list[Step]:
+        return [Step(self._time(), "pause_bookie", self._bookie(), "", self._pause())]
+
+    def _pause_client(self) -> list[Step]:
+        return [Step(self._time(), "pause_client", self._client(), "", self._pause())]
+
+    def _pause(self) -> float:
+        """Sometimes longer than a session lasts (2 s)."""
+        return round(self._random.choice((0.01, 0.1, 0.7, 3.0)) * self._scale(), 6)
+
+    def _crash_client(self) -> list[Step]:
+        who = self._random.choice((WRITER, WRITER, *self._recoverers))
+        return [Step(self._time(late=True), "crash_client", who)]
+
+    def _disk_full(self) -> list[Step]:
+        return [Step(self._time(), "disk_full", self._bookie(), "", self._duration())]
+
+    def _cache_full(self) -> list[Step]:
+        return [Step(self._time(), "cache_full", self._bookie(), "", self._duration())]
+
+    def _sync_fails(self) -> list[Step]:
+        return [Step(self._time(), "sync_fails", self._bookie(), "", self._duration())]
+
+    def _reads_fail(self) -> list[Step]:
+        return [Step(self._time(), "reads_fail", self._bookie(), "", self._duration())]
+
+    def _damage(self) -> list[Step]:
+        """A bookie is lost for good, or its replicas rot; at most Qa - 1 bookies in a run."""
+        if self._damages_left <= 0:
+            return []
+        self._damages_left -= 1
+        at_s = self._time(late=True)
+        if self._random.random() < 0.5:
+            return [Step(at_s, "lose", self._bookie())]
+        bookie, number = self._bookie(), self._random.randrange(1000)
+        return [
+            Step(round(at_s + each * 0.01, 6), "rot", bookie, number=number + each)
+            for each in range(self._random.randint(1, 4))
+        ]
+
+    def _store_stall(self) -> list[Step]:
+        who = self._random.choice((self._client(), WRITER, ""))
+        return [Step(self._time(), "store_stall", who, "", self._duration())]
+
+    def _store_lose(self) -> list[Step]:
+        what = self._random.choice(("reply lost", "reply lost", "request lost", "unavailable"))
+        return [Step(self._time(), "store_lose", self._client(), what)]
+
+    def _store_hold(self) -> list[Step]:
+        number = self._random.randrange(2)  # before it is done, or its reply
+        return [Step(self._time(), "store_hold", self._client(), "", self._duration(), number)]
+
+    def _expire(self) -> list[Step]:
+        return [Step(self._time(), "expire", self._random.choice((self._client(), self._bookie())))]
+
+    def _new_bookie(self) -> list[Step]:
+        return [Step(self._time(), "new_bookie")]
+
+
+_FAULTS = {
+    "slow_link": 10,
+    "block": 4,
+    "partition": 3,
+    "reset": 3,
+    "lose_frame": 6,
+    "slow_bookie": 2,
+    "slow_disk": 3,
+    "refuse": 4,
+    "crash": 6,
+    "crash_at_step": 3,
+    "stop": 1,
+    "pause_bookie": 2,
+    "pause_client": 3,
+    "crash_client": 2,
+    "disk_full": 1,
+    "cache_full": 1,
+    "sync_fails": 1,
+    "reads_fail": 2,
+    "damage": 2,
+    "store_stall": 3,
+    "store_lose": 5,
+    "store_hold": 4,
+    "expire": 1,
+    "new_bookie": 1,
+}
+"""Faults and how often they are drawn; the methods of `_Drawer` say what they are."""

@@ -1,0 +1,265 @@
+"""Carries out a plan on a cluster, heals everything, and lets the invariants judge what happened.
+
+A run has three parts. *Trouble*: writer, recoverers, readers and the re-replicator work while the
+steps of the plan happen. *Healing*: every fault is undone, every machine that is not lost runs
+again, and the ledger must be closed within a bound of virtual time (I18). *Inspection*: every
+bookie is crashed once more and comes back by replay, a fresh client reads everything, and the
+stores are compared with the history.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from random import Random
+
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.settings import LedgerSettings
+from tests.simulation.checks import judge
+from tests.simulation.clients import FAST, SimClient, SimReader, SimWriter
+from tests.simulation.faults import Faults
+from tests.simulation.history import History, Said
+from tests.simulation.loop import SimulationStuckError
+from tests.simulation.mover import Mover
+from tests.simulation.plan import MOVER, READERS, RECOVERERS, WRITER, Plan, Step
+from tests.simulation.record import FinalState, Record, Violation
+from tests.simulation.simulation import Simulation
+
+TROUBLE_S_MAX = 4.0
+"""The writer may be waiting for bookies that only healing brings back."""
+HEALING_S_MAX = 40.0
+SECONDS_MAX = 300.0
+STEPS_MAX = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a plan."""
+
+    plan: Plan
+    history: History
+    violations: tuple[Violation, ...]
+    error: str
+    """What ended the run before its end; empty if nothing did."""
+    steps: int
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.violations or self.error)
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Which invariants do not hold, or the kind of the error: what makes two failures alike."""
+        if self.error:
+            return frozenset([self.error.partition(":")[0]])
+        return frozenset(violation.invariant for violation in self.violations)
+
+    def report(self) -> str:
+        lines = [str(self.plan)]
+        if self.error:
+            lines.append(f"ERROR {self.error}")
+        return "\n".join([*lines, *(f"VIOLATED {violation}" for violation in self.violations)])
+
+
+def execute(plan: Plan) -> Outcome:
+    """Run a plan to its end, and judge it."""
+    runner = Runner(plan)
+    error = ""
+    try:
+        runner.sim.run(runner.main())
+    except Exception as failure:  # noqa: BLE001  # whatever it is, it is the result of the run
+        error = f"{type(failure).__name__}: {failure} {' '.join(getattr(failure, '__notes__', []))}"
+    record = Record(runner.sim.history, runner.final, is_complete=not error)
+    return Outcome(plan, runner.sim.history, tuple(judge(record)), error, runner.sim.loop.steps)
+
+
+def settings_of(plan: Plan) -> LedgerSettings:
+    return FAST.model_copy(
+        update={
+            "ensemble_change_mode": "delayed" if plan.delayed_changes else "eager",
+            "explicit_lac_interval_ms": plan.explicit_lac_ms,
+            "recovery_window": plan.recovery_window,
+        }
+    )
+
+
+class Runner:
+    """One run of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.final = FinalState()
+        self._settings = settings_of(plan)
+        self.sim = sim = Simulation(
+            bookies=plan.bookies,
+            quorum=plan.quorum,
+            seed=f"run/{plan.seed}",
+            seconds_max=SECONDS_MAX,
+            steps_max=STEPS_MAX,
+            flush_interval_s=plan.flush_interval_s,
+        )
+        sim.net.jitter_s = plan.net_jitter_s
+        sim.net.keeps_frames = plan.keeps_frames
+        sim.store.jitter_s = plan.store_jitter_s
+        sim.store.watch_jitter_s = plan.watch_jitter_s
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ledger_id = -1
+        self._is_healing = False
+
+    async def main(self) -> None:
+        """The three parts."""
+        sim = self.sim
+        await sim.start()
+        for bookie in sim.bookies.values():
+            bookie.journal_jitter_s = self.plan.disk_jitter_s
+            bookie.disk.keeps_some = self.plan.keeps_torn_writes
+        for name in self._names():
+            await sim.client(name, self._settings)
+        writer = await sim.clients[WRITER].create(*self.plan.quorum)
+        self._ledger_id = writer.ledger_id
+        faults = Faults(sim, self._ledger_id)
+        await self._trouble(writer, faults)
+        self._is_healing = True
+        sim.say("everything is healed")
+        faults.heal()
+        await self._heal()
+        await self._inspect()
+
+    def _names(self) -> list[str]:
+        """The clients that take part."""
+        wanted = {step.who for step in self.plan.steps}
+        return [WRITER, *(n for n in (*RECOVERERS, *READERS, MOVER) if n in wanted)]
+
+    # Trouble
+
+    async def _trouble(self, writer: SimWriter, faults: Faults) -> None:
+        sim = self.sim
+        begin_s = sim.loop.time()
+        writing = self._spawn(writer.client, self._write(writer), "writer")
+        for step in self.plan.steps:
+            await sim.sleep(max(0.0, begin_s + step.at_s - sim.loop.time()))
+            actor = getattr(self, f"_{step.what}", None)
+            if actor is None:
+                faults.do(step)
+            elif sim.clients[step.who].process.is_alive:
+                self._spawn(sim.clients[step.who], actor(step), step.what)
+        rest_s = begin_s + TROUBLE_S_MAX - sim.loop.time()
+        try:
+            await sim.until(
+                lambda: writing.done() or not writer.client.process.is_alive,
+                timeout_s=max(0.1, rest_s),
+            )
+        except SimulationStuckError:
+            pass  # healing may help
+
+    def _spawn(
+        self, client: SimClient, work: Coroutine[object, object, None], name: str
+    ) -> asyncio.Task[None]:
+        task = client.spawn(work, name)
+        self._tasks.append(task)
+        return task
+
+    async def _write(self, writer: SimWriter) -> None:
+        """Append entries at the full window, then close or leave."""
+        plan, random = self.plan, Random(f"run/{self.plan.seed}/writer")
+        left = plan.entries
+        try:
+            while left:
+                await self.sim.until(lambda: writer.pending < plan.window, timeout_s=120)
+                count = min(left, random.randint(1, plan.batch), plan.window)
+                writer.append(count)
+                left -= count
+                await asyncio.sleep(plan.think_s * random.random())
+            if plan.closes:
+                await writer.close_here()
+        except LedgerError as error:
+            writer.client.record(Said(f"the writer gives up: {type(error).__name__}"))
+
+    async def _recover(self, step: Step) -> None:
+        client = self.sim.clients[step.who]
+        try:
+            reader = await client.recover_here(self._ledger_id)
+            await reader.read_here(0, reader.last_add_confirmed)
+        except LedgerError:
+            pass  # recorded; the last recovery must succeed
+
+    async def _tail(self, step: Step) -> None:
+        """Follow the ledger until it is closed, and read all that may be read."""
+        client = self.sim.clients[step.who]
+        while not self._is_healing:
+            try:
+                reader = await client.open_here(self._ledger_id)
+                await reader.follow(lambda: self._is_healing, polls=step.who == READERS[0])
+                return
+            except LedgerError:
+                await asyncio.sleep(0.05)
+
+    async def _move(self, step: Step) -> None:
+        client = self.sim.clients[step.who]
+        try:
+            await Mover(client, self._settings).move(self._ledger_id, Random(step.number))
+        except LedgerError as error:
+            client.record(Said(f"the re-replicator gives up: {type(error).__name__}"))
+
+    # Healing
+
+    async def _heal(self) -> None:
+        sim = self.sim
+        await self._wait_bookies()
+        healer = await sim.client("z", self._settings)
+        deadline_s = sim.loop.time() + HEALING_S_MAX
+        while sim.loop.time() < deadline_s:
+            try:
+                await healer.recover(self._ledger_id)
+                break
+            except LedgerError:
+                await sim.sleep(0.5)
+        # What was under way has had its chance: it must end now, one way or the other (I19).
+        try:
+            await sim.until(self._is_quiet, timeout_s=HEALING_S_MAX)
+        except SimulationStuckError as error:
+            sim.say(f"not everything has ended: {error}")
+
+    def _is_quiet(self) -> bool:
+        """Whether all actors have ended; those of dead processes never will."""
+        alive = {client.process for client in self.sim.clients.values() if client.process.is_alive}
+        owners = self.sim.loop.owners_of(self._tasks)
+        return all(
+            task.done() or owner not in alive
+            for task, owner in zip(self._tasks, owners, strict=True)
+        )
+
+    async def _wait_bookies(self) -> None:
+        sim = self.sim
+        await sim.until(
+            lambda: all(each.is_running or each.is_lost for each in sim.bookies.values()),
+            what="every bookie runs",
+        )
+
+    # Inspection
+
+    async def _inspect(self) -> None:
+        sim = self.sim
+        for bookie in sim.bookies.values():
+            bookie.crash()
+        starting = [each.start_soon() for each in sim.bookies.values() if not each.is_lost]
+        for task in starting:
+            await task
+        inspector = await sim.client("y", FAST)
+        metadata = sim.store.metadata(self._ledger_id)
+        if metadata is not None and metadata.state is LedgerState.CLOSED:
+            reader = await inspector.open(self._ledger_id)
+            await self._read_everything(reader)
+        self._take_stock()
+
+    async def _read_everything(self, reader: SimReader) -> None:
+        """Entry after entry, so that one that is gone hides no other."""
+        reader.is_final = True
+        for entry_id in range(reader.last_add_confirmed + 1):
+            try:
+                await reader.read(entry_id, entry_id)
+            except LedgerError:
+                pass  # recorded; I1 and I20 judge it
+
+    def _take_stock(self) -> None:
+        self.final = self.sim.take_stock()

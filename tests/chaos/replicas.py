@@ -55,15 +55,15 @@ async def _read_copy(
             lambda number, first=entry_id: read_request(number, ledger_id, first, wanted[-1])  # type: ignore[misc]  # bound now, not later
         )
         del bookie.replies[reply.request_id]
-        found = _check(reply, ledger_id, entry_id, f"bookie {bookie_id}", copies)
-        if found == 0:
+        end = entry_id + _check(reply, ledger_id, entry_id, f"bookie {bookie_id}", copies)
+        if end == entry_id:
             _note_missing(copies, entry_id, bookie_id)
-            found = 1
-        else:
-            for each in range(entry_id, entry_id + found):
-                copies.counts[each] += 1
-        # With striping a bookie's ids have gaps; a reply ends at the first.
-        at += found
+            at += 1
+        # With striping a reply ends at the first gap; but a bookie may also hold entries that are
+        # not its own, from a recovery that had other members in mind.
+        while at < len(wanted) and wanted[at] < end:
+            copies.counts[wanted[at]] += 1
+            at += 1
 
 
 def _check(reply: Frame, ledger_id: int, first: int, who: str, copies: Copies) -> int:

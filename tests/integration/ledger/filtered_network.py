@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.system import SystemNetwork
@@ -12,10 +13,22 @@ Filter = Callable[[int, Frame], Frame | None]
 
 
 class FilteredNetwork(SystemNetwork):
-    """Every frame from a bookie goes through `filter`, which a test may replace at any time."""
+    """Every frame from a bookie goes through `filter`, which a test may replace at any time.
+
+    A frame that `holds` wants is kept until `release`, instead.
+    """
 
     def __init__(self) -> None:
         self.filter: Filter = lambda port, frame: frame
+        self.holds: Callable[[Frame], bool] = lambda frame: False
+        self.held: list[Callable[[], None]] = []
+
+    def release(self) -> None:
+        """Hold nothing any more, and deliver what was held, in order."""
+        self.holds = lambda frame: False
+        held, self.held = self.held, []
+        for deliver in held:
+            deliver()
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -42,8 +55,13 @@ class _Filtered(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
             arriving = self._network.filter(self._port, frame)
-            if arriving is not None:
-                self._inner.data_received(_encode(arriving))
+            if arriving is None:
+                continue
+            deliver = partial(self._inner.data_received, _encode(arriving))
+            if self._network.holds(arriving):
+                self._network.held.append(deliver)
+            else:
+                deliver()
 
 
 def _encode(frame: Frame) -> bytes:

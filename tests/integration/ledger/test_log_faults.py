@@ -196,17 +196,17 @@ async def test_m2_a_cancelled_change_of_ledgers_does_not_delete_what_the_list_ma
     log._list._store = store  # type: ignore[assignment]
     await append(log, [b"one", b"two", b"three"]).outcome
     await store.arrived.wait()
+    listing = store.writing
+    store.arrived.clear()
     during = append(log, [b"four"])  # appends go on while the next ledger is being listed
     closing = asyncio.ensure_future(log.close())  # cancels the change, whose update is under way
     await during.outcome
-    update = store.writing
-    store.arrived.clear()
     await store.arrived.wait()
     closing.cancel()  # and is cancelled as well, before its own update happens
     store.go_on.set()
-    await update  # the first update lands
-    with pytest.raises(BadVersionError):
-        await store.writing
+    # Both updates are based on the same version: one of them happens.
+    results = await asyncio.gather(listing, store.writing, return_exceptions=True)
+    assert sorted(isinstance(result, BadVersionError) for result in results) == [False, True]
     async with cluster.client() as other:
         assert await reopened(cluster, other) == [b"one", b"two", b"three", b"four"]
 
@@ -241,7 +241,7 @@ async def test_d26_an_update_that_lands_after_it_was_asked_about_is_our_own(
 
 async def test_a_log_whose_every_new_ledger_fails_gives_up_in_time(cluster: Cluster) -> None:
     network = FilteredNetwork()
-    config = CONFIG.model_copy(update={"repair_timeout_s": 0.5, "unavailable_retry_s": 0.05})
+    config = CONFIG.model_copy(update={"repair_timeout_s": 1, "unavailable_retry_s": 0.05})
 
     def refuse_adds(port: int, frame: Frame) -> Frame:
         return frame._replace(status=Status.IO_ERROR) if frame.op == Op.ADD else frame
@@ -255,7 +255,7 @@ async def test_a_log_whose_every_new_ledger_fails_gives_up_in_time(cluster: Clus
                 await append(log, [b"two"]).outcome
         ledger_ids = [ledger_id async for ledger_id in client.manager.ledger_ids()]
         assert len(ledger_ids) <= 3
-        assert writer_of(log).ledger_id < 40, "new ledgers are made ever more slowly"
+        assert writer_of(log).ledger_id < 8, "new ledgers are made ever more slowly"
         network.filter = lambda port, frame: frame
         while True:
             try:
@@ -286,16 +286,16 @@ async def test_of_two_takeovers_the_slower_one_is_fenced_though_its_ledger_is_go
             await open_log(cluster, slow, other_config)
 
 
-async def test_a_batch_of_very_many_small_payloads_fits_the_frames(
-    cluster: Cluster, client: LedgerClient
-) -> None:
-    log = await open_log(cluster, client)
-    payloads = [b"%06d" % number for number in range(220_000)]
-    async with asyncio.timeout(30):
-        await append(log, payloads).outcome
-    assert len(log.ledgers) == 1
-    assert log.last_confirmed.entry_id == len(payloads) - 1
-    await log.close()
+async def test_a_batch_of_very_many_small_payloads_fits_the_frames(cluster: Cluster) -> None:
+    patient = LedgerSettings(request_timeout_s=30)  # bookies take seconds for it on a busy machine
+    async with cluster.client(settings=patient) as client:
+        log = await open_log(cluster, client)
+        payloads = [b"%06d" % number for number in range(220_000)]
+        async with asyncio.timeout(30):
+            await append(log, payloads).outcome
+        assert len(log.ledgers) == 1
+        assert log.last_confirmed.entry_id == len(payloads) - 1
+        await log.close()
 
 
 async def test_a_batch_that_breaks_does_not_keep_others_from_their_outcome(

@@ -91,7 +91,7 @@ class EntryFetcher:
         if last > last_add_confirmed:
             raise BeyondLastConfirmedError(
                 f"ledger {metadata.ledger_id}: entry {last} is above the last add confirmed "
-                f"{last_add_confirmed}"
+                f"{last_add_confirmed}; it can be read when it is confirmed"
             )
         # A fragment's entries lie on its ensemble; the next call continues in the next fragment.
         last = min(last, metadata.fragment_end(first))

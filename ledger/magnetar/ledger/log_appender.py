@@ -125,6 +125,10 @@ class LogAppender:
         self._queue: deque[AppendBatch] = deque()
         self._queue_bytes = 0
         self._refusal: Callable[[], LogError] | None = None
+        self._fence_reason = (
+            f"{path}: another owner has taken the log over; close this handle, and open the log "
+            f"again only if it should still be yours"
+        )
         self._retry_at_s = 0.0
         self._writer_since_s = 0.0
         self._age_max_s = config.ledger_age_max_s
@@ -291,13 +295,15 @@ class LogAppender:
             return
         log.warning("log_fenced", path=self._path, error=str(error))
         self.state = AppendState.FENCED
+        if isinstance(error, LogFencedError):
+            self._fence_reason = str(error)
         self._refusal = self._why_fenced
         self._fail_all(self._why_fenced())
         for callback in self._on_fenced:
             callback()
 
     def _why_fenced(self) -> LogError:
-        return LogFencedError(f"{self._path}: another owner has taken the log over")
+        return LogFencedError(self._fence_reason)
 
     def on_fenced(self, callback: Callable[[], None]) -> None:
         """Run `callback` once when another owner has taken the log over."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from magnetar.ledger.errors import (
     BadVersionError,
+    InvalidLedgerMetadataError,
     LogExistsError,
     LogFencedError,
     MetadataUnavailableError,
@@ -35,6 +36,7 @@ ATTEMPTS_MAX = 5
 """Writes of one update that may end with an unknown outcome before the caller hears of it."""
 
 _TOKEN_MAX = (1 << 63) - 1
+_TAKEN_OVER = "close this handle, and open the log again only if it should still be yours"
 
 Change = Callable[[LogMetadata], LogMetadata]
 
@@ -180,7 +182,7 @@ class LogList:
             return None
         if node.value not in self._unresolved:
             self._unresolved = []
-            raise LogFencedError(f"{self._path}: another owner changed the ledger list")
+            raise self._why_changed(node.value)
         self._adopt(LogMetadata.from_json(node.value, path=self._path), node.version)
         return node.value
 
@@ -198,7 +200,18 @@ class LogList:
         except NoNodeError as error:
             raise LogFencedError(f"{self._path}: the log was deleted; close this handle") from error
         if node.version != self._version:
-            raise LogFencedError(f"{self._path}: another owner changed the ledger list")
+            raise self._why_changed(node.value)
+
+    def _why_changed(self, value: bytes) -> LogFencedError:
+        """What to say of a list that is no longer ours."""
+        try:
+            LogMetadata.from_json(value, path=self._path)
+        except InvalidLedgerMetadataError as error:
+            return LogFencedError(
+                f"{self._path}: the ledger list was overwritten with what this release cannot use; "
+                f"close this handle, and open the log again when that is settled: {error}"
+            )
+        return LogFencedError(f"{self._path}: another owner changed the ledger list; {_TAKEN_OVER}")
 
     async def delete(self) -> None:
         """Remove the node, if it is still ours.

@@ -146,7 +146,7 @@ class LogMetadata:
         try:
             data = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise InvalidLedgerMetadataError(f"{path}: no managed log: {error!r}") from error
+            raise _refused(path, f"no managed log: {error!r}") from error
         version = data.get("format") if isinstance(data, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             raise FutureLogFormatError(
@@ -159,7 +159,7 @@ class LogMetadata:
             )
         problem = _problem_with_fields(data)
         if problem is not None:
-            raise InvalidLedgerMetadataError(f"{path}: no managed log: {problem}")
+            raise _refused(path, f"no managed log: {problem}")
         terminated = data.get("terminated")
         metadata = LogMetadata(
             tuple(
@@ -173,8 +173,15 @@ class LogMetadata:
         )
         problem = _problem_with_list(metadata)
         if problem is not None:
-            raise InvalidLedgerMetadataError(f"{path}: {problem}")
+            raise _refused(path, problem)
         return metadata
+
+
+def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
+    return InvalidLedgerMetadataError(
+        f"{path}: {problem}. Nothing was changed: bring the value back from a backup of the "
+        f"metadata store"
+    )
 
 
 def _problem_with_fields(data: dict[str, object]) -> str | None:

@@ -69,7 +69,10 @@ class OwnerReads:
         try:
             reader = await self._client.open(ledger_id)
         except NoSuchLedgerError as error:
-            raise LogDataLossError(f"{self._path}: ledger {ledger_id} is gone") from error
+            raise LogDataLossError(
+                f"{self._path}: ledger {ledger_id} is listed, but its metadata is gone; bring it "
+                f"back from a backup of the metadata store"
+            ) from error
         self._readers[ledger_id] = reader
         while len(self._readers) > _READERS_MAX:
             self._readers.popitem(last=False)

@@ -13,7 +13,11 @@ from collections.abc import Callable
 
 import structlog
 
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import (
+    InvalidLedgerMetadataError,
+    LedgerError,
+    NoSuchLedgerError,
+)
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import Watch, WatchEvent
@@ -32,13 +36,18 @@ class MetadataFollower:
         retry_delay_s: float,
         on_change: Callable[[LedgerMetadata], None],
         on_deleted: Callable[[NoSuchLedgerError], None],
+        on_invalid: Callable[[InvalidLedgerMetadataError], None],
     ) -> None:
-        """`on_change` gets each newer value; what it raises goes to who looked, or is logged."""
+        """`on_change` gets each newer value; what it raises goes to who looked, or is logged.
+
+        `on_invalid` hears of a value that cannot be: it is left as it is, for a person to judge.
+        """
         self._ledger = ledger
         self._manager = manager
         self._retry_delay_s = retry_delay_s
         self._on_change = on_change
         self._on_deleted = on_deleted
+        self._on_invalid = on_invalid
         self._watch: Watch | None = None
         self._is_stale = False
         """There was an event that no read has begun after."""
@@ -71,6 +80,9 @@ class MetadataFollower:
             ledger = await self._manager.read(self.current.ledger_id)
         except NoSuchLedgerError as error:
             self._on_deleted(error)
+            raise
+        except InvalidLedgerMetadataError as error:
+            self._on_invalid(error)
             raise
         if ledger.version > self._ledger.version:
             self._ledger = ledger

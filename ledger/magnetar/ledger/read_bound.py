@@ -58,5 +58,10 @@ class ReadBound:
         if last > self.last_entry_id:
             raise BeyondLastConfirmedError(
                 f"ledger {self._ledger_id}: entry {last} is above the last add confirmed "
-                f"{self.last_entry_id}"
+                f"{self.last_entry_id}; "
+                + (
+                    "the ledger is closed and has no such entry"
+                    if self.is_final
+                    else "wait_beyond or read_last_add_confirmed tell when there is more"
+                )
             )

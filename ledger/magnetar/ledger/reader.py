@@ -50,6 +50,7 @@ class LedgerReader:
             retry_delay_s=parts.settings.metadata_retry_delay_s,
             on_change=self._on_metadata,
             on_deleted=self._on_deleted,
+            on_invalid=self._fail,
         )
         self._sticky = parts.fetcher.sticky_member(
             metadata, random.randrange(metadata.ensemble_size)

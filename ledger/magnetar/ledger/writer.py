@@ -141,7 +141,9 @@ class LedgerWriter:
                 a payload exceeds `entry_bytes_max`, or `pending_bytes_max` is reached.
         """
         if self._state is not _State.OPEN:
-            raise self._error or LedgerClosedError(f"ledger {self.ledger_id} is closed")
+            raise self._error or LedgerClosedError(
+                f"ledger {self.ledger_id} is closed and takes no more entries; go on in a new one"
+            )
         assert payloads
         size = sum(map(len, payloads))
         if size > self._settings.entry_bytes_max:
@@ -283,7 +285,12 @@ class LedgerWriter:
     def _on_lac_reply(self, reply: Frame | BookieUnavailableError) -> None:
         """A hint to readers: who did not get it hears of the LAC with the next entry."""
         if isinstance(reply, Frame) and reply.status == Status.FENCED:
-            self._fail(LedgerFencedError(f"ledger {self.ledger_id} is fenced by another client"))
+            self._fail(
+                LedgerFencedError(
+                    f"ledger {self.ledger_id} is fenced by another client, which decides where "
+                    f"it ends"
+                )
+            )
 
     def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
         """A bug of one caller must not keep those behind it from hearing their outcome."""

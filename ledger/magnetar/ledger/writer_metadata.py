@@ -160,11 +160,14 @@ class WriterMetadata:
     def _check_open(self, metadata: LedgerMetadata) -> None:
         if metadata.state is LedgerState.IN_RECOVERY:
             # Rule 6.1: closing it ourselves could take back what the recovery exposed.
-            raise LedgerFencedError(f"ledger {metadata.ledger_id} is being recovered")
+            raise LedgerFencedError(
+                f"ledger {metadata.ledger_id} is being recovered by another client, which decides "
+                f"where it ends; stop writing, and read its end when it is closed"
+            )
         if metadata.state is LedgerState.CLOSED:
             raise LedgerFencedError(
                 f"ledger {metadata.ledger_id} was closed by another client at entry "
-                f"{metadata.last_entry_id}"
+                f"{metadata.last_entry_id}; stop writing: what was added behind it is no part of it"
             )
 
     def _foreign_ensemble(self, found: Fragment) -> LedgerWriteError:

@@ -29,6 +29,22 @@ def heard(
     ]
 
 
+async def until_heard(
+    sim: Simulation,
+    *,
+    client: str,
+    op: Op,
+    bookie: str | None = None,
+    status: Status | None = None,
+    entry: int | None = None,
+) -> None:
+    """Wait until the client has heard such an answer, and has acted on it."""
+    await sim.until(
+        lambda: bool(heard(sim, client=client, op=op, bookie=bookie, status=status, entry=entry))
+    )
+    await sim.sleep(0.01)
+
+
 def asked(
     sim: Simulation,
     *,

@@ -5,7 +5,7 @@ import pytest
 from magnetar.ledger.errors import RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.wire import Flag, Op, Status
-from tests.simulation.heard import asked, heard
+from tests.simulation.heard import asked, heard, until_heard
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.noticing import assert_noticed, mutations_param
 from tests.simulation.simulation import Simulation, scenario
@@ -80,7 +80,7 @@ async def test_d05_a_bookie_that_lags_behind_does_not_make_the_ledger_look_empty
     t = await sim.client("t")
     tail = await t.open(w.ledger_id)
     asking = t.spawn(tail.reader.read_last_add_confirmed())
-    await sim.until(lambda: bool(heard(sim, client="t", op=Op.READ_LAC, bookie="b1")))
+    await until_heard(sim, client="t", op=Op.READ_LAC, bookie="b1")
     assert not asking.done()  # one bookie that knows nothing proves nothing
     late[0].release()
     assert await asking == 0
@@ -92,7 +92,7 @@ async def test_d05_a_bookie_that_lags_behind_does_not_make_the_ledger_look_empty
     silent = sim.net.hold(client="r", bookie="b3", op=Op.READ_LAC)
     r = await sim.client("r")
     recovering = r.spawn(r.recover(w.ledger_id))
-    await sim.until(lambda: bool(heard(sim, client="r", op=Op.READ_LAC, bookie="b2")))
+    await until_heard(sim, client="r", op=Op.READ_LAC, bookie="b2")
     slow.release()
     reader = await recovering
     assert [each.source for each in heard(sim, client="r", op=Op.READ_LAC)][:2] == ["b2", "b1"]

@@ -74,6 +74,21 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="failures_of_former_members_count",
+        rule="4.2 step 5",
+        defects=("D10",),
+        invariants=("I18",),
+        description="a late failure of a replaced member is held against the one in its place",
+        apply=lambda: edited(
+            AddPipeline,
+            "_on_failure",
+            (
+                "if self._is_lost or self._ensemble[index] != bookie_id:",
+                "if self._is_lost:",
+            ),
+        ),
+    ),
+    Mutation(
         name="no_release_after_a_change",
         rule="section 5 step 8",
         defects=("D11",),

@@ -139,7 +139,21 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             LedgerManager,
             "write",
-            ("version=version", "version=(await self.read(metadata.ledger_id)).version"),
+            (
+                "    try:\n"
+                "        new_version = await self._store.set("
+                "path, metadata.to_json(), version=version)\n",
+                "    from magnetar.ledger.errors import BadVersionError\n"
+                "    try:\n"
+                "        while True:\n"
+                "            try:\n"
+                "                new_version = await self._store.set(\n"
+                "                    path, metadata.to_json(), version=version\n"
+                "                )\n"
+                "                break\n"
+                "            except BadVersionError:\n"
+                "                version = (await self._store.get(path)).version\n",
+            ),
         ),
     ),
     Mutation(

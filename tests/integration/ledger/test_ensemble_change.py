@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.ledger.bookie_requests import ask, read_reply_block
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import codec_for
-from magnetar.ledger.bookie_requests import ask, read_reply_block
 from magnetar.ledger.errors import (
     LedgerError,
     LedgerFencedError,
@@ -264,7 +264,8 @@ async def test_recovery_replaces_bookies_and_commits_that_with_the_end(cluster: 
     """D3: the changes of a recovery become visible with the closing write, not before."""
     network = FilteredNetwork()
     async with cluster.client(network, IMPATIENT) as client, cluster.client() as other:
-        writer = await create(client, (3, 3, 2))
+        # Qa = 3: with less, recovery could be over before it hears of the failure.
+        writer = await create(client, (3, 3, 3))
         for payload in (b"one", b"two"):
             await append_all(writer, [payload])
         ensemble = writer.metadata.last_fragment.bookies

@@ -132,10 +132,26 @@ def test_an_index_mark_comes_back_and_is_refused_when_damaged(
     raise AssertionError("accepted")
 
 
-@given(st.binary(max_size=40), st.booleans(), st.integers(-1, (1 << 63) - 1))
-def test_a_ledger_state_comes_back(master_key: bytes, fenced: bool, lac: int) -> None:
-    state = LedgerState(master_key, fenced, lac)
+@given(
+    st.binary(max_size=40),
+    st.booleans(),
+    st.integers(-1, (1 << 63) - 1),
+    st.just(b"") | st.binary(min_size=16, max_size=36),
+)
+def test_a_ledger_state_comes_back(
+    master_key: bytes, fenced: bool, lac: int, explicit_lac: bytes
+) -> None:
+    state = LedgerState(master_key, fenced, lac, explicit_lac)
     assert index.decode_state(index.encode_state(state)) == state
+
+
+@given(st.binary(max_size=40), st.booleans(), st.integers(-1, (1 << 63) - 1))
+def test_a_ledger_state_without_explicit_lac_is_still_read(
+    master_key: bytes, fenced: bool, lac: int
+) -> None:
+    """Version 1, which ended with the master key."""
+    stored = b"\1" + bytes((fenced,)) + lac.to_bytes(8, "big", signed=True) + master_key
+    assert index.decode_state(stored) == LedgerState(master_key, fenced, lac)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=40), u32, u64)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire import encode_block
+from magnetar.ledger.wire_bodies import decode_entry_list, encode_entry_list
 from tests.ledger_storage import (
     STATE,
     FailingDisk,
@@ -61,6 +63,13 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class ListEntries:
+    ledger_id: int
+    first: int
+    bytes_max: int
+
+
+@dataclass(frozen=True)
 class Flush:
     in_background: bool
 
@@ -75,7 +84,7 @@ class Reopen:
     after_crash: bool
 
 
-Operation = Add | Read | ReadLast | PutState | Delete | Flush | FailingFlush | Reopen
+Operation = Add | Read | ReadLast | ListEntries | PutState | Delete | Flush | FailingFlush | Reopen
 
 ledger_ids = st.sampled_from((0, 0, 0, 1))
 
@@ -105,6 +114,7 @@ operations = st.one_of(
     ),
     st.builds(Read, ledger_ids, st.integers(0, ENTRIES), st.just(1000), st.just(1 << 20)),
     st.builds(ReadLast, ledger_ids),
+    st.builds(ListEntries, ledger_ids, st.integers(0, ENTRIES + 5), st.integers(1, 4)),
     st.builds(PutState, ledger_ids, st.booleans()),
     st.builds(Delete, ledger_ids),
     st.builds(Flush, st.booleans()),
@@ -186,7 +196,9 @@ class Run:
             case Read():
                 await check_read(storage, model, operation)
             case ReadLast(ledger_id):
-                assert await storage.last_packet(ledger_id) == model.last(ledger_id)
+                await check_last(storage, model, ledger_id)
+            case ListEntries(ledger_id, first, bytes_max):
+                await check_list(storage, model, ledger_id, first, bytes_max)
             case PutState(ledger_id, fenced):
                 state = LedgerState(b"key", fenced, self._version)
                 storage.put_state(ledger_id, state)
@@ -255,11 +267,39 @@ class Run:
 
     async def _check_everything(self) -> None:
         for ledger_id in range(LEDGERS):
-            assert await self._storage.last_packet(ledger_id) == self._model.last(ledger_id)
+            await check_last(self._storage, self._model, ledger_id)
+            await check_list(self._storage, self._model, ledger_id, 0, 2)
             assert self._storage.state(ledger_id) == self._model.states.get(ledger_id)
             for first in range(2 * ENTRIES):
                 await check_read(self._storage, self._model, Read(ledger_id, first, 1, 1))
             await check_read(self._storage, self._model, Read(ledger_id, 0, 1000, 1 << 20))
+
+
+async def check_last(storage: DbStorage, model: Model, ledger_id: int) -> None:
+    """From memory first: what that says must be what the disk says."""
+    expected = model.last(ledger_id)
+    assert storage.last_packet_now(ledger_id) in (None, expected or b"")
+    assert await storage.last_packet(ledger_id) == expected
+    # Where it is known what is stored, and in memory, no disk is needed.
+    assert storage.last_packet_now(ledger_id) in (None, expected or b"")
+
+
+async def check_list(
+    storage: DbStorage, model: Model, ledger_id: int, first: int, bytes_max: int
+) -> None:
+    if ledger_id not in model.states:
+        with pytest.raises(NoSuchLedgerInStorageError):
+            await storage.list_entries(ledger_id, first, bytes_max)
+        return
+    expected = sorted(each for each in model.entries.get(ledger_id, {}) if each >= first)
+    found: list[int] = []
+    while first != -1:
+        page = await storage.list_entries(ledger_id, first, bytes_max)
+        assert len(page.bitmap) <= bytes_max
+        assert decode_entry_list(encode_entry_list(page)) == page
+        found += page.entry_ids()
+        first = page.next_entry_id
+    assert found == expected
 
 
 async def check_read(storage: DbStorage, model: Model, operation: Read) -> None:

@@ -69,11 +69,10 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	$(BIN)/pytest tests/property tests/integration tests/fuzz tests/chaos $(ARGS)
+	$(BIN)/pytest tests/property tests/simulation tests/integration tests/fuzz tests/chaos $(ARGS)
 
-sim: $(VENV)/.stamp-test ## the property tests with a fixed seed, SEED=n (the cluster simulator is not built yet)
-	@echo "The cluster simulator is not built yet; this runs the deterministic property tests with seed $(or $(SEED),0)."
-	$(BIN)/pytest tests/property --hypothesis-seed=$(or $(SEED),0) $(ARGS)
+sim: $(VENV)/.stamp-test ## simulate clusters: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes: KILLS=200 times, in the order of SEED=n
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)

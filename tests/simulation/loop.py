@@ -21,7 +21,8 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_ENDING_STEPS_MAX = 100_000
+_ENDING_STEPS_MAX = 20_000
+_ENDING_ROUNDS_MAX = 20
 _WALL_START_MS = 1_700_000_000_000
 
 
@@ -88,6 +89,7 @@ class SimProcess:
         if self.state is ProcessState.RUNNING:
             self.loop.halted += 1
         self.state = ProcessState.DEAD
+        self.loop.dropped += self.held
         self.held = []
         for callback in self.on_kill:
             callback()
@@ -143,6 +145,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.halted = 0
         """Processes that are paused or dead; while it is 0, nobody needs to be asked."""
         self.errors: list[BaseException] = []
+        self.dropped: list[_Handle] = []
+        """Callbacks of dead processes. Without them their tasks could not even be ended."""
 
     # What asyncio asks of a loop
 
@@ -290,12 +294,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.halted = 0
         asyncio.events._set_running_loop(self)
         try:
-            for task in self._tasks:
-                task.cancel()
-            for _ in range(_ENDING_STEPS_MAX):
-                if not self._ready:
+            self._ready.extend(self.dropped)
+            for _ in range(_ENDING_ROUNDS_MAX):
+                # Who waits for something on its way out is cancelled again.
+                waiting = [task for task in self._tasks if not task.done()]
+                for task in waiting:
+                    task.cancel()
+                if not waiting:
                     break
-                self._run_handle(self._ready.popleft())
+                self._drain()
         finally:
             asyncio.events._set_running_loop(None)
         for task in self._tasks:
@@ -305,6 +312,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         self._is_closed = True
+
+    def _drain(self) -> None:
+        for _ in range(_ENDING_STEPS_MAX):
+            if not self._ready:
+                break
+            self._run_handle(self._ready.popleft())
 
     def unretrieved(self) -> list[BaseException]:
         """Errors of tasks that ended and were never asked; in the order of the tasks."""
@@ -367,11 +380,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         if handle._cancelled:
             return
         context = handle.context
-        if self.halted:
+        if self.halted and not self.is_ending:
             process = context.get(CURRENT_PROCESS)
             if process is not None and process.state is not ProcessState.RUNNING:
                 if process.state is ProcessState.PAUSED:
                     process.held.append(handle)
+                else:
+                    self.dropped.append(handle)
                 return
         try:
             context.run(handle.call, *handle.args)

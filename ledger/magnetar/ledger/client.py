@@ -189,7 +189,7 @@ class LedgerClient:
             NoSuchLedgerError, MetadataError
         """
         ledger = await self._read_metadata(ledger_id, password)
-        return LedgerReader(ledger, self._parts, random=self._random)
+        return LedgerReader(ledger, self._parts, rng=self._random)
 
     async def open_and_recover(
         self, ledger_id: int, *, password: bytes | None = None
@@ -206,7 +206,7 @@ class LedgerClient:
             # The version is older than the value; it serves to tell what is newer, and no more.
             closed = await LedgerRecovery(ledger, self._parts).run()
             ledger = VersionedLedger(closed, ledger.version)
-        return LedgerReader(ledger, self._parts, random=self._random)
+        return LedgerReader(ledger, self._parts, rng=self._random)
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger's metadata; bookies drop the entries later.

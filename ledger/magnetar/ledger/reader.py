@@ -39,7 +39,7 @@ class LedgerReader:
     watches its metadata and must be closed. One that only reads need not be.
     """
 
-    def __init__(self, ledger: VersionedLedger, parts: ClientParts, *, random: Random) -> None:
+    def __init__(self, ledger: VersionedLedger, parts: ClientParts, *, rng: Random) -> None:
         metadata = ledger.metadata
         self._parts = parts
         self._codec = codec_for(metadata)
@@ -53,7 +53,7 @@ class LedgerReader:
             on_invalid=self._fail,
         )
         self._sticky = parts.fetcher.sticky_member(
-            metadata, random.randrange(metadata.ensemble_size)
+            metadata, rng.randrange(metadata.ensemble_size)
         )
         self._poller: LacPoller | None = None
         self._tail_first = 0

@@ -34,6 +34,8 @@ _log = structlog.get_logger(__name__)
 
 FORMAT_VERSION = 1
 
+_FIELDS = {"format", "ledger_id", "missing", "since_ms"}
+
 Missing = dict[str, list[tuple[int, int]]]
 """Per bookie, inclusive ranges of entry ids in ascending order, apart from each other."""
 
@@ -74,22 +76,55 @@ def encode_item(
 def decode_item(value: bytes, *, path: str) -> tuple[Missing, int]:
     """Missing ranges and since when (wall clock, ms).
 
+    A field that is unknown, missing or of another type is refused: the item is merged with what is
+    noted here, and writing it back would drop or change that.
+
     Raises:
         InvalidLedgerMetadataError: not ours, or of a future format.
     """
     try:
         data = json.loads(value)
-        if data["format"] != FORMAT_VERSION:
-            raise InvalidLedgerMetadataError(
-                f"{path}: format {data['format']}; this version reads format {FORMAT_VERSION}"
-            )
-        missing = {
-            str(bookie_id): [(int(first), int(last)) for first, last in ranges]
-            for bookie_id, ranges in data["missing"].items()
-        }
-        return missing, int(data["since_ms"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidLedgerMetadataError(f"{path}: no work item: {error!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, repr(error)) from error
+    version = data.get("format") if isinstance(data, dict) else None
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidLedgerMetadataError(
+            f"{path}: format {version!r}; this version reads format {FORMAT_VERSION}. Nothing was "
+            f"changed: upgrade this release if a newer one wrote the item"
+        )
+    if data.keys() != _FIELDS:
+        raise _refused(path, f"expected the fields {sorted(_FIELDS)}, got {sorted(data)}")
+    if not _is_int64(data["ledger_id"]) or not _is_int64(data["since_ms"]):
+        raise _refused(path, "ledger_id or since_ms is no int64 from 0")
+    missing = data["missing"]
+    if not isinstance(missing, dict) or not all(map(_are_ranges, missing.values())):
+        raise _refused(path, "missing does not name ranges of entries")
+    found = {
+        bookie_id: [(first, last) for first, last in ranges]
+        for bookie_id, ranges in missing.items()
+    }
+    return found, data["since_ms"]
+
+
+def _is_int64(number: object) -> bool:
+    return type(number) is int and 0 <= number < 1 << 63
+
+
+def _are_ranges(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list)
+        and len(each) == 2
+        and all(map(_is_int64, each))
+        and each[0] <= each[1]
+        for each in value
+    )
+
+
+def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
+    return InvalidLedgerMetadataError(
+        f"{path}: no work item: {problem}. Nothing was changed: delete the node, and have the "
+        f"ledger checked for missing copies"
+    )
 
 
 class RepairQueue:

@@ -111,6 +111,7 @@ def _result(
         "entries_acknowledged": verdict.acknowledged,
         "entries_kept_beyond": verdict.kept_beyond,
         "entries_short_of_copies": verdict.short_of_copies,
+        "copies_missing_unrecorded": verdict.missing_unrecorded,
         "entries_read_by_readers": verdict.read_by_readers,
         "seconds": round(seconds, 1),
         "problems": problems[:_PROBLEMS_SHOWN_MAX],

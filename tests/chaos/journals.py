@@ -20,6 +20,8 @@ OPENED, CLOSED, FAILED = "opened", "closed", "failed"
 RECOVERED, READ = "recovered", "read"
 # a promise was broken
 WRONG = "wrong"
+# the process came to an orderly end, and has told the cluster which copies are missing
+ENDED = "ended"
 
 
 class Event(NamedTuple):
@@ -79,10 +81,10 @@ def read_acknowledged(directory: Path) -> dict[int, "array[int]"]:
     return found
 
 
-def read_events(directory: Path) -> Iterator[Event]:
-    """All lines of all processes."""
+def read_events(directory: Path) -> Iterator[tuple[str, list[Event]]]:
+    """The lines of each process, by its name."""
     for path in sorted(directory.glob("*.events")):
-        yield from events_in(path)
+        yield path.stem, list(events_in(path))
 
 
 def events_in(path: Path) -> Iterator[Event]:

@@ -15,7 +15,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
-from tests.chaos.journals import Journal
+from tests.chaos.journals import ENDED, Journal
 
 SETTINGS = LedgerSettings(
     request_timeout_s=2,  # shorter than many of the pauses
@@ -76,5 +76,6 @@ def play(part: Callable[[Player], Awaitable[None]]) -> None:
         finally:
             await client.close()
             await store.close()
+        journal.note(ENDED)
 
     uvloop.run(run())

@@ -24,8 +24,8 @@ class Copies:
 
     counts: list[int]
     """Good copies by entry id."""
-    missing: list[tuple[int, int, str]] = field(default_factory=list)
-    """Ranges of entries (first, last) and the bookie of their write set that has none of them."""
+    missing: list[tuple[int, str]] = field(default_factory=list)
+    """Entries, and the bookie of their write set that has none."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ async def _read_copy(
         del bookie.replies[reply.request_id]
         end = entry_id + _check(reply, ledger_id, entry_id, f"bookie {bookie_id}", copies)
         if end == entry_id:
-            _note_missing(copies, entry_id, bookie_id)
+            copies.missing.append((entry_id, bookie_id))
             at += 1
         # With striping a reply ends at the first gap; but a bookie may also hold entries that are
         # not its own, from a recovery that had other members in mind.
@@ -88,12 +88,3 @@ def _check(reply: Frame, ledger_id: int, first: int, who: str, copies: Copies) -
                 f"ledger {ledger_id} entry {entry_id}: {who} has another payload: {payload[:40]!r}"
             )
     return len(packets)
-
-
-def _note_missing(copies: Copies, entry_id: int, bookie_id: str) -> None:
-    if copies.missing:
-        first, last, whose = copies.missing[-1]
-        if whose == bookie_id and entry_id - last <= 2:  # striping leaves ids out
-            copies.missing[-1] = (first, entry_id, whose)
-            return
-    copies.missing.append((entry_id, entry_id, bookie_id))

@@ -13,14 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, NoNodeError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.under_replication import decode_item, item_path
 from tests.bookie_parts import BookieClient
 from tests.chaos.content import digest_of, payload_of
-from tests.chaos.journals import CLOSED, READ, RECOVERED, WRONG, read_acknowledged, read_events
+from tests.chaos.journals import (
+    CLOSED,
+    ENDED,
+    READ,
+    RECOVERED,
+    WRONG,
+    Event,
+    read_acknowledged,
+    read_events,
+)
 from tests.chaos.player import RETRY_S, SETTINGS
 from tests.chaos.replicas import Copies, read_copies
 
@@ -41,6 +52,8 @@ class Verdict:
     read_by_readers: int = 0
     short_of_copies: int = 0
     """Entries with fewer copies than their write quorum."""
+    missing_unrecorded: int = 0
+    """Copies that are missing although no work item names them."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -58,7 +71,7 @@ async def judge(metadata_url: str, directory: Path, ports: dict[str, int]) -> Ve
     await client.start()
     try:
         bookies = {name: await BookieClient.connect(port) for name, port in ports.items()}
-        await _Judge(client, directory, bookies, verdict).run()
+        await _Judge(client, store, directory, bookies, verdict).run()
         for bookie in bookies.values():
             bookie.close()
     finally:
@@ -71,23 +84,34 @@ class _Judge:
     def __init__(
         self,
         client: LedgerClient,
+        store: MetadataStore,
         directory: Path,
         bookies: dict[str, BookieClient],
         verdict: Verdict,
     ) -> None:
         self._client = client
+        self._store = store
         self._bookies = bookies
         self._verdict = verdict
         self._acknowledged = read_acknowledged(directory)
         self._ends: dict[int, list[tuple[str, int, int]]] = {}
         """By ledger: who says that it ends, at which entry, with which length."""
         self._read_up_to: Counter[int] = Counter()
-        for event in read_events(directory):
+        self._well_ended: set[int] = set()
+        """Ledgers of writers that closed them, and came to an orderly end themselves."""
+        for _, events in read_events(directory):
+            self._take_events(events)
+
+    def _take_events(self, events: list[Event]) -> None:
+        has_ended = any(event.word == ENDED for event in events)
+        for event in events:
             if event.word == WRONG:
                 self._problem(f"ledger {event.numbers}: {event.text}")
             elif event.word in (CLOSED, RECOVERED):
                 ledger_id, last, length = event.numbers
                 self._ends.setdefault(ledger_id, []).append((event.word, last, length))
+                if event.word == CLOSED and has_ended:
+                    self._well_ended.add(ledger_id)
             elif event.word == READ:
                 ledger_id, last = event.numbers
                 self._read_up_to[ledger_id] = max(self._read_up_to[ledger_id], last + 1)
@@ -114,7 +138,10 @@ class _Judge:
             verdict.fragments += len(metadata.ensembles)
             self._check_end(metadata, len(acknowledged))
             await self._check_entries(reader, acknowledged)
-            self._check_copies(metadata, await read_copies(metadata, self._bookies))
+            copies = await read_copies(metadata, self._bookies)
+            self._check_copies(metadata, copies)
+            if copies.missing:
+                await self._check_recorded(ledger_id, copies)
 
     async def _closed(self, ledger_id: int) -> LedgerReader | None:
         """The ledger, recovered if nobody has closed it yet."""
@@ -185,6 +212,27 @@ class _Judge:
                 self._problem(
                     f"ledger {metadata.ledger_id} entry {entry_id} has {count} copies, "
                     f"Qa is {metadata.ack_quorum}"
+                )
+
+    async def _check_recorded(self, ledger_id: int, copies: Copies) -> None:
+        """Rule 4.5: a copy that is missing is there for re-replication to find.
+
+        A writer that was killed had no time to record it; those are counted, not judged.
+        """
+        path = item_path("/ledgers", ledger_id)
+        try:
+            recorded, _ = decode_item((await self._store.get(path)).value, path=path)
+        except NoNodeError:
+            recorded = {}
+        for entry_id, bookie_id in copies.missing:
+            ranges = recorded.get(bookie_id, [])
+            if any(first <= entry_id <= last for first, last in ranges):
+                continue
+            self._verdict.missing_unrecorded += 1
+            if ledger_id in self._well_ended:
+                self._problem(
+                    f"ledger {ledger_id} entry {entry_id} is missing on {bookie_id}, which its "
+                    f"writer did not record: {ranges}"
                 )
 
     def _problem(self, text: str) -> None:

@@ -1,9 +1,11 @@
 """A log under random faults, judged by its history.
 
 Bookies stop and start, answers get lost, connections break, owners take the log over from one
-another, ledgers are tiny. Whatever happens: each batch hears its outcome once; what was confirmed
-is in the log once, whole, at the confirmed place, in the order of the confirmations; what is in the
-log without a confirmation was appended, and is there once.
+another, rotate and shrink it, and ledgers are tiny. Whatever happens: each batch hears its outcome
+once; what was confirmed is in the log once, whole, at the confirmed place, in the order of the
+confirmations, unless a shrink removed it; what is in the log without a confirmation was appended,
+and is there once. A reader that follows the log all along sees every entry of it, in order, and
+none that is not there in the end.
 """
 
 import asyncio
@@ -16,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.ledger.errors import LedgerError, LogError
+from magnetar.ledger.errors import LedgerError, LogError, LogTrimmedError
 from magnetar.ledger.log import ManagedLog
-from magnetar.ledger.position import Position
+from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.log_reader import LogReader
+from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LedgerSettings, LogConfig
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Frame, Op
@@ -27,7 +31,11 @@ from tests.integration.ledger.filtered_network import FilteredNetwork
 
 PATH = "/managed-ledgers/public/default/persistent/under-stress"
 SETTINGS = LedgerSettings(
-    request_timeout_s=0.3, connect_timeout_s=0.3, reconnect_delay_s=0.01, close_drain_timeout_s=0.2
+    request_timeout_s=0.3,
+    connect_timeout_s=0.3,
+    reconnect_delay_s=0.01,
+    close_drain_timeout_s=0.2,
+    explicit_lac_interval_ms=5,
 )
 BOOKIES = ("b1", "b2", "b3", "b4")
 STEPS = int(os.environ.get("STRESS_STEPS", "50"))
@@ -134,7 +142,16 @@ class Chaos:
             # How far it got before the next fault depends on the wait.
             await owner.wait_pending(self.rng.choice((0, 3, 20)))
         await self.rng.choice(
-            (self.stop_bookie, self.start_bookies, self.lose_answers, self.heal, self.take_over)
+            (
+                self.stop_bookie,
+                self.start_bookies,
+                self.lose_answers,
+                self.heal,
+                self.take_over,
+                self.rotate,
+                self.rotate,
+                self.shrink,
+            )
         )()
 
     async def stop_bookie(self) -> None:
@@ -164,6 +181,27 @@ class Chaos:
     async def heal(self) -> None:
         for network in self._networks:
             network.filter = lambda port, frame: frame
+
+    async def rotate(self) -> None:
+        """Of one owner, perhaps of one that is the owner no longer; it need not come to its end."""
+        log = self.rng.choice(self.owners[-2:]).log
+        try:
+            async with asyncio.timeout(self.rng.choice((0.001, 0.5))):
+                await log.rotate()
+        except (LogError, TimeoutError):
+            pass
+
+    async def shrink(self) -> None:
+        """Remove up to about half of what there is."""
+        log = self.rng.choice(self.owners[-2:]).log
+        half = list(log.ledgers)[: len(log.ledgers) // 2]
+        if not half:
+            return
+        before = Position(self.rng.choice(half).ledger_id + 1, 0)
+        try:
+            await log.shrink(before)
+        except LedgerError:
+            pass
 
     async def take_over(self) -> None:
         network = FilteredNetwork()
@@ -204,20 +242,70 @@ class Chaos:
         return found
 
 
-def judge(history: History, found: list[tuple[Position, bytes]]) -> None:
+class Follower:
+    """Reads the log from its beginning on, as long as the run lasts."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self.seen: list[tuple[Position, bytes]] = []
+        self.trimmed_before = EARLIEST
+        """Entries before it may have been removed before they were read."""
+        self._reader = reader
+
+    async def run(self) -> None:
+        while True:
+            try:
+                entries = await self._reader.read(entries_max=7, wait_s=0.2)
+            except LogTrimmedError as error:
+                self.trimmed_before = Position(*error.first)
+                await self._seek_trimmed()
+            except LedgerError:
+                await asyncio.sleep(0.02)  # too few bookies just now
+            else:
+                self.seen += [(entry.position, entry.payload) for entry in entries]
+
+    async def _seek_trimmed(self) -> None:
+        try:
+            await self._reader.seek(self.trimmed_before)
+        except LedgerError:
+            pass  # trimmed again meanwhile, or not to be read just now: the next read tells
+
+    async def wait_seen(self, last: Position) -> None:
+        async with asyncio.timeout(20):
+            while not self.seen or self.seen[-1][0] < last:  # noqa: ASYNC110  # nothing to wait for
+                await asyncio.sleep(0.01)
+
+
+def judge_follower(
+    follower: Follower, found: list[tuple[Position, bytes]], removed_through: int
+) -> None:
+    seen = follower.seen
+    positions = [position for position, _ in seen]
+    assert positions == sorted(set(positions)), "out of order, or twice"
+    log = dict(found)
+    for position, payload in seen:
+        if position.ledger_id > removed_through:
+            assert log.get(position) == payload, f"{position} vanished, or changed"
+    missed = log.keys() - dict(seen).keys()
+    assert all(position < follower.trimmed_before for position in missed)
+
+
+def judge(history: History, found: list[tuple[Position, bytes]], removed_through: int) -> None:
     assert history.violations == []
     at = {payload: index for index, (_, payload) in enumerate(found)}
     assert len(at) == len(found), "an entry is in the log twice"
     last = -1
     for batch in history.confirmed:
+        assert batch.position is not None
+        ledger_id, entry_id = batch.position
+        if ledger_id <= removed_through:
+            assert not any(payload in at for payload in batch.payloads)
+            continue
         index = at.get(batch.payloads[0])
         assert index is not None, f"confirmed and lost: {batch.payloads[0]!r}"
         assert index > last, f"confirmed in another order: {batch.payloads[0]!r}"
         last = index + len(batch.payloads) - 1
         stretch = found[index : last + 1]
         assert [payload for _, payload in stretch] == list(batch.payloads)
-        assert batch.position is not None
-        ledger_id, entry_id = batch.position
         assert [position for position, _ in stretch] == [
             Position(ledger_id, entry_id + offset) for offset in range(len(batch.payloads))
         ]
@@ -232,8 +320,19 @@ async def test_what_was_confirmed_is_in_the_log_once_and_in_order(
     async with cluster_of(len(BOOKIES), tmp_path) as cluster, AsyncExitStack() as opened:
         chaos = Chaos(cluster, seed, opened)
         await chaos.take_over()
+        client = await opened.enter_async_context(cluster.client(settings=SETTINGS))
+        reader = await LogReader.open(client, cluster.store, PATH, clock=SystemClock())
+        follower = Follower(reader)
+        following = asyncio.ensure_future(follower.run())
         for _ in range(STEPS):
             await chaos.step()
         found = await chaos.finish()
-        judge(chaos.history, found)
+        node = await cluster.store.get(PATH)
+        removed_through = LogMetadata.from_json(node.value, path=PATH).removed_through
+        judge(chaos.history, found, removed_through)
         assert len(chaos.history.confirmed) > STEPS // 4, "too little happened to judge"
+        if found:
+            await follower.wait_seen(found[-1][0])
+        following.cancel()
+        await reader.close()
+        judge_follower(follower, found, removed_through)

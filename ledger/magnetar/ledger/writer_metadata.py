@@ -120,6 +120,9 @@ class WriterMetadata:
             NoSuchLedgerError: it was deleted.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
+        # From here on it is the close that judges what it finds. A watch would take its own write,
+        # or an ensemble change that was given up, for another client's when a try has failed.
+        self.stop_watching()
         ledger = self._ledger
         ours = {ledger.metadata.last_fragment, self._proposal or ledger.metadata.last_fragment}
         self._is_writing = True
@@ -152,7 +155,6 @@ class WriterMetadata:
                     f"{self._settings.metadata_retries_max} tries; call again"
                 )
             self._ledger = ledger
-            self.stop_watching()
             return ledger.metadata
         finally:
             self._end_writing()

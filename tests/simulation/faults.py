@@ -32,9 +32,8 @@ _RETRY_S = 0.1
 class Faults:
     """Does what the steps of a plan say that goes wrong."""
 
-    def __init__(self, sim: Simulation, ledger_id: int) -> None:
+    def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._ledger_id = ledger_id
         self._is_over = False
 
     def do(self, step: Step) -> None:
@@ -123,10 +122,14 @@ class Faults:
 
     def _rot(self, step: Step) -> None:
         bookie = self._sim.bookie(step.who)
-        stored = sorted(bookie.storage.packets.get(self._ledger_id, {}))
+        stored = [
+            (ledger_id, entry_id)
+            for ledger_id, entries in sorted(bookie.storage.packets.items())
+            for entry_id in sorted(entries)
+        ]
         if stored:
-            entry_id = stored[step.number % len(stored)]
-            bookie.corrupt(self._ledger_id, entry_id, at=step.number * 7)
+            ledger_id, entry_id = stored[step.number % len(stored)]
+            bookie.corrupt(ledger_id, entry_id, at=step.number * 7)
 
     def _new_bookie(self, step: Step) -> None:
         self._start(self._sim.make_bookie())

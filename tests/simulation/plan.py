@@ -17,6 +17,7 @@ RECOVERERS = ("r1", "r2", "r3")
 READERS = ("t1", "t2")
 WRITER = "w"
 MOVER = "m"
+LOG_OWNERS = (WRITER, "o2", "o3")
 
 
 class Step(NamedTuple):
@@ -71,6 +72,8 @@ class Plan:
     steps: tuple[Step, ...]
     log_owners: int = 0
     """Owners of a managed log, one after the other; 0: the workload is one ledger."""
+    ledger_entries: int = 3
+    """Entries of a ledger of the log before the next one is begun."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -124,7 +127,8 @@ def draw(seed: int) -> Plan:
         explicit_lac_ms=random.choice((0.0, 0.0, 5.0, 50.0)),
         recovery_window=random.choice((1, 2, 8)),
         steps=(),
-        log_owners=random.choice((0, 0, 0, 0, 0, 0, 0, 2, 3)),
+        log_owners=random.choice((0, 0, 0, 0, 0, 0, 1, 2, 3)),
+        ledger_entries=random.choice((1, 2, 3, 5, 100)),
     )
     # About as long as the writer takes if nothing goes wrong, and a little more.
     trip_s = 0.003 + plan.net_jitter_s + plan.disk_jitter_s
@@ -150,8 +154,11 @@ class _Drawer:
         random = self._random
         steps: list[Step] = []
         for name in self._recoverers:
-            for _ in range(random.choice((1, 1, 2))):
+            rare = self._plan.log_owners and random.random() < 0.8
+            for _ in range(0 if rare else random.choice((1, 1, 2))):
                 steps.append(Step(self._time(), "recover", name))
+        for name in LOG_OWNERS[1 : self._plan.log_owners]:
+            steps.append(Step(self._time(late=True), "own", name))
         for name in self._readers:
             steps.append(Step(self._time(), "tail", name))
         for _ in range(random.choice((0, 0, 1, 2))):

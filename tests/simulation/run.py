@@ -19,7 +19,7 @@ from tests.simulation.checks import judge
 from tests.simulation.clients import FAST, SimClient, SimReader, SimWriter
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Said
-from tests.simulation.loop import SimulationStuckError
+from tests.simulation.loop import SimProcess, SimulationStuckError
 from tests.simulation.mover import Mover
 from tests.simulation.plan import MOVER, READERS, RECOVERERS, WRITER, Plan, Step
 from tests.simulation.record import FinalState, Record, Violation
@@ -63,7 +63,10 @@ class Outcome:
 
 def execute(plan: Plan) -> Outcome:
     """Run a plan to its end, and judge it."""
-    runner = Runner(plan)
+    # Late: the other workload is a kind of runner.
+    from tests.simulation.run_log import LogRunner
+
+    runner = LogRunner(plan) if plan.log_owners else Runner(plan)
     error = ""
     try:
         runner.sim.run(runner.main())
@@ -89,7 +92,7 @@ class Runner:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.final = FinalState()
-        self._settings = settings_of(plan)
+        self.settings = settings_of(plan)
         self.sim = sim = Simulation(
             bookies=plan.bookies,
             quorum=plan.quorum,
@@ -103,8 +106,8 @@ class Runner:
         sim.store.jitter_s = plan.store_jitter_s
         sim.store.watch_jitter_s = plan.watch_jitter_s
         self._tasks: list[asyncio.Task[None]] = []
-        self._ledger_id = -1
-        self._is_healing = False
+        self.ledger_id = -1
+        self.is_healing = False
 
     async def main(self) -> None:
         """The three parts."""
@@ -113,46 +116,51 @@ class Runner:
         for bookie in sim.bookies.values():
             bookie.journal_jitter_s = self.plan.disk_jitter_s
             bookie.disk.keeps_some = self.plan.keeps_torn_writes
-        for name in self._names():
-            await sim.client(name, self._settings)
-        writer = await sim.clients[WRITER].create(*self.plan.quorum)
-        self._ledger_id = writer.ledger_id
-        faults = Faults(sim, self._ledger_id)
-        await self._trouble(writer, faults)
-        self._is_healing = True
+        for name in self.names():
+            await sim.client(name, self.settings)
+        faults = Faults(sim)
+        await self._trouble(faults)
+        self.is_healing = True
         sim.say("everything is healed")
         faults.heal()
         await self._heal()
         await self._inspect()
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """The clients that take part."""
         wanted = {step.who for step in self.plan.steps}
         return [WRITER, *(n for n in (*RECOVERERS, *READERS, MOVER) if n in wanted)]
 
     # Trouble
 
-    async def _trouble(self, writer: SimWriter, faults: Faults) -> None:
+    async def begin(self) -> tuple[SimProcess, asyncio.Task[None]]:
+        """Start the main work; returns its process and task."""
+        client = self.sim.clients[WRITER]
+        writer = await client.create(*self.plan.quorum)
+        self.ledger_id = writer.ledger_id
+        return client.process, self.spawn(client, self._write(writer), "writer")
+
+    async def _trouble(self, faults: Faults) -> None:
         sim = self.sim
+        process, writing = await self.begin()
         begin_s = sim.loop.time()
-        writing = self._spawn(writer.client, self._write(writer), "writer")
         for step in self.plan.steps:
             await sim.sleep(max(0.0, begin_s + step.at_s - sim.loop.time()))
             actor = getattr(self, f"_{step.what}", None)
             if actor is None:
                 faults.do(step)
             elif sim.clients[step.who].process.is_alive:
-                self._spawn(sim.clients[step.who], actor(step), step.what)
+                self.spawn(sim.clients[step.who], actor(step), step.what)
         rest_s = begin_s + TROUBLE_S_MAX - sim.loop.time()
         try:
             await sim.until(
-                lambda: writing.done() or not writer.client.process.is_alive,
+                lambda: writing.done() or not process.is_alive,
                 timeout_s=max(0.1, rest_s),
             )
         except SimulationStuckError:
             pass  # healing may help
 
-    def _spawn(
+    def spawn(
         self, client: SimClient, work: Coroutine[object, object, None], name: str
     ) -> asyncio.Task[None]:
         task = client.spawn(work, name)
@@ -178,7 +186,7 @@ class Runner:
     async def _recover(self, step: Step) -> None:
         client = self.sim.clients[step.who]
         try:
-            reader = await client.recover_here(self._ledger_id)
+            reader = await client.recover_here(self.ledger_id)
             await reader.read_here(0, reader.last_add_confirmed)
         except LedgerError:
             pass  # recorded; the last recovery must succeed
@@ -186,10 +194,10 @@ class Runner:
     async def _tail(self, step: Step) -> None:
         """Follow the ledger until it is closed, and read all that may be read."""
         client = self.sim.clients[step.who]
-        while not self._is_healing:
+        while not self.is_healing:
             try:
-                reader = await client.open_here(self._ledger_id)
-                await reader.follow(lambda: self._is_healing, polls=step.who == READERS[0])
+                reader = await client.open_here(self.ledger_id)
+                await reader.follow(lambda: self.is_healing, polls=step.who == READERS[0])
                 return
             except LedgerError:
                 await asyncio.sleep(0.05)
@@ -197,7 +205,7 @@ class Runner:
     async def _move(self, step: Step) -> None:
         client = self.sim.clients[step.who]
         try:
-            await Mover(client, self._settings).move(self._ledger_id, Random(step.number))
+            await Mover(client, self.settings).move(self.ledger_id, Random(step.number))
         except LedgerError as error:
             client.record(Said(f"the re-replicator gives up: {type(error).__name__}"))
 
@@ -206,19 +214,22 @@ class Runner:
     async def _heal(self) -> None:
         sim = self.sim
         await self._wait_bookies()
-        healer = await sim.client("z", self._settings)
-        deadline_s = sim.loop.time() + HEALING_S_MAX
-        while sim.loop.time() < deadline_s:
-            try:
-                await healer.recover(self._ledger_id)
-                break
-            except LedgerError:
-                await sim.sleep(0.5)
+        await self.recover_all(await sim.client("z", self.settings))
         # What was under way has had its chance: it must end now, one way or the other (I19).
         try:
             await sim.until(self._is_quiet, timeout_s=HEALING_S_MAX)
         except SimulationStuckError as error:
             sim.say(f"not everything has ended: {error}")
+
+    async def recover_all(self, healer: SimClient) -> None:
+        """Close what is open, within bounds: nothing keeps a recovery from it any more."""
+        deadline_s = self.sim.loop.time() + HEALING_S_MAX
+        while self.sim.loop.time() < deadline_s:
+            try:
+                await healer.recover(self.ledger_id)
+                return
+            except LedgerError:
+                await self.sim.sleep(0.5)
 
     def _is_quiet(self) -> bool:
         """Whether all actors have ended; those of dead processes never will."""
@@ -245,12 +256,15 @@ class Runner:
         starting = [each.start_soon() for each in sim.bookies.values() if not each.is_lost]
         for task in starting:
             await task
-        inspector = await sim.client("y", FAST)
-        metadata = sim.store.metadata(self._ledger_id)
+        await self.read_all(await sim.client("y", FAST))
+        self.final = self.sim.take_stock()
+
+    async def read_all(self, inspector: SimClient) -> None:
+        """Read everything, after all faults and crashes."""
+        metadata = self.sim.store.metadata(self.ledger_id)
         if metadata is not None and metadata.state is LedgerState.CLOSED:
-            reader = await inspector.open(self._ledger_id)
+            reader = await inspector.open(self.ledger_id)
             await self._read_everything(reader)
-        self._take_stock()
 
     async def _read_everything(self, reader: SimReader) -> None:
         """Entry after entry, so that one that is gone hides no other."""
@@ -260,6 +274,3 @@ class Runner:
                 await reader.read(entry_id, entry_id)
             except LedgerError:
                 pass  # recorded; I1 and I20 judge it
-
-    def _take_stock(self) -> None:
-        self.final = self.sim.take_stock()

@@ -6,7 +6,7 @@ read fails with NoSuchEntryError only when every member of the write set said so
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.ledger.bookie_requests import read_reply_block
@@ -30,6 +30,8 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, Op, encode_read_body
 
 T = TypeVar("T")
+
+_ORDERS_MAX = 1024
 
 OnBadReplica = Callable[[int, int, int, str, str], None]
 """Ledger id, first and last entry id, bookie id, reason: this copy failed its digest."""
@@ -62,6 +64,9 @@ class EntryFetcher:
         self._settings = settings
         self._on_bad_replica = on_bad_replica
         self._failures = FailureMemory(settings.bookie_failure_memory_s)
+        self._orders: dict[tuple[str, ...], list[str]] = {}
+        """Orders made while nobody had failed, until the registered bookies change."""
+        registry.on_change(self._orders.clear)
         self.counts = ReadCounts()
         self.digest_mismatches: Counter[str] = Counter()
         """Bad replicas seen, per bookie (`READ_ENTRY_DM`)."""
@@ -155,7 +160,7 @@ class EntryFetcher:
 
     def _replicas(
         self, metadata: LedgerMetadata, entry_id: int, sticky: StickyMember | None
-    ) -> list[str]:
+    ) -> Sequence[str]:
         ensemble = metadata.ensemble_for(entry_id)
         members = write_set(
             entry_id, ensemble_size=len(ensemble), write_quorum=metadata.write_quorum
@@ -164,14 +169,23 @@ class EntryFetcher:
             # Who reads without a handle of its own sticks to a member, too: one per ledger.
             index = metadata.ledger_id % len(ensemble) if sticky is None else sticky.index
             members = tuple(sticky_first(members, index))
-        bookies = [ensemble[index] for index in members]
-        return replica_order(bookies, self.facts_of) if self._settings.reorder_reads else bookies
+        bookies = tuple(ensemble[index] for index in members)
+        if not self._settings.reorder_reads:
+            return bookies
+        if not self._failures.is_empty:
+            return replica_order(bookies, self.facts_of)
+        order = self._orders.get(bookies)
+        if order is None:
+            if len(self._orders) >= _ORDERS_MAX:
+                self._orders.clear()
+            order = self._orders[bookies] = replica_order(bookies, self.facts_of)
+        return order
 
     def _read(
         self,
         ledger_id: int,
         entry_id: int,
-        bookies: list[str],
+        bookies: Sequence[str],
         body: bytes,
         judge: Callable[[str, Frame], T],
     ) -> ReplicaRead[T]:

@@ -72,6 +72,11 @@ class FailureMemory:
         self._memory_s = memory_s
         self._failed_at_s: dict[str, float] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody failed that has not succeeded since."""
+        return not self._failed_at_s
+
     def note_failure(self, bookie_id: str, now_s: float) -> None:
         self._failed_at_s[bookie_id] = now_s
 

@@ -31,6 +31,11 @@ _SETTINGS = LedgerSettings(
     reconnect_delay_s=0.01,
     close_drain_timeout_s=1,
 )
+_HONEST_SETTINGS = LedgerSettings(
+    request_timeout_s=2,
+    reconnect_delay_s=0.05,
+    explicit_lac_interval_ms=5,  # so that there are LAC packets to lie about
+)
 _DIGESTS = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
 
 
@@ -189,7 +194,10 @@ class _Case:
 
 async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:
     """Run the cases of these seeds, one after the other, on one cluster."""
-    async with cluster_of(BOOKIES, directory) as cluster, cluster.client() as honest:
+    async with (
+        cluster_of(BOOKIES, directory) as cluster,
+        cluster.client(settings=_HONEST_SETTINGS) as honest,
+    ):
         with findings.of_loop():
             for seed in seeds:
                 await _Case(seed, cluster, honest, findings).run()

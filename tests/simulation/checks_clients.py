@@ -214,7 +214,7 @@ def rot_is_not_returned(run: Record) -> Iterator[str]:
     }
     for read in run.of(WasRead):
         key = read.event.ledger_id, read.event.entry_id
-        if key in rotten and added.get(key) != read.event.payload:
+        if key in rotten and key in added and added[key] != read.event.payload:
             yield f"{read.event}, and a replica of it was rotten"
     for failed in run.of(ReadFailed):
         event = failed.event

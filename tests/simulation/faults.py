@@ -38,8 +38,20 @@ class Faults:
 
     def do(self, step: Step) -> None:
         """One step, now."""
+        step = step._replace(who=self._resolve(step.who), other=self._resolve(step.other))
         action: Callable[[Step], None] = getattr(self, f"_{step.what}")
         action(step)
+
+    def _resolve(self, name: str) -> str:
+        """A member of the ensemble that is written to: "@1"."""
+        if not name.startswith("@"):
+            return name
+        ledger_ids = sorted(set(self._sim.store.ledger_ids.values()), reverse=True)
+        for ledger_id in ledger_ids:
+            metadata = self._sim.store.metadata(ledger_id)
+            if metadata is not None:
+                return metadata.last_fragment.bookies[int(name[1:])]
+        return "b1"
 
     def _later(self, step: Step, undo: Callable[[], object]) -> None:
         def act() -> None:
@@ -82,7 +94,8 @@ class Faults:
     def _refuse(self, step: Step) -> None:
         status = _REFUSALS[step.number % len(_REFUSALS)]
         op = Op.ADD if step.who == WRITER else None
-        self._sim.net.refuse(status, client=step.who, bookie=step.other, op=op, count=2)
+        count = 1 + step.number // len(_REFUSALS)
+        self._sim.net.refuse(status, client=step.who, bookie=step.other, op=op, count=count)
 
     # Bookies
 

@@ -23,8 +23,9 @@ LOG_OWNERS = (WRITER, "o2", "o3")
 class Step(NamedTuple):
     """One thing that happens, `at_s` after the writer has begun.
 
-    `what` names a method of `run.Runner`; what `who`, `other`, `for_s` and `number` mean is its
-    business.
+    `what` names a method of `run.Runner` or `faults.Faults`; what `who`, `other`, `for_s` and
+    `number` mean is its business. A bookie named "@1" is the one at index 1 of the ensemble that is
+    written to at that moment.
     """
 
     at_s: float
@@ -127,7 +128,7 @@ def draw(seed: int) -> Plan:
         explicit_lac_ms=random.choice((0.0, 0.0, 5.0, 50.0)),
         recovery_window=random.choice((1, 2, 8)),
         steps=(),
-        log_owners=random.choice((0, 0, 0, 0, 0, 0, 1, 2, 3)),
+        log_owners=random.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, 3)),
         ledger_entries=random.choice((1, 2, 3, 5, 100)),
     )
     # About as long as the writer takes if nothing goes wrong, and a little more.
@@ -144,6 +145,8 @@ class _Drawer:
         self._random = random
         self._plan = plan
         self._horizon_s = horizon_s
+        self._moment_s = random.random() * horizon_s
+        self._trip_s = 0.003 + plan.net_jitter_s + plan.disk_jitter_s
         self._bookies = [f"b{number}" for number in range(1, plan.bookies + 1)]
         self._recoverers = RECOVERERS[: random.choice((0, 1, 1, 2, 2, 3))]
         self._readers = READERS[: random.choice((0, 1, 1, 2))]
@@ -164,14 +167,19 @@ class _Drawer:
         for _ in range(random.choice((0, 0, 1, 2))):
             steps.append(Step(self._time(late=True), "move", MOVER, number=random.randrange(1000)))
         kinds = list(_FAULTS)
-        weights = [_FAULTS[kind] for kind in kinds]
-        for kind in random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8))):
+        theme = random.choice(tuple(_THEMES.values()))
+        weights = [weight * (6 if kind in theme else 1) for kind, weight in _FAULTS.items()]
+        for kind in random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8, 10))):
             steps += getattr(self, f"_{kind}")()
         return steps
 
     def _time(self, *, late: bool = False) -> float:
+        """When a step happens: anywhere, or close to the moment around which others happen."""
+        random = self._random
+        if random.random() < 0.4:
+            return round(self._moment_s + random.random() * self._trip_s, 6)
         stretch = 3.0 if late else 1.2
-        return round(self._random.random() * self._horizon_s * stretch, 6)
+        return round(random.random() * self._horizon_s * stretch, 6)
 
     def _duration(self) -> float:
         """From a moment to far above the request timeout; most are about one round trip."""
@@ -181,6 +189,9 @@ class _Drawer:
         return 0.5 + self._random.random()
 
     def _bookie(self) -> str:
+        """Mostly one that matters just then."""
+        if self._random.random() < 0.7:
+            return f"@{self._random.randrange(self._plan.quorum[0])}"
         return self._random.choice(self._bookies)
 
     def _client(self) -> str:
@@ -189,7 +200,7 @@ class _Drawer:
     def _slow_link(self) -> list[Step]:
         """Frames of one operation wait for a while; others overtake them on other links."""
         client, bookie = self._client(), self._bookie()
-        number = self._random.randrange(6)  # see Runner.hold
+        number = self._random.randrange(6)  # see Faults
         return [Step(self._time(), "hold", client, bookie, self._duration(), number)]
 
     def _block(self) -> list[Step]:
@@ -217,8 +228,23 @@ class _Drawer:
         return [Step(self._time(), "slow_disk", self._bookie(), "", self._duration(), number)]
 
     def _refuse(self) -> list[Step]:
-        number = self._random.randrange(4)  # see Runner.refuse
+        number = self._random.randrange(8)  # see Faults
         return [Step(self._time(), "refuse", self._client(), self._bookie(), number=number)]
+
+    def _members_fail(self) -> list[Step]:
+        """Several members refuse the writer's adds, one soon after the other."""
+        at_s, random = self._time(), self._random
+        indices = random.sample(range(self._plan.quorum[0]), min(2, self._plan.quorum[0]))
+        return [
+            Step(
+                round(at_s + random.random() * self._trip_s * 2, 6),
+                "refuse",
+                WRITER,
+                f"@{index}",
+                number=random.randrange(8),
+            )
+            for index in indices
+        ]
 
     def _crash(self) -> list[Step]:
         number = self._random.randrange(2)  # power or only the process
@@ -264,8 +290,8 @@ class _Drawer:
         self._damages_left -= 1
         at_s = self._time(late=True)
         if self._random.random() < 0.5:
-            return [Step(at_s, "lose", self._bookie())]
-        bookie, number = self._bookie(), self._random.randrange(1000)
+            return [Step(at_s, "lose", self._random.choice(self._bookies))]
+        bookie, number = self._random.choice(self._bookies), self._random.randrange(1000)
         return [
             Step(round(at_s + each * 0.01, 6), "rot", bookie, number=number + each)
             for each in range(self._random.randint(1, 4))
@@ -298,7 +324,8 @@ _FAULTS = {
     "lose_frame": 6,
     "slow_bookie": 2,
     "slow_disk": 3,
-    "refuse": 4,
+    "refuse": 5,
+    "members_fail": 4,
     "crash": 6,
     "crash_at_step": 3,
     "stop": 1,
@@ -317,3 +344,13 @@ _FAULTS = {
     "new_bookie": 1,
 }
 """Faults and how often they are drawn; the methods of `_Drawer` say what they are."""
+
+_THEMES = {
+    "anything": (),
+    "ensemble changes": ("refuse", "members_fail", "slow_link", "store_hold"),
+    "lost and late frames": ("slow_link", "block", "lose_frame", "reset"),
+    "crashes": ("crash", "crash_at_step", "slow_disk"),
+    "metadata": ("store_lose", "store_hold", "store_stall", "members_fail"),
+    "pauses": ("pause_client", "pause_bookie", "slow_link"),
+}
+"""What a run has more of, so that troubles of one kind meet."""

@@ -16,6 +16,7 @@ Source: managed ledger, sections 1 to 4, 8 and 9.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -31,7 +32,8 @@ from magnetar.ledger.errors import (
     LogUnavailableError,
     NoSuchLedgerError,
 )
-from magnetar.ledger.log_appender import AppendBatch, AppendState, LogAppender
+from magnetar.ledger.log_append_order import AppendBatch
+from magnetar.ledger.log_appender import AppendState, LogAppender
 from magnetar.ledger.log_changes import LedgerChanges
 from magnetar.ledger.log_ledgers import LogLedgers
 from magnetar.ledger.log_list import LogList
@@ -138,7 +140,7 @@ class ManagedLog:
     async def _take_over(self) -> None:
         writer = await take_over(self.path, self._list, self._ledgers, self._client, self._clock)
         if writer is None:
-            self._appender.start_terminated(self._list.ledgers, self._why_terminated)
+            self._appender.end_complete(self._list.ledgers, self._why_terminated)
         else:
             self._appender.start(writer, self._list.ledgers)
 
@@ -195,7 +197,7 @@ class ManagedLog:
     @property
     def last_confirmed(self) -> Position:
         """The last confirmed entry; (ledger, -1) when the log holds none."""
-        return self._appender.last_confirmed
+        return self._appender.extent.last_confirmed
 
     @property
     def terminated(self) -> Position | None:
@@ -205,18 +207,16 @@ class ManagedLog:
     @property
     def ledgers(self) -> Sequence[LogLedger]:
         """The ledger list; the counters of open ledgers are those of now."""
-        appender, shape = self._appender, self._appender.shape
-        ledgers = list(self._list.ledgers)
-        for writer in (appender.draining, appender.writer):
-            for at, ledger in enumerate(ledgers):
-                is_it = writer is not None and ledger.ledger_id == writer.ledger_id
-                if writer is not None and is_it and not ledger.is_closed:
-                    known = ledger.ledger_id in shape
-                    entries = shape.last_entry_id(ledger.ledger_id) + 1 if known else 0
-                    ledgers[at] = LogLedger(
-                        ledger.ledger_id, entries=entries, bytes=writer.length if known else 0
-                    )
-        return ledgers
+        return [
+            ledger if ledger.is_closed else self._counted(ledger) for ledger in self._list.ledgers
+        ]
+
+    def _counted(self, ledger: LogLedger) -> LogLedger:
+        entries = self._appender.extent.entries(ledger.ledger_id)
+        for writer in (self._appender.writer, self._appender.draining):
+            if entries and writer is not None and writer.ledger_id == ledger.ledger_id:
+                return replace(ledger, entries=entries, bytes=writer.length)
+        return ledger
 
     @property
     def properties(self) -> dict[str, str]:
@@ -224,19 +224,19 @@ class ManagedLog:
 
     def first_position(self) -> Position:
         """The first entry there is, or the next to be written."""
-        return self._appender.shape.first_at_or_after(Position(-1, -1))
+        return self._appender.extent.shape.first_at_or_after(Position(-1, -1))
 
     def next_position(self, position: Position) -> Position:
         """The entry after `position`, existing or, at the end, the next to be written."""
-        return self._appender.shape.next_position(position)
+        return self._appender.extent.shape.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
         """The entry before `position`; (first ledger, -1) when there is none."""
-        return self._appender.shape.previous_position(position)
+        return self._appender.extent.shape.previous_position(position)
 
     def entries_between(self, lower: Position, upper: Position) -> int:
         """Number of confirmed entries in (lower, upper]."""
-        return self._appender.shape.entries_between(lower, upper)
+        return self._appender.extent.shape.entries_between(lower, upper)
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[LogEntry]:
         """Confirmed entries from `start` on, of one ledger: at least one, or none at the end.
@@ -295,7 +295,7 @@ class ManagedLog:
         except LogFencedError as error:
             self._appender.fence(error)
             raise
-        self._appender.reshape(self._list.ledgers)
+        self._appender.extent.reshape(self._list.ledgers)
         for ledger_id in removed:
             await self._ledgers.delete(ledger_id)
         return len(removed)
@@ -327,8 +327,7 @@ class ManagedLog:
                 raise LogFencedError(
                     f"{self.path}: not terminated, another owner has taken the log over"
                 ) from error
-            self._appender.end(self._why_terminated())
-            self._appender.reshape_ended(self._list.ledgers)
+            self._appender.end_complete(self._list.ledgers, self._why_terminated)
             terminated = self._list.terminated
             assert terminated is not None
             log.info("log_terminated", path=self.path, last=str(terminated))

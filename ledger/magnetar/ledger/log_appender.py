@@ -14,7 +14,6 @@ What this does not do: create, close or list ledgers.
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
@@ -30,29 +29,14 @@ from magnetar.ledger.errors import (
     LogUnavailableError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.log_append_order import AppendBatch, AppendOrder, PendingAppend
+from magnetar.ledger.log_extent import LogExtent
 from magnetar.ledger.log_metadata import LogLedger
-from magnetar.ledger.log_shape import LogShape
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import Position
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.writer import LedgerWriter
 
 log = structlog.get_logger()
-
-
-class AppendBatch(Protocol):
-    """What the log is given to append. Exactly one of the callbacks runs, once."""
-
-    @property
-    def payloads(self) -> Sequence[bytes]: ...
-
-    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
-        """All payloads are durable, as consecutive entries from `first_entry_id` on."""
-        ...
-
-    def on_failed(self, error: LogError) -> None:
-        """They may or may not be in the log; the outcome is unknown unless it was refused."""
-        ...
 
 
 class LedgerEvents(Protocol):
@@ -86,16 +70,6 @@ class AppendState(Enum):
     """Closed or terminated; nothing is pending any more."""
 
 
-class _Pending:
-    __slots__ = ("batch", "first_entry_id", "is_done", "writer")
-
-    def __init__(self, batch: AppendBatch, writer: LedgerWriter) -> None:
-        self.batch = batch
-        self.writer = writer
-        self.first_entry_id = -1
-        self.is_done = False
-
-
 class LogAppender:
     """The appends of one log, and what of it is confirmed."""
 
@@ -113,17 +87,10 @@ class LogAppender:
         self.draining: LedgerWriter | None = None
         self._broken: list[LedgerWriter] = []
         """Open ledgers that failed an append."""
-        self._growing: LedgerWriter | None = None
-        """The ledger whose entries are being reported: the shape's last."""
-        self.shape = LogShape([])
-        self.last_confirmed = Position(-1, -1)
+        self.extent = LogExtent()
+        self._order = AppendOrder()
         self.confirmed_batches = 0
         """Batches reported as appended; tells whether a new ledger works."""
-        self._pending: deque[_Pending] = deque()
-        self._held_bytes = 0
-        """Confirmed by the current ledger, but behind appends that are not."""
-        self._queue: deque[AppendBatch] = deque()
-        self._queue_bytes = 0
         self._refusal: Callable[[], LogError] | None = None
         self._fence_reason = (
             f"{path}: another owner has taken the log over; close this handle, and open the log "
@@ -140,7 +107,7 @@ class LogAppender:
     @property
     def pending_bytes(self) -> int:
         """Bytes appended and not yet reported."""
-        size = self._held_bytes + self._queue_bytes
+        size = self._order.held_bytes + self._order.waiting_bytes
         for writer in (self.writer, self.draining):
             if writer is not None:
                 size += writer.pending_bytes
@@ -149,7 +116,7 @@ class LogAppender:
     @property
     def pending_batches(self) -> int:
         """Batches appended and not yet reported."""
-        return len(self._pending) + len(self._queue)
+        return len(self._order)
 
     def append(self, batch: AppendBatch) -> None:
         """Append a batch. Its callback runs later, in the order of the calls."""
@@ -179,12 +146,11 @@ class LogAppender:
         asyncio.get_running_loop().call_soon(batch.on_failed, error)
 
     def _enqueue(self, batch: AppendBatch) -> None:
-        size = sum(map(len, batch.payloads))
-        if self._queue_bytes + size > self._config.pending_bytes_max:
-            self._refuse(batch, self._too_much("the next ledger", self._queue_bytes))
-            return
-        self._queue.append(batch)
-        self._queue_bytes += size
+        size, waiting_bytes = sum(map(len, batch.payloads)), self._order.waiting_bytes
+        if waiting_bytes + size > self._config.pending_bytes_max:
+            self._refuse(batch, self._too_much("the next ledger", waiting_bytes))
+        else:
+            self._order.wait(batch, size)
 
     def _too_much(self, awaited: str, size_bytes: int) -> LogError:
         return LogUnavailableError(
@@ -195,12 +161,14 @@ class LogAppender:
     def _write(self, batch: AppendBatch) -> None:
         writer = self.writer
         assert writer is not None
-        if self._held_bytes > self._config.pending_bytes_max:
-            self._refuse(batch, self._too_much("the ledger before", self._held_bytes))
+        if self._order.held_bytes > self._config.pending_bytes_max:
+            self._refuse(batch, self._too_much("the ledger before", self._order.held_bytes))
             return
-        pending = _Pending(batch, writer)
+        pending = PendingAppend(batch, writer.ledger_id)
         try:
-            pending.first_entry_id = writer.append(batch.payloads, partial(self._on_done, pending))
+            pending.first_entry_id = writer.append(
+                batch.payloads, partial(self._on_done, writer, pending)
+            )
         except LedgerFencedError as error:
             # Heard when nothing was pending: the last add had its ack quorum before.
             self.fence(error)
@@ -213,7 +181,7 @@ class LogAppender:
             else:
                 self._refuse(batch, LogUnavailableError(f"{self._path}: {error}"))
         else:
-            self._pending.append(pending)
+            self._order.push(pending)
             if not self._is_full_reported and self._is_full(writer):
                 self._is_full_reported = True
                 self.events.on_full()
@@ -231,43 +199,44 @@ class LogAppender:
 
     # Outcomes
 
-    def _on_done(self, pending: _Pending, error: LedgerError | None) -> None:
+    def _on_done(
+        self, writer: LedgerWriter, pending: PendingAppend, error: LedgerError | None
+    ) -> None:
         if error is None:
             pending.is_done = True
-            if self._pending and self._pending[0] is pending:
+            if self._order.is_next(pending):
                 # What a ledger confirms after it was given up is settled by its close: the one
                 # behind it may be leaving the list already.
-                if pending.writer not in self._broken:
+                if writer not in self._broken:
                     self._report()
-            elif self.draining is not None and pending.writer is self.writer:
-                self._held_bytes += sum(map(len, pending.batch.payloads))
+            elif self.draining is not None and writer is self.writer:
+                self._order.hold(pending)
         elif self.state in (AppendState.FENCED, AppendState.ENDED):
             pass  # already reported as failed
         elif isinstance(error, LedgerFencedError):
             self.fence(error)
-        elif pending.writer is self.writer or pending.writer is self.draining:
+        elif writer is self.writer or writer is self.draining:
             # The batch stays pending: once the ledger is closed at a known end, it is either part
             # of it or written again.
-            self._on_ledger_failed(pending.writer, error)
+            self._on_ledger_failed(writer, error)
 
     def _report(self) -> None:
         """Report what is confirmed together with everything before it."""
-        pending = self._pending
-        while pending and pending[0].is_done:
-            done = pending.popleft()
-            last = done.first_entry_id + len(done.batch.payloads) - 1
-            self.last_confirmed = Position(done.writer.ledger_id, last)
-            self.shape.grow(last + 1)
+        while (done := self._order.take_done()) is not None:
+            self.extent.confirm(done.ledger_id, done.last_entry_id)
             self.confirmed_batches += 1
             self._tell_appended(done)
-            if done.writer is self.draining and not (pending and pending[0].writer is done.writer):
-                self._held_bytes = 0  # of the next ledger; what of it is done follows right now
-                self._grow_in(self.writer)
-                self.events.on_drained()
+            draining, writer = self.draining, self.writer
+            if draining is not None and done.ledger_id == draining.ledger_id:
+                assert writer is not None
+                if not self._order.is_next_of(done.ledger_id):
+                    self._order.held_bytes = 0  # what was held is reported right now
+                    self.extent.grow_in(writer.ledger_id)
+                    self.events.on_drained()
 
-    def _tell_appended(self, done: _Pending) -> None:
+    def _tell_appended(self, done: PendingAppend) -> None:
         try:
-            done.batch.on_appended(done.writer.ledger_id, done.first_entry_id)
+            done.batch.on_appended(done.ledger_id, done.first_entry_id)
         except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
             self._tell_of(bug)
 
@@ -311,17 +280,7 @@ class LogAppender:
 
     def _fail_all(self, error: LogError) -> None:
         """Report everything that waits as failed, in order."""
-        self._fail(self._take_all(), error)
-
-    def _take_all(self) -> list[AppendBatch]:
-        """Everything that has no outcome yet, in order."""
-        batches = [pending.batch for pending in self._pending]
-        batches += self._queue
-        self._pending.clear()
-        self._queue.clear()
-        self._queue_bytes = 0
-        self._held_bytes = 0
-        return batches
+        self._fail(self._order.take_all(), error)
 
     def _fail(self, batches: Sequence[AppendBatch], error: LogError) -> None:
         for batch in batches:
@@ -335,17 +294,9 @@ class LogAppender:
     def start(self, writer: LedgerWriter, listed: Sequence[LogLedger]) -> None:
         """Begin with the ledger that a takeover chained behind the others of the list."""
         self._set_current(writer)
-        self.reshape(listed)
-        self.last_confirmed = self.shape.last_confirmed
+        self.extent.reshape(listed)
+        self.extent.last_confirmed = self.extent.shape.last_confirmed
         self.state = AppendState.WRITING
-
-    def start_terminated(
-        self, listed: Sequence[LogLedger], refusal: Callable[[], LogError]
-    ) -> None:
-        """Nothing will be appended."""
-        self.reshape(listed)
-        self.last_confirmed = self.shape.last_confirmed
-        self._refusal = refusal
 
     def _set_current(self, writer: LedgerWriter) -> None:
         self.writer = writer
@@ -354,13 +305,7 @@ class LogAppender:
         self._age_max_s = self._config.ledger_age_max_s * (1 + 0.05 * self._random.random())
         self._is_full_reported = False
         if self.draining is None or self.is_drained:
-            self._grow_in(writer)
-
-    def _grow_in(self, writer: LedgerWriter | None) -> None:
-        assert writer is not None
-        self._growing = writer
-        if writer.ledger_id not in self.shape:
-            self.shape.add_ledger(writer.ledger_id)
+            self.extent.grow_in(writer.ledger_id)
 
     def switch_to(self, writer: LedgerWriter) -> None:
         """New appends go to a ledger that the list names; those under way finish where they are."""
@@ -378,28 +323,19 @@ class LogAppender:
     def is_drained(self) -> bool:
         """Whether everything on the draining ledger is confirmed and reported."""
         draining = self.draining
-        if draining is None or self._growing is not draining:
+        if draining is None or self.extent.growing_id != draining.ledger_id:
             return True
-        if self._pending:
-            return self._pending[0].writer is not draining
+        if self._order.has_sent:
+            return not self._order.is_next_of(draining.ledger_id)
         return not self.is_broken(draining)
 
-    def drained_closed(self) -> None:
+    def drained_closed(self, listed: Sequence[LogLedger]) -> None:
         """The draining ledger is closed, and its end is in the list."""
         assert self.is_drained
         if self.draining in self._broken:
             self._broken.remove(self.draining)
         self.draining = None
-
-    def reshape(self, listed: Sequence[LogLedger]) -> None:
-        """Take over a changed list: the counters of closed ledgers, and which there are."""
-        counts: list[tuple[int, int]] = []
-        for ledger in listed:
-            if ledger.is_closed:
-                counts.append((ledger.ledger_id, ledger.entries))
-            elif ledger.ledger_id in self.shape:
-                counts.append((ledger.ledger_id, self.shape.last_entry_id(ledger.ledger_id) + 1))
-        self.shape = LogShape(counts)
+        self.extent.reshape(listed)
 
     def resume(
         self, writer: LedgerWriter, listed: Sequence[LogLedger], *, closed: LedgerMetadata
@@ -411,12 +347,11 @@ class LogAppender:
         not be consecutive. It fails, and so does everything behind it, so that a client that sends
         again keeps its order.
         """
-        self._growing = None
-        self.reshape(listed)
-        if self.shape.last_confirmed.entry_id >= 0:
-            self.last_confirmed = self.shape.last_confirmed
-        is_torn = self._settle(closed)
-        waiting = self._take_all()
+        self.extent.reach_end(listed)
+        held, is_torn = self._order.settle(closed.ledger_id, closed.last_entry_id)
+        for pending in held:
+            self._tell_appended(pending)
+        waiting = self._order.take_all()
         self.draining = None
         self._broken.clear()
         self._set_current(writer)
@@ -435,16 +370,6 @@ class LogAppender:
             else:
                 is_fenced = self.state is AppendState.FENCED
                 self._refuse(batch, self._why_fenced() if is_fenced else self._unavailable())
-
-    def _settle(self, closed: LedgerMetadata) -> bool:
-        """Report what a closed ledger holds; True if it holds the next batch in part."""
-        pending, end = self._pending, closed.last_entry_id
-        while pending and pending[0].writer.ledger_id == closed.ledger_id:
-            first = pending[0].first_entry_id
-            if first + len(pending[0].batch.payloads) - 1 > end:
-                return first <= end
-            self._tell_appended(pending.popleft())
-        return False
 
     def give_up(self, cause: LedgerError) -> None:
         """No ledger can be written to: everything fails, and so do appends for some time."""
@@ -475,9 +400,8 @@ class LogAppender:
             self.state = AppendState.ENDED
         self._fail_all(error)
 
-    def reshape_ended(self, listed: Sequence[LogLedger]) -> None:
-        """The log is complete: the list says all there is to know."""
-        self._growing = None
-        self.reshape(listed)
-        if self.shape.last_confirmed.entry_id >= 0:
-            self.last_confirmed = self.shape.last_confirmed
+    def end_complete(self, listed: Sequence[LogLedger], refusal: Callable[[], LogError]) -> None:
+        """The log is terminated: the list says all there is to know."""
+        self.extent.reach_end(listed)
+        self._refusal = refusal
+        self.end(refusal())

@@ -225,8 +225,7 @@ class LedgerChanges:
             await self._wake.wait()  # its requests time out: it drains, or it fails
             return
         closed = await self._close_and_record(old)
-        appender.drained_closed()
-        appender.reshape(self._list.ledgers)
+        appender.drained_closed(self._list.ledgers)
         log.info(
             "ledger_drained",
             path=self._path,
@@ -262,8 +261,7 @@ class LedgerChanges:
             await self._replace()
         elif appender.is_drained:
             await self._close_and_record(old)
-            appender.drained_closed()
-            appender.reshape(self._list.ledgers)
+            appender.drained_closed(self._list.ledgers)
         elif not appender.is_broken(old) and not self._is_repair_overdue():
             # Only the later ledger failed. The end of this one comes first, and by itself.
             assert self._repair_until_s is not None

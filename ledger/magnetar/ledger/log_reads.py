@@ -36,14 +36,14 @@ class OwnerReads:
             try:
                 payloads = await self._read(first, last, bytes_max)
             except LedgerError:
-                if first.ledger_id in self._appender.shape:
+                if first.ledger_id in self._appender.extent.shape:
                     raise
                 continue  # removed by a shrink meanwhile: the log begins behind it now
             return first, payloads
 
     def _range(self, start: Position, entries_max: int) -> tuple[Position, int]:
         """The first confirmed entry from `start` on, and the last one to read; less: none."""
-        shape, confirmed = self._appender.shape, self._appender.last_confirmed
+        shape, confirmed = self._appender.extent.shape, self._appender.extent.last_confirmed
         first = shape.first_at_or_after(start)
         if first > confirmed:
             return first, first.entry_id - 1

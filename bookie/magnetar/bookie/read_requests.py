@@ -49,7 +49,7 @@ class ReadRequests:
         self._metrics = metrics
         self._reply_bytes_max = reply_bytes_max
         self._on_bug = on_bug
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def read(self, frame: Frame, batch: Batch) -> None:
         """Obey a READ.
@@ -100,7 +100,7 @@ class ReadRequests:
         task = asyncio.get_running_loop().create_task(
             self._finish(connection, frame, charge, read), name="bookie-read"
         )
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class ReadRequests:
         connection.try_again()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_bug(error)
 

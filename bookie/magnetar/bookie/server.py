@@ -45,7 +45,8 @@ class BookieServer:
         self._journal = journal
         self._journal_queue_bytes_max = journal_queue_bytes_max
         self._network = network
-        self._connections: set[BookieConnection] = set()
+        # A dict for a set that keeps its order: what happens to all happens in the same order.
+        self._connections: dict[BookieConnection, None] = {}
         self._listener: Listener | None = None
         self.is_reading = True
         """False while the journal has too much to do, or the bookie stops."""
@@ -95,13 +96,13 @@ class BookieServer:
         """Whether there is room for one more connection."""
         if self._is_stopping or len(self._connections) >= self._connections_max:
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.metrics.connections = len(self._connections)
         return True
 
     def forget(self, connection: "BookieConnection") -> None:
         """The connection is closed."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self.metrics.connections = len(self._connections)
         self.handler.forget(connection)
 

@@ -9,6 +9,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── UnauthorizedError          the ledger's password does not fit
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
 ├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
+│   ├── FutureMetadataVersionError a ledger written by a newer release: upgrade before using it
 │   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
 ├── NoSuchLedgerError              metadata has no such ledger
 ├── OwnerUnclearError              whether a ledger's owner still names it cannot be told
@@ -78,6 +79,10 @@ class DigestMismatchError(LedgerError):
 
 class InvalidLedgerMetadataError(LedgerError):
     """Ledger metadata that breaks a rule. It is refused, never repaired."""
+
+
+class FutureMetadataVersionError(InvalidLedgerMetadataError):
+    """Ledger metadata of a newer release. Upgrade this one before it uses the ledger."""
 
 
 class FutureLogFormatError(InvalidLedgerMetadataError):

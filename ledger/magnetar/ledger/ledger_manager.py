@@ -115,10 +115,11 @@ class LedgerManager:
             node = await self._store.get(path)
         except NoNodeError as exc:
             raise NoSuchLedgerError(f"ledger {ledger_id} has no metadata at {path}") from exc
-        metadata = LedgerMetadata.from_json(node.value)
+        metadata = LedgerMetadata.from_json(node.value, where=path)
         if metadata.ledger_id != ledger_id:
             raise InvalidLedgerMetadataError(
-                f"{path} holds the metadata of ledger {metadata.ledger_id}"
+                f"{path} holds the metadata of ledger {metadata.ledger_id}, not of {ledger_id}. "
+                f"Nothing was changed: bring the value back from a backup of the metadata store"
             )
         return VersionedLedger(metadata, node.version)
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from magnetar.ledger.errors import InvalidLedgerMetadataError
+from magnetar.ledger.errors import FutureMetadataVersionError, InvalidLedgerMetadataError
 
 FORMAT_VERSION = 1
 """Stored in every value, never renumber. A value of another version is refused."""
@@ -213,26 +213,48 @@ class LedgerMetadata:
         return _ADAPTER.dump_json(self)
 
     @classmethod
-    def from_json(cls, data: bytes) -> "LedgerMetadata":
-        """Decode and check a stored value.
+    def from_json(cls, data: bytes, *, where: str = "a value") -> "LedgerMetadata":
+        """Decode and check a stored value; `where` names it in errors.
 
         Raises:
+            FutureMetadataVersionError: a newer release wrote it.
             InvalidLedgerMetadataError: no JSON, fields missing, unknown or of the wrong type, or
                 values that break rule 2.5.
         """
         try:
-            metadata = _ADAPTER.validate_json(data)
+            found = json.loads(data)
+        except (ValueError, RecursionError) as exc:
+            raise _refused(where, f"it is no JSON ({type(exc).__name__})") from None
+        if not isinstance(found, dict):
+            raise _refused(where, "it is no JSON object")
+        version = found.get("format_version")
+        if type(version) is int and version > FORMAT_VERSION:
+            # Before anything else: a newer format may well have other fields.
+            raise FutureMetadataVersionError(
+                f"{where} is ledger metadata of format version {version}; this release reads "
+                f"version {FORMAT_VERSION}: upgrade it before it uses the ledger"
+            )
+        # Defaults are for making a new value. Taking one for a stored value would be a guess.
+        if missing := _FIELD_NAMES - found.keys():
+            raise _refused(where, f"{', '.join(sorted(missing))}: missing")
+        try:
+            return _ADAPTER.validate_json(data)
         except ValidationError as exc:
             # Without the input: it holds the password.
             reasons = "; ".join(
                 f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}"
                 for each in exc.errors(include_input=False, include_url=False)[:5]
             )
-            raise InvalidLedgerMetadataError(f"no ledger metadata: {reasons}") from None
-        # Defaults are for making a new value. Taking one for a stored value would be a guess.
-        if missing := _FIELD_NAMES - json.loads(data).keys():
-            raise InvalidLedgerMetadataError(f"no ledger metadata: {sorted(missing)} missing")
-        return metadata
+            raise _refused(where, reasons) from None
+        except InvalidLedgerMetadataError as exc:
+            raise _refused(where, str(exc)) from None
+
+
+def _refused(where: str, reasons: str) -> InvalidLedgerMetadataError:
+    return InvalidLedgerMetadataError(
+        f"{where} is no ledger metadata: {reasons}. Nothing was changed: bring the value back from "
+        f"a backup of the metadata store, or delete the node if the ledger is not needed any more"
+    )
 
 
 _ADAPTER = TypeAdapter(LedgerMetadata)

@@ -9,6 +9,7 @@ Source: ledger protocol, section 11.
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.ledger.errors import (
+    InvalidLedgerMetadataError,
     InvalidPathError,
     MetadataError,
     NodeExistsError,
@@ -36,6 +38,7 @@ _log = structlog.get_logger(__name__)
 _READONLY = "readonly"
 _RELOAD_RETRY_DELAY_S = 1.0
 _INSTANCE_ID_BITS = 128
+_INSTANCE_ID = re.compile(rb"[0-9a-f]{32}")
 
 DOMAIN_CHARACTERS_MAX = 255
 """Longest name of a rack or a zone."""
@@ -208,11 +211,12 @@ class BookieRegistry:
         """The random id of this cluster; the first caller ever creates it.
 
         Raises:
+            InvalidLedgerMetadataError: what is stored is no such id.
             UnknownOutcomeError, MetadataUnavailableError
         """
         path = f"{self._root}/INSTANCEID"
         try:
-            return (await self._store.get(path)).value.decode()
+            return _checked_instance_id((await self._store.get(path)).value, path)
         except NoNodeError:
             pass  # A new cluster.
         source = self._random or random.SystemRandom()
@@ -221,7 +225,7 @@ class BookieRegistry:
             await self._store.create(path, new_id.encode())
         except (NodeExistsError, UnknownOutcomeError):
             pass  # Somebody was faster, or we were and do not know it: what is stored counts.
-        return (await self._store.get(path)).value.decode()
+        return _checked_instance_id((await self._store.get(path)).value, path)
 
     @property
     def _available(self) -> str:
@@ -327,3 +331,17 @@ class BookieRegistry:
                     ) from exc
         finally:
             watch.close()
+
+
+def _checked_instance_id(value: bytes, path: str) -> str:
+    """
+    Raises:
+        InvalidLedgerMetadataError
+    """
+    if _INSTANCE_ID.fullmatch(value) is None:
+        raise InvalidLedgerMetadataError(
+            f"{path} holds {value[:80]!r}, which is no cluster id of 32 hexadecimal digits. "
+            f"Nothing was changed: bring it back from a backup of the metadata store, or from the "
+            f"cookie of any bookie"
+        )
+    return value.decode()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.ledger.errors import InvalidLedgerMetadataError
+from magnetar.ledger.errors import FutureMetadataVersionError, InvalidLedgerMetadataError
 from magnetar.ledger.ledger_metadata import (
     LEDGER_ID_MAX,
     Fragment,
@@ -107,3 +107,43 @@ def test_numbers_out_of_range_are_refused() -> None:
         replace(OPEN, creation_token=-1)
     with pytest.raises(InvalidLedgerMetadataError):
         replace(OPEN, format_version=2)
+
+
+@pytest.mark.parametrize("version", [2, 3, 1 << 40])
+@pytest.mark.parametrize("other", [b"", b'"fragments":{"0":[]},', b'"state":"SEALED",'])
+def test_a_newer_format_says_to_upgrade_whatever_else_is_in_it(version: int, other: bytes) -> None:
+    value = RECORDED.replace(b'"format_version":1', b'"format_version":%d' % version)
+    value = value.replace(b"{", b"{" + other, 1)
+    with pytest.raises(
+        FutureMetadataVersionError, match=f"^/x is .* version {version}; .*reads version 1: upgrade"
+    ):
+        LedgerMetadata.from_json(value, where="/x")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", r"it is no JSON \(JSONDecodeError\)"),
+        (b"\xff\xfe\xfd", "it is no JSON"),
+        (b"[" * 100_000, r"it is no JSON \(RecursionError\)"),
+        (b"[]", "it is no JSON object"),
+        (b"{}", "ack_quorum, created_ms, creation_token, .*: missing"),
+        (
+            RECORDED.replace(b'"length":130', b'"length":"130"'),
+            "length: Input should be a valid int",
+        ),
+        (RECORDED.replace(b'"CRC32C"', b'"BLAKE3"'), "digest_type: Input should be"),
+        (RECORDED.replace(b'"format_version":1', b'"format_version":0'), "format version 0"),
+        (RECORDED.replace(b'"format_version":1', b'"format_version":true'), "format_version"),
+        (RECORDED.replace(b"[10,", b"[0,"), "fragment starts must increase"),
+        (RECORDED.replace(b"{", b'{"surprise":1,', 1), "surprise: Unexpected"),
+    ],
+)
+def test_a_corrupt_value_says_what_is_wrong_and_what_to_do(value: bytes, reason: str) -> None:
+    with pytest.raises(
+        InvalidLedgerMetadataError,
+        match=f"^/x is no ledger metadata: .*{reason}.*Nothing was changed: bring the value back",
+    ) as refused:
+        LedgerMetadata.from_json(value, where="/x")
+    assert not isinstance(refused.value, FutureMetadataVersionError)
+    assert "__4=" not in str(refused.value), "the password"

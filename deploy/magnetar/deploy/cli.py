@@ -31,7 +31,7 @@ from magnetar.deploy.options import (
 _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
     "4 data directory locked; 5 foreign cookie; 6 metadata unreachable; 7 data directory unusable; "
-    "8 broker unreachable or refused; 9 a needed program is missing."
+    "8 broker unreachable or refused; 9 a needed program is missing; 10 unreadable metadata."
 )
 _HOST_HELP = "Address to listen on. Loopback unless told otherwise: there is no authentication yet."
 _ADVERTISED_HELP = (

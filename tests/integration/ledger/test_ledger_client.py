@@ -320,10 +320,13 @@ async def test_a_wrong_password_is_refused(cluster: Cluster, client: LedgerClien
     with pytest.raises(LedgerError, match="password does not fit"):
         await client.open_and_recover(writer.ledger_id)
     # The ledger is IN_RECOVERY, whoever will finish that: its writer withdraws when it hears of it.
+    async def add_until_it_ends() -> None:
+        while True:
+            await writer.add(b"more")
+
     async with asyncio.timeout(5):
         with pytest.raises(LedgerFencedError, match="being recovered"):
-            while True:
-                await writer.add(b"more")
+            await add_until_it_ends()
 
 
 async def test_a_status_of_a_newer_bookie_counts_as_its_failure(cluster: Cluster) -> None:

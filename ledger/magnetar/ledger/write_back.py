@@ -35,10 +35,11 @@ class WriteBack:
         self._error: LedgerError | None = None
         self._changed = asyncio.Event()
         self._fragments: tuple[Fragment, ...] = ()
+        self._snapshot_ensemble = snapshot.last_fragment.bookies
         self._pipeline = AddPipeline(
             parts.channels,
             ledger_id=snapshot.ledger_id,
-            ensemble=snapshot.last_fragment.bookies,
+            ensemble=self._snapshot_ensemble,
             write_quorum=snapshot.write_quorum,
             ack_quorum=snapshot.ack_quorum,
             first_entry_id=last_add_confirmed + 1,
@@ -86,6 +87,8 @@ class WriteBack:
         self._changed.set()
 
     def _on_missed(self, bookie_id: str, add: PendingAdd) -> None:
+        if bookie_id not in self._ensemble_for(add.first_entry_id):
+            return  # a late word of a former member: another has stored the entries in its place
         # No second try: this client goes away after the recovery, the hole must not.
         self._parts.repairs.note(
             self._ledger_id,
@@ -94,6 +97,12 @@ class WriteBack:
             bookie_id,
             "not stored during recovery",
         )
+
+    def _ensemble_for(self, entry_id: int) -> tuple[str, ...]:
+        for fragment in reversed(self._fragments):
+            if fragment.first_entry_id <= entry_id:
+                return fragment.bookies
+        return self._snapshot_ensemble
 
     def _on_lost(self, error: LedgerError) -> None:
         self._error = error

@@ -254,6 +254,8 @@ class LedgerWriter:
             self._drained.set()
 
     def _on_missed(self, bookie_id: str, add: PendingAdd) -> None:
+        if bookie_id not in self.metadata.ensemble_for(add.first_entry_id):
+            return  # a late word of a former member: another has stored the entries in its place
         self._parts.follow_up.take(
             bookie_id,
             self.ledger_id,

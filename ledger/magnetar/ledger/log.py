@@ -82,7 +82,7 @@ class ManagedLog:
             path, self._appender, self._list, self._ledgers, config, clock
         )
         self._appender.events = self._changes
-        self._reads = OwnerReads(client, path, self._appender)
+        self._reads = OwnerReads(client, path, self._appender, password=config.password)
         self._end_lock = asyncio.Lock()
         self._is_closed = False
 
@@ -107,6 +107,7 @@ class ManagedLog:
             LogFencedError: another owner opened it at the same time, and was faster. Open it again
                 only if it should still be yours: two that always do so would duel.
             LogDataLossError: a ledger of the list has no metadata any more.
+            UnauthorizedError: the password is not that of the log's ledgers.
             FutureLogFormatError, InvalidLedgerMetadataError: the list is not one for this release.
             RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
         """
@@ -138,7 +139,14 @@ class ManagedLog:
         return self
 
     async def _take_over(self) -> None:
-        writer = await take_over(self.path, self._list, self._ledgers, self._client, self._clock)
+        writer = await take_over(
+            self.path,
+            self._list,
+            self._ledgers,
+            self._client,
+            clock=self._clock,
+            password=self._config.password,
+        )
         if writer is None:
             self._appender.end_complete(self._list.ledgers, self._why_terminated)
         else:

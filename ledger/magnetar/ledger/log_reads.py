@@ -19,10 +19,13 @@ _READERS_MAX = 16
 class OwnerReads:
     """Reads entries of a log for its owner."""
 
-    def __init__(self, client: LedgerClient, path: str, appender: LogAppender) -> None:
+    def __init__(
+        self, client: LedgerClient, path: str, appender: LogAppender, *, password: bytes
+    ) -> None:
         self._client = client
         self._path = path
         self._appender = appender
+        self._password = password
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
 
     async def read_range(
@@ -67,7 +70,7 @@ class OwnerReads:
             self._readers.move_to_end(ledger_id)
             return reader
         try:
-            reader = await self._client.open(ledger_id)
+            reader = await self._client.open(ledger_id, password=self._password)
         except NoSuchLedgerError as error:
             raise LogDataLossError(
                 f"{self._path}: ledger {ledger_id} is listed, but its metadata is gone; bring it "

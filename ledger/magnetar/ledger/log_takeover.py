@@ -29,18 +29,25 @@ log = structlog.get_logger()
 
 
 async def take_over(
-    path: str, log_list: LogList, ledgers: LogLedgers, client: LedgerClient, clock: Clock
+    path: str,
+    log_list: LogList,
+    ledgers: LogLedgers,
+    client: LedgerClient,
+    *,
+    clock: Clock,
+    password: bytes,
 ) -> LedgerWriter | None:
     """Make a loaded list ours; returns the ledger to write to, None if the log is terminated.
 
     Raises:
         LogFencedError: another owner opened it at the same time, and was faster.
         LogDataLossError: a ledger of the list has no metadata any more.
+        UnauthorizedError: the password is not that of the log's ledgers; nothing was fenced.
         RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
     """
     if log_list.terminated is not None:
         return None
-    recovered = await _recover(path, log_list, client, clock)
+    recovered = await _recover(path, log_list, client, clock, password)
     writer = await ledgers.create()
     kept = [ledger for ledger in recovered if ledger.entries > 0]
     try:
@@ -60,7 +67,7 @@ async def take_over(
 
 
 async def _recover(
-    path: str, log_list: LogList, client: LedgerClient, clock: Clock
+    path: str, log_list: LogList, client: LedgerClient, clock: Clock, password: bytes
 ) -> Sequence[LogLedger]:
     """The ledgers of the list, all of them closed now, with what they really hold."""
     recovered: list[LogLedger] = []
@@ -70,7 +77,7 @@ async def _recover(
             recovered.append(ledger)
             continue
         try:
-            reader = await client.open_and_recover(ledger.ledger_id)
+            reader = await client.open_and_recover(ledger.ledger_id, password=password)
         except NoSuchLedgerError as error:
             # Whoever sets the list before us deletes the ledgers that it found empty.
             await log_list.check_unchanged()

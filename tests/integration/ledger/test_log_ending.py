@@ -14,15 +14,18 @@ from magnetar.ledger.errors import (
     LogFencedError,
     LogTerminatedError,
     MetadataUnavailableError,
+    UnauthorizedError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Op
 from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
-from tests.integration.ledger.log_parts import PATH, append, open_log, read_all
+from tests.integration.ledger.log_parts import CONFIG, PATH, append, open_log, read_all
 
 
 @pytest.fixture
@@ -312,3 +315,26 @@ async def test_a_log_that_is_deleted_under_its_owner_says_so(
     with pytest.raises(LogFencedError):
         await append(log, [b"no"]).outcome
     await log.close()
+
+
+async def test_a_wrong_password_opens_nothing_and_fences_nothing(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    secret = CONFIG.model_copy(update={"password": b"secret"})
+    log = await open_log(cluster, client, secret)
+    await append(log, [b"one"]).outcome
+    async with cluster.client() as other:
+        with pytest.raises(UnauthorizedError):
+            await open_log(cluster, other)
+        reader = await LogReader.open(
+            other, cluster.store, PATH, clock=SystemClock(), password=b"guess"
+        )
+        with pytest.raises(UnauthorizedError):
+            await reader.read()
+        await reader.close()
+    await append(log, [b"two"]).outcome
+    assert await read_all(log) == [b"one", b"two"]
+    await log.close()
+    again = await open_log(cluster, client, secret)
+    assert await read_all(again) == [b"one", b"two"]
+    await again.close()

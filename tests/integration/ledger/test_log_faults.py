@@ -275,11 +275,11 @@ async def test_of_two_takeovers_the_slower_one_is_fenced_though_its_ledger_is_go
     async with cluster.client() as slow:
         inner = slow.open_and_recover
 
-        async def recover_after_the_other(ledger_id: int) -> object:
+        async def recover_after_the_other(ledger_id: int, *, password: bytes) -> object:
             slow.open_and_recover = inner  # type: ignore[method-assign]
             log = await open_log(cluster, client)
             await log.close()
-            return await inner(ledger_id)
+            return await inner(ledger_id, password=password)
 
         slow.open_and_recover = recover_after_the_other  # type: ignore[method-assign, assignment]
         with pytest.raises(LogFencedError):

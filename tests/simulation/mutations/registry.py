@@ -3,13 +3,27 @@
 The tests of the defects use it, and the table of mutations.
 """
 
-from tests.simulation.mutations import bookie, log, reader, recovery, writer
+from tests.simulation.mutations import (
+    bookie,
+    bounds,
+    conflicts,
+    fences,
+    log,
+    reader,
+    recovery,
+    tail,
+    writer,
+)
 from tests.simulation.mutations.mutation import Mutation
 
 MUTATIONS: list[Mutation] = [
     *writer.MUTATIONS,
+    *conflicts.MUTATIONS,
+    *bounds.MUTATIONS,
     *recovery.MUTATIONS,
+    *tail.MUTATIONS,
     *bookie.MUTATIONS,
+    *fences.MUTATIONS,
     *reader.MUTATIONS,
     *log.MUTATIONS,
 ]

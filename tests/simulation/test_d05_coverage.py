@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.ledger.errors import RecoveryUndecidedError
+from magnetar.ledger.errors import BookieUnavailableError, RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.heard import asked, heard, until_heard
@@ -104,6 +104,33 @@ async def test_d05_a_bookie_that_lags_behind_does_not_make_the_ledger_look_empty
     silent.release()
 
 
+@scenario(bookies=4, quorum=(4, 3, 2))
+async def test_d05_a_reader_asks_the_others_and_takes_no_outage_for_an_absence(
+    sim: Simulation,
+) -> None:
+    """Rule 9.1."""
+    w = await sim.writer()
+    sim.net.hold(client="w", bookie="b1", op=Op.ADD)
+    await w.add()
+    await w.close()
+
+    # b1 has nothing of the ledger, of the others nothing is heard.
+    t = await sim.client("t")
+    reader = await t.open(w.ledger_id)
+    sim.net.partition("t", "b2")
+    sim.net.partition("t", "b3")
+    with pytest.raises(BookieUnavailableError):
+        await reader.read_all()
+    assert {each.source for each in heard(sim, client="t", op=Op.READ)} == {"b1"}
+
+    # b1's denial is no reason not to ask the others.
+    sim.net.heal("t", "b2")
+    sim.net.heal("t", "b3")
+    again = await sim.client("u")
+    assert len(await (await again.open(w.ledger_id)).read_all()) == 1
+    assert heard(sim, client="u", op=Op.READ, bookie="b1")[0].status != Status.OK
+
+
 # (c) Too strict: an explicit negative is an answer.
 
 
@@ -146,6 +173,7 @@ def test_the_test_of_d05_notices_when_its_rule_is_off(mutation: Mutation) -> Non
         test_d05_bookies_that_cannot_be_heard_do_not_count_as_fenced,
         test_d05_bookies_that_cannot_be_heard_do_not_deny_an_entry,
         test_d05_a_bookie_that_lags_behind_does_not_make_the_ledger_look_empty,
+        test_d05_a_reader_asks_the_others_and_takes_no_outage_for_an_absence,
         test_d05_recovery_completes_when_negatives_are_all_there_is,
         test_d05_a_bookie_that_never_heard_of_the_ledger_counts_as_fenced,
     )

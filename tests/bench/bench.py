@@ -193,11 +193,8 @@ def main() -> None:
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
         for measurement in (
-            ledger.ledger_adds,
-            ledger.ledger_one_by_one,
-            ledger.ledger_recovery,
+            ledger.ledger,
             ledger.ledger_ensemble_change,
-            ledger.ledger_tail,
             bench.publish,
             bench.publish_batched,
             bench.publish_one_by_one,

@@ -31,9 +31,12 @@ class LedgerBench:
         self._report = report
         self._effort = effort
 
-    def ledger_adds(self) -> None:
-        """One writer at full speed, with small and with large entries."""
+    def ledger(self) -> None:
+        """Everything that bookies need not die for. Full speed comes last: it leaves them work."""
         with ProcessCluster(self._report.directory / "ledger", broker=False) as cluster:
+            self._one_by_one(cluster)
+            self._recovery(cluster)
+            self._tail(cluster)
             self._adds(cluster, "1 KB", size=1024, in_flight=1000, entries=self._effort.messages)
             self._adds(
                 cluster,
@@ -42,64 +45,6 @@ class LedgerBench:
                 in_flight=100,
                 entries=max(2000, self._effort.messages // 50),
             )
-
-    def _adds(
-        self, cluster: ProcessCluster, name: str, *, size: int, in_flight: int, entries: int
-    ) -> None:
-        paired = measure(
-            lambda _: (
-                load.ledger(
-                    cluster.metadata_url, messages=entries, size=size, in_flight=in_flight
-                ).msgs_per_s
-            ),
-            lambda: self._report.ceiling(size=size, in_flight=in_flight, entries=entries),
-            repeats=self._effort.repeats,
-        )
-        self._report.add_ratio(
-            f"ledger writer, {name}, {in_flight} in flight",
-            paired,
-            target=">= 0.7 of the ceiling",
-            least=0.7,
-        )
-
-    def ledger_one_by_one(self) -> None:
-        """One entry in flight: what one durable add takes."""
-        count = self._effort.single_messages
-        p99s: list[float] = []
-
-        def run(_: int) -> float:
-            rate = load.ledger(cluster.metadata_url, messages=count, size=1024, in_flight=1)
-            assert rate.latency_ms is not None
-            p99s.append(rate.latency_ms.p99)
-            return rate.latency_ms.p50
-
-        with ProcessCluster(self._report.directory / "ledger-single", broker=False) as cluster:
-            paired = measure(
-                run,
-                lambda: self._report.ceiling_p50_ms(size=1024, entries=count),
-                repeats=self._effort.repeats,
-            )
-        self._report.add_latency(
-            "ledger writer, 1 KB, one in flight, p50",
-            paired,
-            target="<= 2 x the ceiling's",
-            met=paired.ratio <= 2,
-            p99s=p99s,
-        )
-
-    def ledger_recovery(self) -> None:
-        """Closing a ledger whose writer is gone, with a thousand entries above the LAC."""
-        with ProcessCluster(self._report.directory / "recovery", broker=False) as cluster:
-            took_s = _repeat(
-                lambda: measure_recovery(cluster.metadata_url, entries=_UNCONFIRMED),
-                self._effort.probes,
-            )
-        self._report.add_limit(
-            f"recovery with {_UNCONFIRMED} unconfirmed entries",
-            "ms",
-            [each * 1000 for each in took_s],
-            limit=100,
-        )
 
     def ledger_ensemble_change(self) -> None:
         """A bookie of the ensemble is killed while a thousand entries are in flight."""
@@ -138,11 +83,66 @@ class LedgerBench:
             )
         )
 
-    def ledger_tail(self) -> None:
+    def _adds(
+        self, cluster: ProcessCluster, name: str, *, size: int, in_flight: int, entries: int
+    ) -> None:
+        paired = measure(
+            lambda _: (
+                load.ledger(
+                    cluster.metadata_url, messages=entries, size=size, in_flight=in_flight
+                ).msgs_per_s
+            ),
+            lambda: self._report.ceiling(size=size, in_flight=in_flight, entries=entries),
+            repeats=self._effort.repeats,
+        )
+        self._report.add_ratio(
+            f"ledger writer, {name}, {in_flight} in flight",
+            paired,
+            target=">= 0.7 of the ceiling",
+            least=0.7,
+        )
+
+    def _one_by_one(self, cluster: ProcessCluster) -> None:
+        """One entry in flight: what one durable add takes."""
+        count = self._effort.single_messages
+        p99s: list[float] = []
+
+        def run(_: int) -> float:
+            rate = load.ledger(cluster.metadata_url, messages=count, size=1024, in_flight=1)
+            assert rate.latency_ms is not None
+            p99s.append(rate.latency_ms.p99)
+            return rate.latency_ms.p50
+
+        paired = measure(
+            run,
+            lambda: self._report.ceiling_p50_ms(size=1024, entries=count),
+            repeats=self._effort.repeats,
+        )
+        self._report.add_latency(
+            "ledger writer, 1 KB, one in flight, p50",
+            paired,
+            target="<= 2 x the ceiling's",
+            met=paired.ratio <= 2,
+            p99s=p99s,
+        )
+
+    def _recovery(self, cluster: ProcessCluster) -> None:
+        """Closing a ledger whose writer is gone, with a thousand entries above the LAC."""
+        took_s = _repeat(
+            lambda: measure_recovery(cluster.metadata_url, entries=_UNCONFIRMED),
+            self._effort.probes,
+        )
+        self._report.add_limit(
+            f"recovery with {_UNCONFIRMED} unconfirmed entries",
+            "ms",
+            [each * 1000 for each in took_s],
+            limit=100,
+        )
+
+    def _tail(self, cluster: ProcessCluster) -> None:
         """From the acknowledgement of an entry to a reader that has it."""
         entries = _TAIL_ENTRIES_PER_PROBE * self._effort.probes
-        with ProcessCluster(self._report.directory / "tail", broker=False) as cluster:
-            latency = Latency.of(uvloop.run(measure_tail(cluster.metadata_url, entries=entries)))
+        latency = Latency.of(uvloop.run(measure_tail(cluster.metadata_url, entries=entries)))
         self._report.add(
             Figure(
                 name="tailing reader, acknowledged to read, p50",

@@ -36,7 +36,7 @@ QUICK = Effort(
     batched_messages=500_000,
     single_messages=500,
     restart_mb=64,
-    probes=2,
+    probes=1,
 )
 
 

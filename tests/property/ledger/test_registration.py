@@ -12,69 +12,9 @@ from contextlib import asynccontextmanager
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.ledger.errors import InvalidPathError, NodeExistsError, NoNodeError
-from magnetar.ledger.metadata.store import (
-    SessionCallback,
-    SessionState,
-    Versioned,
-    Watch,
-    WatchCallback,
-)
+from magnetar.ledger.errors import InvalidPathError
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
-
-
-class _NoWatch:
-    def close(self) -> None: ...
-
-
-class DictionaryStore:
-    """As much of a metadata store as registration needs, with nothing below it."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, bytes] = {}
-        self.session_state = SessionState.CONNECTED
-        self.session_timeout_ms = 1000
-
-    async def get(self, path: str) -> Versioned:
-        if path not in self.nodes:
-            raise NoNodeError(path)
-        return Versioned(self.nodes[path], 0)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        if path in self.nodes:
-            raise NodeExistsError(path)
-        self.nodes[path] = value
-        return path
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        raise AssertionError("registrations are replaced, not set")
-
-    async def delete(self, path: str, *, version: int | None = None) -> None:
-        if self.nodes.pop(path, None) is None:
-            raise NoNodeError(path)
-
-    async def exists(self, path: str) -> int | None:
-        return 0 if path in self.nodes else None
-
-    async def children(self, path: str) -> list[str]:
-        below = {
-            name[len(path) + 1 :].partition("/")[0]
-            for name in self.nodes
-            if name.startswith(f"{path}/")
-        }
-        if not below:
-            raise NoNodeError(path)
-        return sorted(below)
-
-    def watch(self, path: str, callback: WatchCallback) -> Watch:
-        return _NoWatch()
-
-    def on_session_change(self, callback: SessionCallback) -> Watch:
-        return _NoWatch()
-
-    async def close(self) -> None: ...
+from tests.dictionary_store import DictionaryStore
 
 
 @asynccontextmanager

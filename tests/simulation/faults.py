@@ -62,18 +62,23 @@ class Faults:
 
     # Network
 
-    def _operation(self, step: Step) -> tuple[Op, bool]:
+    def _frames(self, step: Step) -> tuple[Op, bool, int | None]:
+        """Operation, request or reply, entry: what the number of the step says."""
+        entry, operation = divmod(step.number, len(_HELD))
         # A writer only adds; holding its reads would be a step for nothing.
-        return _HELD[step.number % 2 if step.who == WRITER else step.number % len(_HELD)]
+        op, reply = _HELD[operation % 2 if step.who == WRITER else operation]
+        return op, reply, entry - 1 if entry else None
 
     def _hold(self, step: Step) -> None:
-        op, reply = self._operation(step)
-        hold = self._sim.net.hold(client=step.who, bookie=step.other, op=op, reply=reply)
+        op, reply, entry = self._frames(step)
+        hold = self._sim.net.hold(
+            client=step.who, bookie=step.other, op=op, reply=reply, entry=entry
+        )
         self._later(step, hold.release)
 
     def _lose_frame(self, step: Step) -> None:
-        op, reply = self._operation(step)
-        self._sim.net.drop(client=step.who, bookie=step.other, op=op, reply=reply)
+        op, reply, entry = self._frames(step)
+        self._sim.net.drop(client=step.who, bookie=step.other, op=op, reply=reply, entry=entry)
 
     def _block(self, step: Step) -> None:
         self._sim.net.block(step.who, step.other)
@@ -93,9 +98,16 @@ class Faults:
 
     def _refuse(self, step: Step) -> None:
         status = _REFUSALS[step.number % len(_REFUSALS)]
-        op = Op.ADD if step.who == WRITER else None
-        count = 1 + step.number // len(_REFUSALS)
-        self._sim.net.refuse(status, client=step.who, bookie=step.other, op=op, count=count)
+        op, _, entry = self._frames(step)
+        is_any = entry is None and step.who != WRITER
+        self._sim.net.refuse(
+            status,
+            client=step.who,
+            bookie=step.other,
+            op=None if is_any else op,
+            entry=entry,
+            count=1,
+        )
 
     # Bookies
 

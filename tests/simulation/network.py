@@ -29,6 +29,8 @@ from tests.simulation.history import Delivered, Fault, History, Sent
 from tests.simulation.loop import SimLoop, SimProcess
 
 _LAC_BYTES = 8
+_SKEWS = (0.0, 0.0, 0.2, 1.0)
+"""Shares of `skew_s` that links have."""
 
 
 class Message:
@@ -407,6 +409,7 @@ class Fabric:
         self._history = history
         self._seed = seed
         self._links: dict[tuple[str, str], Random] = {}
+        self._skews: dict[tuple[str, str], float] = {}
         self._cuts = Random(f"{seed}/cuts")
         self._next_connection = 1
         self._next_port = 3181
@@ -422,6 +425,8 @@ class Fabric:
         self.latency_s = 0.0002
         self.jitter_s = 0.0
         """Up to so much more, drawn per frame."""
+        self.skew_s = 0.0
+        """How much slower some links are than others, all the time."""
         self.slowness: dict[str, float] = {}
         """Seconds more for every frame from or to a process."""
         self.keeps_frames = True
@@ -534,11 +539,12 @@ class Fabric:
 
     def arrival_s(self, link: tuple[str, str]) -> float:
         arrives_s = self.loop.time() + self.latency_s
-        if self.jitter_s:
+        if self.jitter_s or self.skew_s:
             source = self._links.get(link)
             if source is None:
                 source = self._links[link] = Random(f"{self._seed}/link/{link[0]}/{link[1]}")
-            arrives_s += source.random() * self.jitter_s
+                self._skews[link] = source.choice(_SKEWS) * self.skew_s
+            arrives_s += source.random() * self.jitter_s + self._skews[link]
         if self.slowness:
             arrives_s += self.slowness.get(link[0], 0.0) + self.slowness.get(link[1], 0.0)
         return arrives_s

@@ -61,6 +61,7 @@ class Plan:
     closes: bool
     """Whether the writer closes the ledger in the end."""
     net_jitter_s: float
+    net_skew_s: float
     disk_jitter_s: float
     store_jitter_s: float
     watch_jitter_s: float
@@ -118,6 +119,7 @@ def draw(seed: int) -> Plan:
         batch=random.choice((1, 1, 1, 2, 3)),
         closes=random.random() < 0.6,
         net_jitter_s=random.choice((0.0, 0.001, 0.005, 0.02)),
+        net_skew_s=random.choice((0.0, 0.002, 0.01, 0.04)),
         disk_jitter_s=random.choice((0.0, 0.002, 0.01, 0.03)),
         store_jitter_s=random.choice((0.0, 0.002, 0.02)),
         watch_jitter_s=random.choice((0.0, 0.01, 0.5)),
@@ -128,11 +130,11 @@ def draw(seed: int) -> Plan:
         explicit_lac_ms=random.choice((0.0, 0.0, 5.0, 50.0)),
         recovery_window=random.choice((1, 2, 8)),
         steps=(),
-        log_owners=random.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, 3)),
+        log_owners=random.choice((0,) * 11 + (1, 2, 2, 3)),
         ledger_entries=random.choice((1, 2, 3, 5, 100)),
     )
     # About as long as the writer takes if nothing goes wrong, and a little more.
-    trip_s = 0.003 + plan.net_jitter_s + plan.disk_jitter_s
+    trip_s = 0.003 + plan.net_jitter_s + plan.net_skew_s / 2 + plan.disk_jitter_s
     horizon_s = 0.01 + entries * (think_s + trip_s / plan.window) * 1.5
     steps = _Drawer(random, plan, horizon_s).draw()
     return replace(plan, steps=tuple(sorted(steps)))
@@ -146,7 +148,7 @@ class _Drawer:
         self._plan = plan
         self._horizon_s = horizon_s
         self._moment_s = random.random() * horizon_s
-        self._trip_s = 0.003 + plan.net_jitter_s + plan.disk_jitter_s
+        self._trip_s = 0.003 + plan.net_jitter_s + plan.net_skew_s + plan.disk_jitter_s
         self._bookies = [f"b{number}" for number in range(1, plan.bookies + 1)]
         self._recoverers = RECOVERERS[: random.choice((0, 1, 1, 2, 2, 3))]
         self._readers = READERS[: random.choice((0, 1, 1, 2))]
@@ -200,8 +202,17 @@ class _Drawer:
     def _slow_link(self) -> list[Step]:
         """Frames of one operation wait for a while; others overtake them on other links."""
         client, bookie = self._client(), self._bookie()
-        number = self._random.randrange(6)  # see Faults
-        return [Step(self._time(), "hold", client, bookie, self._duration(), number)]
+        step = Step(self._time(), "hold", client, bookie, self._duration())
+        return [step._replace(number=self._frames())]
+
+    def _frames(self) -> int:
+        """Which frames a step is about: an operation (six of them), and an entry or any of them.
+
+        One entry alone is what makes the members of a write set differ.
+        """
+        random = self._random
+        entry = random.randrange(self._plan.entries) if random.random() < 0.5 else -1
+        return random.randrange(6) + 6 * (entry + 1)
 
     def _block(self) -> list[Step]:
         one, other = self._client(), self._bookie()
@@ -216,8 +227,8 @@ class _Drawer:
         return [Step(self._time(), "reset", self._client(), self._bookie())]
 
     def _lose_frame(self) -> list[Step]:
-        number = self._random.randrange(6)
-        return [Step(self._time(), "lose_frame", self._client(), self._bookie(), number=number)]
+        client, bookie = self._client(), self._bookie()
+        return [Step(self._time(), "lose_frame", client, bookie, number=self._frames())]
 
     def _slow_bookie(self) -> list[Step]:
         number = self._random.choice((5, 20, 100, 400))
@@ -228,12 +239,16 @@ class _Drawer:
         return [Step(self._time(), "slow_disk", self._bookie(), "", self._duration(), number)]
 
     def _refuse(self) -> list[Step]:
-        number = self._random.randrange(8)  # see Faults
-        return [Step(self._time(), "refuse", self._client(), self._bookie(), number=number)]
+        client, bookie = self._client(), self._bookie()
+        # Of one entry it can be known before it is sent.
+        number = self._frames()
+        at_s = self._time() if number < 6 else 0.0
+        return [Step(at_s, "refuse", client, bookie, number=number)]
 
     def _members_fail(self) -> list[Step]:
         """Several members refuse the writer's adds, one soon after the other."""
-        at_s, random = self._time(), self._random
+        random = self._random
+        frames, at_s = self._frames(), self._time()
         indices = random.sample(range(self._plan.quorum[0]), min(2, self._plan.quorum[0]))
         return [
             Step(
@@ -241,7 +256,7 @@ class _Drawer:
                 "refuse",
                 WRITER,
                 f"@{index}",
-                number=random.randrange(8),
+                number=frames,
             )
             for index in indices
         ]

@@ -102,6 +102,7 @@ class Runner:
             flush_interval_s=plan.flush_interval_s,
         )
         sim.net.jitter_s = plan.net_jitter_s
+        sim.net.skew_s = plan.net_skew_s
         sim.net.keeps_frames = plan.keeps_frames
         sim.store.jitter_s = plan.store_jitter_s
         sim.store.watch_jitter_s = plan.watch_jitter_s

@@ -56,6 +56,7 @@ def _shorter(plan: Plan) -> Iterator[Plan]:
         "closes": False,
         "think_s": 0.0,
         "net_jitter_s": 0.0,
+        "net_skew_s": 0.0,
         "disk_jitter_s": 0.0,
         "store_jitter_s": 0.0,
         "watch_jitter_s": 0.0,

@@ -320,9 +320,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._run_handle(self._ready.popleft())
 
     def unretrieved(self) -> list[BaseException]:
-        """Errors of tasks that ended and were never asked; in the order of the tasks."""
+        """Errors of tasks that ended and were never asked; in the order of the tasks.
+
+        Not those of a process that died: whoever would have asked is gone.
+        """
         found: list[BaseException] = []
-        for task in self._tasks:
+        for task, process in zip(self._tasks, self._owners, strict=True):
+            if process is not None and not process.is_alive:
+                continue
             if task.done() and not task.cancelled() and getattr(task, "_log_traceback", False):
                 error = task.exception()
                 assert error is not None

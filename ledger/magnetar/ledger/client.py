@@ -101,6 +101,9 @@ class LedgerClient:
             settings=settings,
         )
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
+        self._readers: WeakValueDictionary[int, LedgerReader] = WeakValueDictionary()
+        """By the number of their opening: they are closed in that order."""
+        self._readers_opened = 0
 
     async def start(self) -> None:
         """Learn which bookies there are.
@@ -114,6 +117,8 @@ class LedgerClient:
         """Give up open handles, record what is still missing, and close all connections."""
         for writer in list(self._writers.values()):
             writer.abandon()
+        for reader in list(self._readers.values()):
+            await reader.close()
         # The copies beyond the ack quorum are on their way, as a rule.
         await self.channels.wait_idle(timeout_s=self._settings.close_idle_timeout_s)
         self._follow_up.close()
@@ -189,7 +194,7 @@ class LedgerClient:
             NoSuchLedgerError, MetadataError
         """
         ledger = await self._read_metadata(ledger_id, password)
-        return LedgerReader(ledger, self._parts, rng=self._random)
+        return self._reader(ledger)
 
     async def open_and_recover(
         self, ledger_id: int, *, password: bytes | None = None
@@ -206,7 +211,13 @@ class LedgerClient:
             # The version is older than the value; it serves to tell what is newer, and no more.
             closed = await LedgerRecovery(ledger, self._parts).run()
             ledger = VersionedLedger(closed, ledger.version)
-        return LedgerReader(ledger, self._parts, rng=self._random)
+        return self._reader(ledger)
+
+    def _reader(self, ledger: VersionedLedger) -> LedgerReader:
+        reader = LedgerReader(ledger, self._parts, rng=self._random)
+        self._readers_opened += 1
+        self._readers[self._readers_opened] = reader
+        return reader
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger's metadata; bookies drop the entries later.

@@ -359,6 +359,19 @@ async def test_a_closed_handle_lets_nobody_wait(
     await reader.close()
 
 
+async def test_a_client_that_closes_ends_the_waits_of_its_readers(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    writer = await create(client)
+    await writer.add(b"0")
+    async with cluster.client() as later:
+        reader = await later.open(writer.ledger_id)
+        waiting = asyncio.ensure_future(reader.wait_beyond(5, timeout_s=60))
+        await wait_until(lambda: cluster.long_polls == 2)
+    with pytest.raises(LedgerClosedError):
+        await waiting
+
+
 # Following
 
 

@@ -51,6 +51,8 @@ class AppendOrder:
 
     def __init__(self) -> None:
         self._sent: deque[PendingAppend] = deque()
+        self.push = self._sent.append
+        """A ledger took a batch. Bound here: it is called for every one."""
         self._waiting: deque[AppendBatch] = deque()
         self.waiting_bytes = 0
         """Of batches that no ledger has yet."""
@@ -60,18 +62,19 @@ class AppendOrder:
     def __len__(self) -> int:
         return len(self._sent) + len(self._waiting)
 
-    def push(self, pending: PendingAppend) -> None:
-        """A ledger took a batch."""
-        self._sent.append(pending)
-
     def wait(self, batch: AppendBatch, size_bytes: int) -> None:
         """No ledger takes batches now."""
         self._waiting.append(batch)
         self.waiting_bytes += size_bytes
 
-    def is_next(self, pending: PendingAppend) -> bool:
-        """Whether everything before it was reported."""
-        return bool(self._sent) and self._sent[0] is pending
+    def take_next(self, pending: PendingAppend) -> bool:
+        """Take a confirmed append if everything before it was reported; False: it is kept."""
+        sent = self._sent
+        if sent and sent[0] is pending:
+            sent.popleft()
+            return True
+        pending.is_done = True
+        return False
 
     def is_next_of(self, ledger_id: int) -> bool:
         """Whether the next outcome to be reported is of an append to that ledger."""

@@ -202,16 +202,46 @@ class LogAppender:
     def _on_done(
         self, writer: LedgerWriter, pending: PendingAppend, error: LedgerError | None
     ) -> None:
-        if error is None:
-            pending.is_done = True
-            if self._order.is_next(pending):
-                # What a ledger confirms after it was given up is settled by its close: the one
-                # behind it may be leaving the list already.
-                if writer not in self._broken:
-                    self._report()
-            elif self.draining is not None and writer is self.writer:
-                self._order.hold(pending)
-        elif self.state in (AppendState.FENCED, AppendState.ENDED):
+        if error is not None:
+            self._on_error(writer, error)
+        elif writer in self._broken:
+            # What a ledger confirms after it was given up is settled by its close: the one behind
+            # it may be leaving the list already.
+            pass
+        elif self._order.take_next(pending):
+            self._report(pending)
+            if self.draining is not None:
+                self._report_held()
+        elif self.draining is not None and writer is self.writer:
+            self._order.hold(pending)
+
+    def _report(self, done: PendingAppend) -> None:
+        """Report an append that is confirmed together with everything before it."""
+        ledger_id, first = done.ledger_id, done.first_entry_id
+        self.extent.confirm(ledger_id, first + len(done.batch.payloads) - 1)
+        self.confirmed_batches += 1
+        try:
+            done.batch.on_appended(ledger_id, first)
+        except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
+            self._tell_of(bug)
+
+    def _report_held(self) -> None:
+        """After a report: if it was the last of the draining ledger, what was held behind it."""
+        draining, writer = self.draining, self.writer
+        assert draining is not None
+        assert writer is not None
+        if self.extent.growing_id != draining.ledger_id:
+            return
+        if self._order.is_next_of(draining.ledger_id):
+            return
+        self._order.held_bytes = 0
+        self.extent.grow_in(writer.ledger_id)
+        self.events.on_drained()
+        while (held := self._order.take_done()) is not None:
+            self._report(held)
+
+    def _on_error(self, writer: LedgerWriter, error: LedgerError) -> None:
+        if self.state in (AppendState.FENCED, AppendState.ENDED):
             pass  # already reported as failed
         elif isinstance(error, LedgerFencedError):
             self.fence(error)
@@ -219,20 +249,6 @@ class LogAppender:
             # The batch stays pending: once the ledger is closed at a known end, it is either part
             # of it or written again.
             self._on_ledger_failed(writer, error)
-
-    def _report(self) -> None:
-        """Report what is confirmed together with everything before it."""
-        while (done := self._order.take_done()) is not None:
-            self.extent.confirm(done.ledger_id, done.last_entry_id)
-            self.confirmed_batches += 1
-            self._tell_appended(done)
-            draining, writer = self.draining, self.writer
-            if draining is not None and done.ledger_id == draining.ledger_id:
-                assert writer is not None
-                if not self._order.is_next_of(done.ledger_id):
-                    self._order.held_bytes = 0  # what was held is reported right now
-                    self.extent.grow_in(writer.ledger_id)
-                    self.events.on_drained()
 
     def _tell_appended(self, done: PendingAppend) -> None:
         try:

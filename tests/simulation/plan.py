@@ -245,6 +245,9 @@ class _Drawer:
         at_s = self._time() if number < 6 else 0.0
         return [Step(at_s, "refuse", client, bookie, number=number)]
 
+    def _move(self) -> list[Step]:
+        return [Step(self._time(), "move", MOVER, number=self._random.randrange(1000))]
+
     def _members_fail(self) -> list[Step]:
         """Several members refuse the writer's adds, one soon after the other."""
         random = self._random
@@ -318,7 +321,8 @@ class _Drawer:
 
     def _store_lose(self) -> list[Step]:
         what = self._random.choice(("reply lost", "reply lost", "request lost", "unavailable"))
-        return [Step(self._time(), "store_lose", self._client(), what)]
+        number = self._random.randrange(4)  # see Faults
+        return [Step(self._time(), "store_lose", self._client(), what, number=number)]
 
     def _store_hold(self) -> list[Step]:
         number = self._random.randrange(2)  # before it is done, or its reply
@@ -339,6 +343,7 @@ _FAULTS = {
     "lose_frame": 6,
     "slow_bookie": 2,
     "slow_disk": 3,
+    "move": 2,
     "refuse": 5,
     "members_fail": 4,
     "crash": 6,
@@ -362,10 +367,10 @@ _FAULTS = {
 
 _THEMES = {
     "anything": (),
-    "ensemble changes": ("refuse", "members_fail", "slow_link", "store_hold"),
+    "ensemble changes": ("refuse", "members_fail", "slow_link", "store_hold", "move"),
     "lost and late frames": ("slow_link", "block", "lose_frame", "reset"),
     "crashes": ("crash", "crash_at_step", "slow_disk"),
-    "metadata": ("store_lose", "store_hold", "store_stall", "members_fail"),
+    "metadata": ("store_lose", "store_hold", "store_stall", "members_fail", "move"),
     "pauses": ("pause_client", "pause_bookie", "slow_link"),
 }
 """What a run has more of, so that troubles of one kind meet."""

@@ -35,7 +35,7 @@ def test_a_plan_survives_being_written_down() -> None:
         assert Plan.from_json(draw(seed).to_json()) == draw(seed)
 
 
-SAME_SEEDS = (*range(1000, 1012), 22, 57, 183)
+SAME_SEEDS = tuple(range(1000, 1030))
 _PRINT_FINGERPRINTS = f"""
 from tests.simulation.plan import draw
 from tests.simulation.run import execute

@@ -14,9 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
-from magnetar.bookie.entry_list import IdSource, run_source
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -32,7 +30,8 @@ from magnetar.bookie.index_mark import IndexMark, open_index
 from magnetar.bookie.last_entries import LastEntries
 from magnetar.bookie.log_reader import EntryLogReader
 from magnetar.bookie.log_writer import EntryLogWriter, log_ids
-from magnetar.bookie.packet_run import PACKET_KEY, PacketRun
+from magnetar.bookie.memory_view import MemoryView
+from magnetar.bookie.packet_run import PACKET_KEY
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.run_reader import Loaded, RunReader, Wanted
 from magnetar.bookie.storage import LedgerState
@@ -62,17 +61,6 @@ class DbStorageOptions:
     """Reads that may wait for the disk."""
 
 
-class _Memory(NamedTuple):
-    """What memory says about an entry."""
-
-    run: PacketRun | None
-    """The run to read it from; None if it is not in memory."""
-    ceiling: int
-    """The first id behind it that must not be read from there, or from disk: newer data has it."""
-    is_deleted: bool
-    """The ledger was deleted: what the index has of it does not count."""
-
-
 class DbStorage:
     """A `LedgerStorage` in one directory. See there for what the methods promise."""
 
@@ -91,11 +79,9 @@ class DbStorage:
         self._clock = clock
         self._make_worker = make_worker
         self._options = options or DbStorageOptions()
-        self._active = WriteBuffer()
-        self._flushing: WriteBuffer | None = None
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
-        self._read_cache = ReadCache(self._options.read_cache_bytes)
+        self._memory = MemoryView(ReadCache(self._options.read_cache_bytes))
         self._read_cache_age = 0
         """Grows when runs read before must not enter the cache any more."""
         self._states: dict[int, LedgerState] = {}
@@ -175,14 +161,14 @@ class DbStorage:
 
     @property
     def wants_flush(self) -> bool:
-        return self._active.size_bytes >= self._options.write_buffer_bytes
+        return self._memory.active.size_bytes >= self._options.write_buffer_bytes
 
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
         self._open_parts()
         assert ledger_id in self._states, f"ledger {ledger_id} has entries but no state"
-        active, limit = self._active, self._options.write_buffer_bytes
+        active, limit = self._memory.active, self._options.write_buffer_bytes
         before = active.size_bytes
-        flushing = self._flushing
+        flushing = self._memory.flushing
         held = before if flushing is None else before + flushing.size_bytes
         if held >= 2 * limit:
             self.on_wants_flush()
@@ -200,7 +186,7 @@ class DbStorage:
         if ledger_id not in self._states:
             self._last_entries.begin(ledger_id)
         self._states[ledger_id] = state
-        self._active.put_state(ledger_id, state)
+        self._memory.active.put_state(ledger_id, state)
 
     def ledger_ids(self) -> list[int]:
         return sorted(self._states)
@@ -210,7 +196,7 @@ class DbStorage:
         self._states.pop(ledger_id, None)
         self._last_entries.forget(ledger_id)
         self._next_reads.pop(ledger_id, None)
-        self._active.delete_ledger(ledger_id)
+        self._memory.active.delete_ledger(ledger_id)
         self._forget_read(ledger_id)
 
     # Flush
@@ -227,17 +213,17 @@ class DbStorage:
         """Freeze what there is and hand it to the flush worker."""
         parts = self._open_parts()
         waiters, self._flush_waiters = self._flush_waiters, []
-        buffer = self._flushing
+        buffer = self._memory.flushing
         if buffer is None:
-            buffer = self._active
+            buffer = self._memory.active
         else:
-            buffer.absorb(self._active)  # the last flush failed: this one takes all
-        self._active = WriteBuffer()
+            buffer.absorb(self._memory.active)  # the last flush failed: this one takes all
+        self._memory.active = WriteBuffer()
         if buffer.is_empty:
-            self._flushing = None
+            self._memory.flushing = None
             _finish(waiters, None)
             return
-        self._flushing = buffer
+        self._memory.flushing = buffer
         self._is_flush_running = True
         parts.flush_worker.submit(
             partial(parts.flusher.flush, buffer), partial(self._on_flushed, waiters)
@@ -251,9 +237,9 @@ class DbStorage:
     ) -> None:
         self._is_flush_running = False
         if error is None:
-            assert self._flushing is not None
-            self._last_entries.on_flushed(self._flushing, self._active.deleted)
-            self._flushing = None
+            assert self._memory.flushing is not None
+            self._last_entries.on_flushed(self._memory.flushing, self._memory.active.deleted)
+            self._memory.flushing = None
             for ledger_id in overlaid or ():
                 self._forget_read(ledger_id)
         # After an error the buffer stays where it is: readable, and part of the next flush.
@@ -265,14 +251,10 @@ class DbStorage:
 
     def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         self._open_parts()
-        run, ceiling, _ = self._look(ledger_id, first)
-        if run is None:
-            if ledger_id not in self._states:
-                raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
-            return None
-        # A `last` below `first` comes from a careless caller: at least one packet, all the same.
-        packets = run.take(first, max(first, min(last, ceiling - 1)), bytes_max)
-        return self._extend(ledger_id, packets, first, last, bytes_max)
+        packets = self._memory.read(ledger_id, first, last, bytes_max)
+        if packets is None and ledger_id not in self._states:
+            raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
+        return packets
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         packets = await self._read_some(ledger_id, first, last, bytes_max)
@@ -301,12 +283,8 @@ class DbStorage:
 
     async def last_packet(self, ledger_id: int) -> bytes | None:
         parts = self._open_parts()
-        entry_id, is_deleted = self._last_in_buffers(ledger_id)
-        packet: bytes | None = None
-        if entry_id >= 0:
-            run, _, _ = self._look(ledger_id, entry_id)
-            assert run is not None
-            packet = run.take(entry_id, entry_id, 0)[0]
+        entry_id, is_deleted = self._memory.last_entry_id(ledger_id)
+        packet = self._memory.packet(ledger_id, entry_id) if entry_id >= 0 else None
         if is_deleted:
             return packet
         flushes = self._last_entries.flushes
@@ -323,20 +301,8 @@ class DbStorage:
         stored = self._last_entries.find(ledger_id)
         if stored is None:
             return None
-        entry_id = max(stored, self._last_in_buffers(ledger_id)[0])
-        if entry_id < 0:
-            return b""
-        run, _, _ = self._look(ledger_id, entry_id)
-        return None if run is None else run.take(entry_id, entry_id, 0)[0]
-
-    def _last_in_buffers(self, ledger_id: int) -> tuple[int, bool]:
-        """The highest entry in memory, and whether what is older than that does not count."""
-        entry_id = -1
-        for buffer in self._buffers():
-            entry_id = max(entry_id, buffer.last_entry_id(ledger_id))
-            if ledger_id in buffer.deleted:
-                return entry_id, True
-        return entry_id, False
+        entry_id = max(stored, self._memory.last_entry_id(ledger_id)[0])
+        return self._memory.packet(ledger_id, entry_id) if entry_id >= 0 else b""
 
     async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
         parts = self._open_parts()
@@ -344,15 +310,7 @@ class DbStorage:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
         self._refuse_busy()
         # First memory, then the index: what is flushed in between is in both.
-        in_memory: list[IdSource] = []
-        is_deleted = False
-        for buffer in self._buffers():
-            runs = buffer.ledgers.get(ledger_id)
-            if runs is not None:
-                in_memory += [run_source(run) for run in runs.runs if run.last >= first]
-            if ledger_id in buffer.deleted:
-                is_deleted = True
-                break
+        in_memory, is_deleted = self._memory.id_sources(ledger_id, first)
         self._pending_reads += 1
         try:
             return await parts.read_worker.run(
@@ -372,56 +330,18 @@ class DbStorage:
         if self._pending_reads >= self._options.pending_reads_max:
             raise StorageBusyError(f"{self._pending_reads} reads wait for the disk")
 
-    def _buffers(self) -> Sequence[WriteBuffer]:
-        """The buffers in memory, newest first."""
-        return (self._active,) if self._flushing is None else (self._active, self._flushing)
-
-    def _look(self, ledger_id: int, entry_id: int) -> _Memory:
-        """Look for an entry in memory, newest first."""
-        ceiling = 1 << 63
-        for buffer in self._buffers():
-            found = buffer.find(ledger_id, entry_id)
-            ceiling = min(ceiling, found.ceiling)
-            is_deleted = ledger_id in buffer.deleted
-            if found.run is not None or is_deleted:
-                return _Memory(found.run, ceiling, is_deleted)
-        cached = self._read_cache.find(ledger_id, entry_id)
-        if cached is None:
-            return _Memory(None, ceiling, False)
-        return _Memory(cached.run, min(ceiling, cached.last + 1), False)
-
-    def _extend(
-        self, ledger_id: int, packets: list[bytes], first: int, last: int, bytes_max: int
-    ) -> list[bytes]:
-        """Go on with what memory holds behind the packets from `first`."""
-        entry_id = first + len(packets)
-        if entry_id > last:
-            return packets
-        left = bytes_max - sum(map(len, packets))
-        while entry_id <= last and left > 0:
-            run, ceiling, _ = self._look(ledger_id, entry_id)
-            if run is None:
-                break
-            more = run.take(entry_id, min(last, ceiling - 1), left)
-            if len(more[0]) > left:
-                break
-            packets += more
-            entry_id += len(more)
-            left -= sum(map(len, more))
-        return packets
-
     async def _read_stored(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes]:
         """Packets from the entry logs; the caller found that `first` is not in memory."""
         parts = self._open_parts()
-        _, ceiling, is_deleted = self._look(ledger_id, first)
+        _, ceiling, is_deleted = self._memory.look(ledger_id, first)
         if is_deleted:
             raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
         self._refuse_busy()
         is_sequential = (
             self._next_reads.get(ledger_id) == first
-            or self._read_cache.find(ledger_id, first - 1) is not None
+            or self._memory.read_cache.find(ledger_id, first - 1) is not None
         )
         wanted = Wanted(
             ledger_id, first, max(first, min(last, ceiling - 1)), bytes_max, is_sequential
@@ -442,7 +362,7 @@ class DbStorage:
     def _on_loaded(self, wanted: Wanted, loaded: Loaded, *, is_current: bool) -> None:
         ledger_id = wanted.ledger_id
         if loaded.run is not None and is_current:
-            self._read_cache.put(ledger_id, loaded.run)
+            self._memory.read_cache.put(ledger_id, loaded.run)
         self._next_reads[ledger_id] = wanted.first + len(loaded.packets)
         self._next_reads.move_to_end(ledger_id)
         if len(self._next_reads) > _SEQUENTIAL_LEDGERS_MAX:
@@ -450,7 +370,7 @@ class DbStorage:
 
     def _forget_read(self, ledger_id: int) -> None:
         """Runs of the ledger that were read, or are being read, must not be served any more."""
-        self._read_cache.drop(ledger_id)
+        self._memory.read_cache.drop(ledger_id)
         self._read_cache_age += 1
 
     def _open_parts(self) -> "_Parts":

@@ -88,7 +88,7 @@ async def test_the_blocks_bytes_are_shared_and_not_copied(tmp_path: Path) -> Non
         storage.put_state(1, STATE)
         block = make_block(1, range(3))
         storage.add(1, block, range(3))
-        run = storage._active.find(1, 0).run
+        run = storage._memory.active.find(1, 0).run
         assert run is not None
         assert run.data is block.data
 
@@ -134,7 +134,7 @@ async def test_wants_flush_at_the_limit_and_refuses_at_twice_the_limit(tmp_path:
 
     def fill(until_bytes: int) -> None:
         nonlocal entry_id
-        while storage._active.size_bytes < until_bytes:
+        while storage._memory.active.size_bytes < until_bytes:
             add(storage, 1, range(entry_id, entry_id + 1), b"x" * 500)
             entry_id += 1
 
@@ -212,7 +212,7 @@ async def test_a_cancelled_flush_goes_on(tmp_path: Path) -> None:
         await flush
     workers.made["bookie-flush"].let_go()
     await storage.flush()
-    assert storage._flushing is None
+    assert storage._memory.flushing is None
     assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3))
     await storage.close()
 

@@ -1,9 +1,15 @@
 """All invariants of the ledger protocol, by number, and how to judge a run by them."""
 
-from tests.simulation import checks_bookies, checks_clients, checks_ledger, checks_log
+from tests.simulation import (
+    checks_bookies,
+    checks_clients,
+    checks_handles,
+    checks_ledger,
+    checks_log,
+)
 from tests.simulation.record import INVARIANTS, Record, Violation
 
-PARTS = (checks_bookies, checks_clients, checks_ledger, checks_log)
+PARTS = (checks_bookies, checks_clients, checks_ledger, checks_log, checks_handles)
 """Importing them registers their invariants."""
 
 _REPORTED_MAX = 5

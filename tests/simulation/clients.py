@@ -408,6 +408,14 @@ class SimReader:
             await self.client.operation("read_lac", self.ledger_id, asked)
             await asyncio.sleep(_FOLLOW_RETRY_S)
 
+    async def read_behind_the_bound(self) -> None:
+        """Ask for more than may be read, which must be refused (rule 9.3)."""
+        wanted = self.reader.last_add_confirmed + 1
+        try:
+            await self.read_here(wanted, wanted)
+        except LedgerError:
+            pass  # recorded
+
     async def read_all(self) -> list[bytes]:
         """Everything up to the bound."""
         return await self.read(0, self.reader.last_add_confirmed)

@@ -246,10 +246,12 @@ class Faults:
         self._later(step, lambda: self._sim.store.resume(who))
 
     def _store_lose(self, step: Step) -> None:
+        # The next write, or the one after so many; 3: the next node that is made.
+        kind, skip = ("create", 0) if step.number == 3 else ("set", step.number)
         if step.other == "reply lost":
-            self._sim.store.lose_reply(client=step.who)
+            self._sim.store.lose_reply(client=step.who, kind=kind, skip=skip)
         elif step.other == "request lost":
-            self._sim.store.lose_request(client=step.who)
+            self._sim.store.lose_request(client=step.who, kind=kind, skip=skip)
         else:
             self._sim.store.refuse(client=step.who)
 

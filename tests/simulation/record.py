@@ -8,6 +8,7 @@ from magnetar.bookie.storage import LedgerState as StoredState
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import DigestMismatchError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.under_replication import Missing
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.history import History, Lost, Sent, Wrote
 
@@ -41,6 +42,8 @@ class FinalState:
     packets: dict[str, dict[int, dict[int, bytes]]] = field(default_factory=dict)
     """Bookie, ledger, entry: as stored, without what was made to rot."""
     states: dict[str, dict[int, StoredState]] = field(default_factory=dict)
+    missing: dict[int, Missing] | None = None
+    """Per ledger what is published as missing; None if nobody waited for that."""
 
 
 class Record:

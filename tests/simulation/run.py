@@ -29,6 +29,8 @@ TROUBLE_S_MAX = 4.0
 """The writer may be waiting for bookies that only healing brings back."""
 HEALING_S_MAX = 40.0
 SECONDS_MAX = 300.0
+_SETTLING_S = 5.0
+"""What is missing is published, and who lost a ledger has heard of it."""
 STEPS_MAX = 300_000
 
 
@@ -108,6 +110,7 @@ class Runner:
         sim.store.watch_jitter_s = plan.watch_jitter_s
         self._tasks: list[asyncio.Task[None]] = []
         self.ledger_id = -1
+        self._writer: SimWriter | None = None
         self.is_healing = False
 
     async def main(self) -> None:
@@ -139,6 +142,7 @@ class Runner:
         client = self.sim.clients[WRITER]
         writer = await client.create(*self.plan.quorum)
         self.ledger_id = writer.ledger_id
+        self._writer = writer
         return client.process, self.spawn(client, self._write(writer), "writer")
 
     async def _trouble(self, faults: Faults) -> None:
@@ -198,6 +202,7 @@ class Runner:
         while not self.is_healing:
             try:
                 reader = await client.open_here(self.ledger_id)
+                await reader.read_behind_the_bound()
                 await reader.follow(lambda: self.is_healing, polls=step.who == READERS[0])
                 return
             except LedgerError:
@@ -216,6 +221,7 @@ class Runner:
         sim = self.sim
         await self._wait_bookies()
         await self.recover_all(await sim.client("z", self.settings))
+        await self._append_behind_the_end()
         # What was under way has had its chance: it must end now, one way or the other (I19).
         try:
             await sim.until(self._is_quiet, timeout_s=HEALING_S_MAX)
@@ -231,6 +237,15 @@ class Runner:
                 return
             except LedgerError:
                 await self.sim.sleep(0.5)
+
+    async def _append_behind_the_end(self) -> None:
+        """The writer has had time to hear that its ledger is closed, and is asked for one more."""
+        await self.sim.sleep(_SETTLING_S)
+        if self._writer is not None and self._writer.client.process.is_alive:
+            try:
+                self._writer.append()
+            except LedgerError:
+                pass  # recorded
 
     def _is_quiet(self) -> bool:
         """Whether all actors have ended; those of dead processes never will."""
@@ -252,6 +267,7 @@ class Runner:
 
     async def _inspect(self) -> None:
         sim = self.sim
+        missing = sim.missing_copies()
         for bookie in sim.bookies.values():
             bookie.crash()
         starting = [each.start_soon() for each in sim.bookies.values() if not each.is_lost]
@@ -259,6 +275,7 @@ class Runner:
             await task
         await self.read_all(await sim.client("y", FAST))
         self.final = self.sim.take_stock()
+        self.final.missing = missing
 
     async def read_all(self, inspector: SimClient) -> None:
         """Read everything, after all faults and crashes."""

@@ -13,6 +13,7 @@ import structlog
 
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.under_replication import Missing, decode_item, item_path
 from tests.simulation.bookie import SimBookie
 from tests.simulation.checks import judge
 from tests.simulation.clients import FAST, SimClient, SimReader, SimWriter
@@ -129,6 +130,15 @@ class Simulation:
                 final.packets[bookie_id] = bookie.storage.packets
                 final.states[bookie_id] = bookie.storage.states
         return final
+
+    def missing_copies(self) -> dict[int, Missing]:
+        """What is published as missing now, per ledger."""
+        found: dict[int, Missing] = {}
+        for ledger_id in sorted(set(self.store.ledger_ids.values())):
+            path = item_path("/ledgers", ledger_id)
+            if self.store.tree.version(path) is not None:
+                found[ledger_id] = decode_item(self.store.tree.get(path).value, path=path)[0]
+        return found
 
     # Time
 

@@ -12,7 +12,7 @@ MUTATIONS: list[Mutation] = [
         name="writer_does_not_watch",
         rule="7.1",
         defects=("D16", "D17"),
-        invariants=("I22",),
+        invariants=("W2",),
         description="a writer does not look at its metadata until it wants to write it",
         apply=lambda: edited(
             WriterMetadata, "_on_event", ("self._was_changed = True", "self._was_changed = False")
@@ -22,7 +22,7 @@ MUTATIONS: list[Mutation] = [
         name="own_change_taken_for_a_conflict",
         rule="2.3",
         defects=("D26",),
-        invariants=("I22",),
+        invariants=("W1",),
         description="an ensemble change whose reply was lost is taken for another client's",
         apply=lambda: edited(
             WriterMetadata, "commit_ensemble", ("if found == proposal:", "if False:")
@@ -32,7 +32,7 @@ MUTATIONS: list[Mutation] = [
         name="own_close_taken_for_a_conflict",
         rule="2.3",
         defects=("D26",),
-        invariants=("I22",),
+        invariants=("W1",),
         description="a close whose reply was lost is taken for another client's",
         apply=lambda: edited(
             WriterMetadata,
@@ -91,7 +91,7 @@ MUTATIONS: list[Mutation] = [
         name="writer_closes_what_is_in_recovery",
         rule="6.1",
         defects=("D21",),
-        invariants=("I12",),
+        invariants=("W4",),
         description="a writer closes at its own LAC a ledger that another client recovers",
         apply=lambda: edited(
             WriterMetadata,

@@ -39,7 +39,7 @@ MUTATIONS: list[Mutation] = [
         name="outage_looks_like_absence",
         rule="9.1",
         defects=("D5", "D15"),
-        invariants=("I1",),
+        invariants=("W3",),
         description="a read says that there is no such entry although a replica did not answer",
         apply=lambda: replaced(read_errors, "_BY_PRECEDENCE", ()),
     ),
@@ -47,7 +47,7 @@ MUTATIONS: list[Mutation] = [
         name="one_negative_is_believed",
         rule="9.1",
         defects=("D5",),
-        invariants=("I1",),
+        invariants=("W3",),
         description="a read gives up at the first replica that does not have the entry",
         apply=lambda: edited(
             replica_read.ReplicaRead,

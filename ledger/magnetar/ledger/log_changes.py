@@ -196,7 +196,7 @@ class LedgerChanges:
         old = self._appender.writer
         assert old is not None
         if old.entries_added > 0:  # an empty ledger is not followed by another
-            new = await self._ledgers.take_spare()
+            new = await self._take_spare()
             await self._list.update(lambda metadata: metadata.with_next(new.ledger_id))
             self._ledgers.spare_listed()
             self._appender.switch_to(new)
@@ -207,6 +207,15 @@ class LedgerChanges:
                 next_ledger_id=new.ledger_id,
             )
         self._finish_rotation(None)
+
+    async def _take_spare(self) -> LedgerWriter:
+        """The next ledger. One that waited so long for its place in the list that an orphan sweep
+        sealed it is not used any more."""
+        spare = await self._ledgers.take_spare()
+        if spare.has_failed and self._list.is_resolved:
+            await self._drop_spare()
+            spare = await self._ledgers.take_spare()
+        return spare
 
     def _finish_rotation(self, error: LedgerError | None) -> None:
         rotated, self._rotated = self._rotated, None
@@ -273,7 +282,7 @@ class LedgerChanges:
         """The only open ledger failed: close it, and chain the next one."""
         old = self._appender.writer
         assert old is not None
-        creating = asyncio.ensure_future(self._ledgers.take_spare())
+        creating = asyncio.ensure_future(self._take_spare())
         try:
             closed = await old.close(force=True)
         except BaseException:
@@ -298,7 +307,7 @@ class LedgerChanges:
         assert later is not None
         if later.entries_added > 0 or appender.is_broken(later):
             later_id = later.ledger_id
-            new = await self._ledgers.take_spare()
+            new = await self._take_spare()
             await self._list.update(
                 lambda metadata: metadata.without(later_id).with_next(new.ledger_id)
             )
@@ -331,12 +340,12 @@ class LedgerChanges:
         """Let a repair come to its end, within bounds; no change begins any more."""
         self._is_stopping = True
         task = self._task
-        if task is None or task.done():
-            return
-        self._wake.set()
-        await asyncio.wait([task], timeout=self._config.repair_timeout_s)
-        task.cancel()
-        await asyncio.wait([task])
+        if task is not None and not task.done():
+            self._wake.set()
+            await asyncio.wait([task], timeout=self._config.repair_timeout_s)
+            task.cancel()
+            await asyncio.wait([task])
+        self._finish_rotation(self._appender.refusal())
 
     async def close_ledgers(self, *, terminate: bool) -> None:
         """Close the open ledgers at their last add confirmed, and note their ends in the list.

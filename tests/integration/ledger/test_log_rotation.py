@@ -335,6 +335,39 @@ async def test_a_ledger_that_is_empty_is_not_followed_by_another(
         await log.rotate()
 
 
+async def test_a_rotation_that_the_close_cuts_short_says_so(
+    cluster: Cluster, opened: AsyncExitStack
+) -> None:
+    state, batches = await rotating(cluster, opened)
+    again = asyncio.ensure_future(state.log.rotate())  # waits for the one that is under way
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(state.log.close())
+    with pytest.raises(LogClosedError):
+        await again
+    state.network.release()
+    await closing
+    assert await outcomes(batches) == ALL[1:]
+
+
+async def test_a_next_ledger_that_was_sealed_before_it_was_listed_is_not_used(
+    cluster: Cluster, opened: AsyncExitStack
+) -> None:
+    client = await opened.enter_async_context(cluster.client())
+    other = await opened.enter_async_context(cluster.client())
+    log = await open_log(cluster, client)
+    await append(log, [b"one"]).outcome
+    spare = await log._ledgers.take_spare()  # as by a rotation that could not list it
+    await other.open_and_recover(spare.ledger_id)  # as by an orphan sweep
+    async with asyncio.timeout(5):
+        while not spare.has_failed:  # noqa: ASYNC110  # it hears of it by its watch
+            await asyncio.sleep(0.001)
+    await log.rotate()
+    await append(log, [b"two"]).outcome
+    assert spare.ledger_id not in [ledger.ledger_id for ledger in log.ledgers]
+    assert await read_all(log) == [b"one", b"two"]
+    await log.close()
+
+
 async def test_bytes_that_wait_behind_the_draining_ledger_are_bounded(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:

@@ -94,6 +94,8 @@ def agreement(run: Record) -> Iterator[str]:
 def one_end(run: Record) -> Iterator[str]:
     for seen in run.of(SawClosed):
         event = seen.event
+        if event.ledger_id in run.versions and not _is_written(run, seen):
+            yield f"{seen.actor} {event}, and that was not in the metadata by then"
         metadata = run.final.metadata.get(event.ledger_id)
         if metadata is None:
             continue
@@ -104,6 +106,18 @@ def one_end(run: Record) -> Iterator[str]:
                 f"{seen.actor} {event}, but its metadata says e{metadata.last_entry_id}, "
                 f"{metadata.length} bytes"
             )
+
+
+def _is_written(run: Record, seen: Seen[SawClosed]) -> bool:
+    """Whether the end that a client reports had been written when it did."""
+    _, last_entry_id, length, _ = seen.event
+    for wrote in run.versions[seen.event.ledger_id]:
+        metadata = wrote.event.metadata
+        if wrote.place > seen.place:
+            break
+        if metadata is not None and metadata.state is LedgerState.CLOSED:
+            return (metadata.last_entry_id, metadata.length) == (last_entry_id, length)
+    return False
 
 
 @invariant("I7", "Integrity: an entry is read as it was added, under its own id")

@@ -102,12 +102,13 @@ class StoreHold:
 
 
 class _Accident:
-    """What happens to the next `count` matching operations."""
+    """What happens to the next `count` matching operations, after `skip` of them."""
 
-    def __init__(self, match: _Match, what: str, count: int) -> None:
+    def __init__(self, match: _Match, what: str, count: int, skip: int = 0) -> None:
         self.match = match
         self.what = what
         self.count = count
+        self.skip = skip
 
 
 class MetadataServer:
@@ -175,10 +176,11 @@ class MetadataServer:
         ledger_id: int | None = None,
         path: str | None = None,
         count: int = 1,
+        skip: int = 0,
     ) -> None:
         """The next matching operations are done; the caller hears "unknown"."""
         match = _Match(client, kind, ledger_id, path)
-        self.accidents.append(_Accident(match, "reply lost", count))
+        self.accidents.append(_Accident(match, "reply lost", count, skip))
 
     def lose_request(
         self,
@@ -188,10 +190,11 @@ class MetadataServer:
         ledger_id: int | None = None,
         path: str | None = None,
         count: int = 1,
+        skip: int = 0,
     ) -> None:
         """The next matching operations are not done; the caller hears "unknown"."""
         match = _Match(client, kind, ledger_id, path)
-        self.accidents.append(_Accident(match, "request lost", count))
+        self.accidents.append(_Accident(match, "request lost", count, skip))
 
     def refuse(
         self,
@@ -469,6 +472,9 @@ class SimStore:
     def _next_accident(self, operation: _Operation) -> str:
         for accident in self._server.accidents:
             if accident.count and accident.match.fits(self.process.name, operation):
+                if accident.skip:
+                    accident.skip -= 1
+                    continue
                 accident.count -= 1
                 what = f"{operation.kind} {operation.path}: {accident.what}"
                 self._server.record(self.process.name, Fault(what))

@@ -159,6 +159,11 @@ def test_i04_a_recovery_that_reports_another_end_than_the_metadata_has() -> None
     only("I4", violated([("r", SawClosed(0, 0, 1, "recovered"))], stored("b1", "b2")))
 
 
+def test_i04_a_recovery_that_reports_an_end_before_it_is_written() -> None:
+    *before, closed, saw = added()
+    only("I4", violated([*before, saw, closed], stored("b1", "b2")))
+
+
 def test_i05_a_read_above_the_bound() -> None:
     only("I5", violated([("t", WasRead("t/1", 0, 1, b"bb", 0))]))
 

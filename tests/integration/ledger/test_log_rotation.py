@@ -16,6 +16,7 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
 )
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import Position
 from magnetar.ledger.wire import Frame, Op
@@ -24,11 +25,14 @@ from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
 from tests.integration.ledger.log_parts import (
     CONFIG,
+    PATH,
     ROLLING,
     Batch,
     append,
     open_log,
+    open_reader,
     read_all,
+    read_on,
 )
 
 
@@ -141,6 +145,33 @@ async def test_rule_9_3_after_a_failure_of_the_draining_ledger_all_is_written_ag
         again = await open_log(cluster, other)
         assert await read_all(again) == [*ALL, b"c0"]
         await again.close()
+
+
+async def test_a_ledger_that_is_dropped_leaves_the_list_before_readers_may_go_on_to_it(
+    cluster: Cluster, opened: AsyncExitStack
+) -> None:
+    state, batches = await rotating(cluster, opened)
+    client = await opened.enter_async_context(cluster.client())
+    reader = await open_reader(cluster, client)
+    reading = asyncio.ensure_future(read_on(reader, 5))
+    close = state.first.close
+    listed_at_close: list[list[int]] = []
+
+    async def close_noting(*, force: bool = False) -> object:
+        node = await cluster.store.get(PATH)
+        metadata = LogMetadata.from_json(node.value, path=PATH)
+        listed_at_close.append([ledger.ledger_id for ledger in metadata.ledgers])
+        return await close(force=force)
+
+    state.first.close = close_noting  # type: ignore[method-assign, assignment]
+    state.first._fail(LedgerWriteError("two bookies are gone"))
+    assert await outcomes(batches) == ALL[1:]
+    [listed] = listed_at_close
+    assert state.first.ledger_id in listed
+    assert state.second.ledger_id not in listed
+    await state.log.close()  # its last entry is readable then
+    assert await reading == ALL
+    await reader.close()
 
 
 async def test_rule_9_3_after_a_failure_of_the_later_ledger_the_earlier_one_ends_first(

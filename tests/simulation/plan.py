@@ -152,6 +152,7 @@ class _Drawer:
         self._bookies = [f"b{number}" for number in range(1, plan.bookies + 1)]
         self._recoverers = RECOVERERS[: random.choice((0, 1, 1, 2, 2, 3))]
         self._readers = READERS[: random.choice((0, 1, 1, 2))]
+        self._owners = LOG_OWNERS[1 : plan.log_owners]
         self._damages_left = plan.quorum[2] - 1
         """Bookies that may be lost or rot: with Qa of them, entries may really be gone."""
 
@@ -162,7 +163,7 @@ class _Drawer:
             rare = self._plan.log_owners and random.random() < 0.8
             for _ in range(0 if rare else random.choice((1, 1, 2))):
                 steps.append(Step(self._time(), "recover", name))
-        for name in LOG_OWNERS[1 : self._plan.log_owners]:
+        for name in self._owners:
             steps.append(Step(self._time(late=True), "own", name))
         for name in self._readers:
             steps.append(Step(self._time(), "tail", name))
@@ -197,7 +198,8 @@ class _Drawer:
         return self._random.choice(self._bookies)
 
     def _client(self) -> str:
-        return self._random.choice((WRITER, WRITER, *self._recoverers, *self._readers, MOVER))
+        others = (*self._owners, *self._recoverers, *self._readers, MOVER)
+        return self._random.choice((WRITER, WRITER, *others))
 
     def _slow_link(self) -> list[Step]:
         """Frames of one operation wait for a while; others overtake them on other links."""
@@ -286,7 +288,7 @@ class _Drawer:
         return round(self._random.choice((0.01, 0.1, 0.7, 3.0)) * self._scale(), 6)
 
     def _crash_client(self) -> list[Step]:
-        who = self._random.choice((WRITER, WRITER, *self._recoverers))
+        who = self._random.choice((WRITER, WRITER, *self._recoverers, *self._owners))
         return [Step(self._time(late=True), "crash_client", who)]
 
     def _disk_full(self) -> list[Step]:
@@ -319,14 +321,21 @@ class _Drawer:
         who = self._random.choice((self._client(), WRITER, ""))
         return [Step(self._time(), "store_stall", who, "", self._duration())]
 
+    def _author(self) -> str:
+        """Somebody who writes metadata."""
+        others = (*self._recoverers, *self._owners)
+        return self._random.choice((WRITER, WRITER, *others, *others, MOVER))
+
     def _store_lose(self) -> list[Step]:
         what = self._random.choice(("reply lost", "reply lost", "request lost", "unavailable"))
         number = self._random.randrange(4)  # see Faults
-        return [Step(self._time(), "store_lose", self._client(), what, number=number)]
+        # From the beginning, as a rule: it waits for the write that it is about.
+        at_s = 0.0 if self._random.random() < 0.6 else self._time()
+        return [Step(at_s, "store_lose", self._author(), what, number=number)]
 
     def _store_hold(self) -> list[Step]:
         number = self._random.randrange(2)  # before it is done, or its reply
-        return [Step(self._time(), "store_hold", self._client(), "", self._duration(), number)]
+        return [Step(self._time(), "store_hold", self._author(), "", self._duration(), number)]
 
     def _expire(self) -> list[Step]:
         return [Step(self._time(), "expire", self._random.choice((self._client(), self._bookie())))]
@@ -358,7 +367,7 @@ _FAULTS = {
     "reads_fail": 2,
     "damage": 2,
     "store_stall": 3,
-    "store_lose": 5,
+    "store_lose": 7,
     "store_hold": 4,
     "expire": 1,
     "new_bookie": 1,

@@ -6,6 +6,7 @@ Whatever is still wrong when the trouble is over is undone by `heal`.
 import errno
 from collections.abc import Callable
 
+from magnetar.bookie.errors import StartError
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.bookie import SimBookie
 from tests.simulation.loop import ProcessState
@@ -143,7 +144,19 @@ class Faults:
         self._later(step, bookie.resume)
 
     def _lose(self, step: Step) -> None:
-        self._sim.bookie(step.who).lose()
+        bookie = self._sim.bookie(step.who)
+        if not bookie.is_lost:
+            bookie.lose()
+            self._sim.loop.create_task(self._set_up_anew(bookie.bookie_id), name="set-up-anew")
+
+    async def _set_up_anew(self, bookie_id: str) -> None:
+        """Somebody puts an empty machine in its place, which must not start (rule 11.1)."""
+        await self._sim.sleep(self._sim.store.session_timeout_s)
+        machine = self._sim.make_empty(bookie_id)
+        try:
+            await machine.start()
+        except StartError:
+            machine.end_start()
 
     def _rot(self, step: Step) -> None:
         bookie = self._sim.bookie(step.who)
@@ -283,3 +296,7 @@ class Faults:
             bookie.journal_latency_s = 0.001
             bookie.clear_steps()
             self._mend(bookie)
+        # Who owns a log needs as many bookies as a new ledger does.
+        alive = sum(not bookie.is_lost for bookie in self._sim.bookies.values())
+        for _ in range(self._sim.quorum[0] - alive):
+            self._start(self._sim.make_bookie())

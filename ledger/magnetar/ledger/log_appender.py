@@ -31,6 +31,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.log_append_order import AppendBatch, AppendOrder, PendingAppend
 from magnetar.ledger.log_extent import LogExtent
+from magnetar.ledger.log_fullness import LedgerFullness
 from magnetar.ledger.log_metadata import LogLedger
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
@@ -79,7 +80,6 @@ class LogAppender:
         self._path = path
         self._config = config
         self._clock = clock
-        self._random = random
         self.events: LedgerEvents
         self.state = AppendState.ENDED
         self.writer: LedgerWriter | None = None
@@ -97,9 +97,7 @@ class LogAppender:
             f"again only if it should still be yours"
         )
         self._retry_at_s = 0.0
-        self._writer_since_s = 0.0
-        self._age_max_s = config.ledger_age_max_s
-        self._is_full_reported = False
+        self._fullness = LedgerFullness(config, clock=clock, random=random)
         self._on_fenced: list[Callable[[], None]] = []
 
     # Appends
@@ -182,20 +180,8 @@ class LogAppender:
                 self._refuse(batch, LogUnavailableError(f"{self._path}: {error}"))
         else:
             self._order.push(pending)
-            if not self._is_full_reported and self._is_full(writer):
-                self._is_full_reported = True
+            if self._fullness.is_newly_full(writer):
                 self.events.on_full()
-
-    def _is_full(self, writer: LedgerWriter) -> bool:
-        config = self._config
-        age_s = self._clock.monotonic_s() - self._writer_since_s
-        if age_s >= self._age_max_s:
-            return True
-        is_large = (
-            writer.entries_added >= config.ledger_entries_max
-            or writer.bytes_added >= config.ledger_bytes_max
-        )
-        return is_large and age_s >= config.ledger_age_min_s
 
     # Outcomes
 
@@ -316,10 +302,7 @@ class LogAppender:
 
     def _set_current(self, writer: LedgerWriter) -> None:
         self.writer = writer
-        self._writer_since_s = self._clock.monotonic_s()
-        # Spread, so that logs that were opened together do not roll together.
-        self._age_max_s = self._config.ledger_age_max_s * (1 + 0.05 * self._random.random())
-        self._is_full_reported = False
+        self._fullness.begin()
         if self.draining is None or self.is_drained:
             self.extent.grow_in(writer.ledger_id)
 

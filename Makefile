@@ -12,7 +12,7 @@ DATA ?= data
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test sim chaos fuzz bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test sim mutations chaos fuzz bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -73,6 +73,9 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 
 sim: $(VENV)/.stamp-test ## simulate clusters: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
+
+mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol; a simulated run must notice: RUNS=2000, ONLY=name
+	@$(BIN)/python -m tests.simulation.mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes: KILLS=200 times, in the order of SEED=n
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)

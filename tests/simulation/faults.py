@@ -187,6 +187,7 @@ class Faults:
             except BaseException:
                 if bookie.process is not None:
                     bookie.end_start()
+                had_trouble = had_trouble or bookie.has_disk_trouble
                 if not had_trouble and crashes == bookie.disk.crashes and not bookie.is_lost:
                     raise
                 await self._sim.sleep(_RETRY_S)

@@ -58,6 +58,7 @@ def search(name: str, runs_max: int) -> Catch:
     """Run plans with the rule off until one fails."""
     found = mutation(name)
     tests = failing_stories(found)
+    by_error: Catch | None = None
     for seed in range(runs_max):
         plan = draw(seed)
         with found.apply():
@@ -68,8 +69,11 @@ def search(name: str, runs_max: int) -> Catch:
             raise AssertionError(f"{name} does not fit the code: {outcome.error}")
         if execute(plan).has_failed:
             continue  # the plan fails with the rule on: it proves nothing
-        return Catch(name, _reasons(outcome), seed + 1, plan, tests)
-    return Catch(name, (), runs_max, None, tests)
+        catch = Catch(name, _reasons(outcome), seed + 1, plan, tests)
+        if outcome.violations:
+            return catch
+        by_error = by_error or catch  # an assertion of the program: an invariant says more
+    return by_error or Catch(name, (), runs_max, None, tests)
 
 
 def _reasons(outcome: Outcome) -> tuple[str, ...]:

@@ -266,6 +266,41 @@ class _Drawer:
             for index in indices
         ]
 
+    def _torn_tail(self) -> list[Step]:
+        """The last entries reach some members only; the writer falls silent, and others recover.
+
+        Each recoverer hears of other members late, or never.
+        """
+        random, plan = self._random, self._plan
+        members = range(plan.quorum[0])
+        steps = [
+            Step(
+                0.0,
+                random.choice(("hold", "hold", "lose_frame")),
+                WRITER,
+                f"@{index}",
+                for_s=round(3.0 * self._scale(), 6),
+                number=6 * (entry + 1),  # its ADD
+            )
+            for entry in range(random.randrange(plan.entries), plan.entries)
+            for index in members
+            if random.random() < 0.5
+        ]
+        at_s = self._moment_s + random.random() * self._trip_s
+        silence = random.choice(("crash_client", "pause_client", ""))
+        if silence:
+            steps.append(Step(round(at_s, 6), silence, WRITER, "", self._pause()))
+        if len(self._readers) < len(READERS):  # one that does not read already
+            self._readers = READERS[: len(self._readers) + 1]
+            steps.append(Step(round(at_s, 6), "tail", self._readers[-1]))
+        for name in RECOVERERS[: random.choice((1, 2, 2, 3))]:
+            begin_s = round(at_s + random.random() * self._trip_s * 3, 6)
+            steps.append(Step(begin_s, "recover", name))
+            for index in random.sample(members, min(len(members), random.choice((0, 1, 1, 2)))):
+                what, number = random.choice(("hold", "hold", "refuse")), random.randrange(6)
+                steps.append(Step(0.0, what, name, f"@{index}", self._duration(), number))
+        return steps
+
     def _crash(self) -> list[Step]:
         number = self._random.randrange(2)  # power or only the process
         return [Step(self._time(), "crash", self._bookie(), "", self._duration(), number)]
@@ -355,6 +390,7 @@ _FAULTS = {
     "move": 2,
     "refuse": 5,
     "members_fail": 4,
+    "torn_tail": 3,
     "crash": 6,
     "crash_at_step": 3,
     "stop": 1,
@@ -378,6 +414,7 @@ _THEMES = {
     "anything": (),
     "ensemble changes": ("refuse", "members_fail", "slow_link", "store_hold", "move"),
     "lost and late frames": ("slow_link", "block", "lose_frame", "reset"),
+    "tails": ("torn_tail", "refuse", "crash_client"),
     "crashes": ("crash", "crash_at_step", "slow_disk"),
     "metadata": ("store_lose", "store_hold", "store_stall", "members_fail", "move"),
     "pauses": ("pause_client", "pause_bookie", "slow_link"),

@@ -184,7 +184,7 @@ class Runner:
                 left -= count
                 await asyncio.sleep(plan.think_s * random.random())
             if plan.closes:
-                await writer.close_here()
+                await writer.close_here(force=random.random() < 0.3)
         except LedgerError as error:
             writer.client.record(Said(f"the writer gives up: {type(error).__name__}"))
 

@@ -79,6 +79,17 @@ class Simulation:
         )
         return bookie
 
+    def make_empty(self, bookie_id: str) -> SimBookie:
+        """A machine with empty disks under an id that there was before; it does not run yet."""
+        return SimBookie(
+            bookie_id,
+            self.loop,
+            self.net,
+            self.store,
+            self.history,
+            seed=f"{self.seed}/empty-{bookie_id}",
+        )
+
     async def client(self, name: str, settings: LedgerSettings = FAST) -> SimClient:
         """Start a client process. Names are short: they are the actors of the history."""
         assert name not in self.clients, name

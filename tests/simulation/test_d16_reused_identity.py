@@ -5,15 +5,7 @@ import pytest
 from magnetar.bookie.errors import CookieError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import LedgerState
-from tests.simulation.bookie import SimBookie
 from tests.simulation.simulation import Simulation, scenario
-
-
-def _empty_machine(sim: Simulation, bookie_id: str) -> SimBookie:
-    """A machine with empty disks that is set up under an id that there was before."""
-    return SimBookie(
-        bookie_id, sim.loop, sim.net, sim.store, sim.history, seed=f"{sim.seed}/new-{bookie_id}"
-    )
 
 
 async def _decommission_both(sim: Simulation, ledger_id: int) -> None:
@@ -40,7 +32,7 @@ async def test_d16_an_empty_bookie_does_not_start_under_an_id_that_had_data(
     await _decommission_both(sim, w.ledger_id)
     for bookie_id in ("b2", "b3"):
         with pytest.raises(CookieError, match="was in use"):
-            await _empty_machine(sim, bookie_id).start()
+            await sim.make_empty(bookie_id).start()
 
     # 3. and 4. w wakes and sends e1 to b2 and b3: nobody is there to take it.
     w.client.resume()
@@ -62,7 +54,7 @@ async def test_d16_a_writer_hears_that_its_ledger_was_closed_before_it_writes_ag
     # The hardening: an operator has removed the cookies too, so that the empty machines do start.
     for bookie_id in ("b2", "b3"):
         sim.store.tree.delete(f"/ledgers/cookies/{bookie_id}", version=None)
-        machine = sim.bookies[bookie_id] = _empty_machine(sim, bookie_id)
+        machine = sim.bookies[bookie_id] = sim.make_empty(bookie_id)
         await machine.start()
     assert sim.metadata(w.ledger_id).state is LedgerState.CLOSED
 

@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about a run."""
+    """Everything about a run. A field that is added needs a default, for the files that lack it."""
 
     seed: int
     quorum: tuple[int, int, int]

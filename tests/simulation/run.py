@@ -31,7 +31,7 @@ HEALING_S_MAX = 40.0
 SECONDS_MAX = 300.0
 _SETTLING_S = 5.0
 """What is missing is published, and who lost a ledger has heard of it."""
-STEPS_MAX = 300_000
+STEPS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from magnetar.ledger.errors import (
     LogError,
     LogFencedError,
     LogUnavailableError,
+    NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.log_append_order import AppendBatch, AppendOrder, PendingAppend
@@ -268,6 +269,11 @@ class LogAppender:
         self.state = AppendState.FENCED
         if isinstance(error, LogFencedError):
             self._fence_reason = str(error)
+        elif isinstance(error, NoSuchLedgerError):
+            self._fence_reason = (
+                f"{self._path}: {error}. A later owner that found it empty deleted it, or somebody "
+                f"did; close this handle, and open the log again only if it should still be yours"
+            )
         self._refusal = self._why_fenced
         self._fail_all(self._why_fenced())
         for callback in self._on_fenced:

@@ -11,6 +11,7 @@ from magnetar.ledger.errors import (
     FutureLogFormatError,
     InvalidLedgerMetadataError,
     LogClosedError,
+    LogDataLossError,
     LogFencedError,
     LogTerminatedError,
     MetadataUnavailableError,
@@ -338,3 +339,30 @@ async def test_a_wrong_password_opens_nothing_and_fences_nothing(
     again = await open_log(cluster, client, secret)
     assert await read_all(again) == [b"one", b"two"]
     await again.close()
+
+
+async def append_until_refused(log: ManagedLog) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            await append(log, [b"more"]).outcome
+
+
+async def test_an_owner_whose_ledger_was_deleted_by_hand_is_told_so(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    log = await open_log(cluster, client)
+    await append(log, [b"one"]).outcome
+    lost = log.last_confirmed.ledger_id
+    async with cluster.client() as other:
+        await other.delete(lost)
+        outcomes = []
+        for _ in range(2):
+            with pytest.raises(LogFencedError) as caught:
+                await append_until_refused(log)
+            outcomes.append(str(caught.value))
+        assert outcomes[0] == outcomes[1]
+        assert f"ledger {lost}" in outcomes[0]
+        assert "close this handle" in outcomes[0]
+        await log.close()
+        with pytest.raises(LogDataLossError, match=f"ledger {lost} is listed"):
+            await open_log(cluster, other)

@@ -13,6 +13,8 @@ from magnetar.ledger.wire import Op, Status
 from tests.simulation.clients import FAST, SimClient, SimWriter
 from tests.simulation.heard import asked, heard, until_heard
 from tests.simulation.history import Proposed
+from tests.simulation.mutations.noticing import assert_noticed
+from tests.simulation.mutations.registry import mutation
 from tests.simulation.simulation import Simulation, play, scenario
 
 PATIENT = FAST.model_copy(update={"request_timeout_s": 30.0})
@@ -49,7 +51,6 @@ def _bookies_noted(client: SimClient) -> list[str]:
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        (Status.FENCED, LedgerFencedError),
         (Status.UNAUTHORIZED, UnauthorizedError),
         (Status.BAD_REQUEST, LedgerWriteError),
         (Status.BAD_VERSION, LedgerWriteError),
@@ -75,6 +76,26 @@ def test_a_refusal_that_concerns_the_writer_ends_it_without_a_change(
             w.append()
 
     play(story, Simulation(bookies=4, quorum=(3, 3, 2)))
+
+
+@scenario(bookies=4, quorum=(3, 3, 2))
+async def test_a_writer_that_is_fenced_stops_for_good_and_changes_nothing(sim: Simulation) -> None:
+    w = await _patient_writer(sim, "b4")
+    await w.add()
+    sim.store.stall("w")
+    await sim.recover("r", w.ledger_id)
+    for bookie_id in ("b2", "b3"):
+        sim.net.hold(client="w", bookie=bookie_id, op=Op.ADD)
+    w.append(2)
+    w.append()
+    await sim.until(lambda: w.pending == 0)
+    assert heard(sim, client="w", op=Op.ADD, bookie="b1", status=Status.FENCED)
+    assert w.acked == [0]
+    assert w.failed == [1, 2, 3]
+    assert isinstance(w.error, LedgerFencedError)
+    assert _changes(sim) == 0
+    with pytest.raises(LedgerFencedError):
+        w.append()
 
 
 @pytest.mark.parametrize(
@@ -135,6 +156,28 @@ async def test_being_fenced_during_a_change_ends_the_writer(sim: Simulation) -> 
     await sim.settle()
     assert sim.metadata(w.ledger_id).ensembles == (Fragment(0, ("b1", "b2", "b3")),)
     assert not sim.bookie("b4").has(w.ledger_id, 0)
+
+
+@scenario(bookies=3, quorum=(3, 2, 2))
+async def test_rule_4_1_an_add_waits_for_those_before_it(sim: Simulation) -> None:
+    """Recovery stops at the first missing entry: what was acknowledged behind it would be lost."""
+    await sim.client("w", PATIENT)
+    w = await sim.writer()
+    late = sim.net.hold(client="w", bookie="b1", op=Op.ADD)
+    w.append()
+    w.append()
+    for bookie_id in ("b2", "b3"):
+        await until_heard(sim, client="w", op=Op.ADD, bookie=bookie_id, status=Status.OK, entry=1)
+    assert w.acked == []
+    w.client.crash()
+    late.drop()
+    # e0 is on b2 alone, and whoever does not hear b2 ends the ledger before it.
+    sim.net.hold(client="r", bookie="b2", op=Op.READ, reply=True)
+    assert (await sim.recover("r", w.ledger_id)).last_add_confirmed == -1
+
+
+def test_the_test_of_rule_4_1_notices_when_it_is_off() -> None:
+    assert_noticed(mutation("release_out_of_order"), test_rule_4_1_an_add_waits_for_those_before_it)
 
 
 # Section 5, "Consequences worth testing"

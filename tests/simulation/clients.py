@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerClosedError, LedgerError, NoSuchLedgerError
-from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from magnetar.ledger.placement import RandomPlacement
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.registration import BookieInfo
@@ -178,6 +178,7 @@ class SimClient:
         *,
         ensemble: tuple[str, ...] | None = None,
         password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
     ) -> "SimWriter":
         """Create a ledger, on these bookies in this order if `ensemble` is given."""
         if ensemble is not None:
@@ -191,6 +192,7 @@ class SimClient:
                     write_quorum=write_quorum,
                     ack_quorum=ack_quorum,
                     password=password,
+                    digest_type=digest_type,
                 ),
             )
         )

@@ -20,6 +20,27 @@ MOVER = "m"
 LOG_OWNERS = (WRITER, "o2", "o3")
 
 
+Setting = bool | int | float | str
+
+_OPTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("sticky_reads", (True,)),
+    ("reorder_reads", (False,)),
+    ("speculative_read_ms", (1, 20)),
+    ("recovery_read_bytes_max", (1, 100)),
+    ("add_frame_bytes_max", (1, 200)),
+    ("channel_bytes_max", (600,)),
+    ("quarantine_errors_max", (1,)),
+    ("ensemble_changes_max", (1, 2)),
+    ("failed_member_rest_s", (0.05,)),
+    ("bookie_failure_memory_s", (0.0,)),
+    ("opportunistic_striping", (True,)),
+    ("long_poll_entries_bytes", (0,)),
+    ("follow_up_retry_delay_s", (0.02,)),
+    ("ledger_manager", ("flat", "longhierarchical")),
+)
+"""Settings that are drawn now and then, with values that are far from the usual ones."""
+
+
 class Step(NamedTuple):
     """One thing that happens, `at_s` after the writer has begun.
 
@@ -76,6 +97,10 @@ class Plan:
     """Owners of a managed log, one after the other; 0: the workload is one ledger."""
     ledger_entries: int = 3
     """Entries of a ledger of the log before the next one is begun."""
+    digest: str = "CRC32C"
+    password: str = ""
+    settings: tuple[tuple[str, Setting], ...] = ()
+    """Settings of the clients that are not as usual."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -84,6 +109,7 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         value = json.loads(text)
         value["quorum"] = tuple(value["quorum"])
+        value["settings"] = tuple((name, each) for name, each in value.get("settings", ()))
         value["steps"] = tuple(Step(*step) for step in value["steps"])
         return cls(**value)
 
@@ -98,6 +124,7 @@ class Plan:
             f"window {self.window}, up to {self.batch} per append, every {self.think_s:.4f} s"
             + (", then close" if self.closes else "")
             + (f", {self.log_owners} log owners" if self.log_owners else "")
+            + "".join(f", {name}={value}" for name, value in self.settings)
         ]
         return "\n".join([*lines, *(f"  {step}" for step in self.steps)])
 
@@ -132,6 +159,11 @@ def draw(seed: int) -> Plan:
         steps=(),
         log_owners=random.choice((0,) * 11 + (1, 2, 2, 3)),
         ledger_entries=random.choice((1, 2, 3, 5, 100)),
+        digest=random.choice(("CRC32C", "CRC32C", "CRC32", "HMAC")),
+        password=random.choice(("", "", "secret")),
+        settings=tuple(
+            (name, random.choice(values)) for name, values in _OPTIONS if random.random() < 0.1
+        ),
     )
     # About as long as the writer takes if nothing goes wrong, and a little more.
     trip_s = 0.003 + plan.net_jitter_s + plan.net_skew_s / 2 + plan.disk_jitter_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.settings import LedgerSettings
 from tests.simulation.checks import judge
 from tests.simulation.clients import FAST, SimClient, SimReader, SimWriter
@@ -84,6 +84,7 @@ def settings_of(plan: Plan) -> LedgerSettings:
             "ensemble_change_mode": "delayed" if plan.delayed_changes else "eager",
             "explicit_lac_interval_ms": plan.explicit_lac_ms,
             "recovery_window": plan.recovery_window,
+            **dict(plan.settings),
         }
     )
 
@@ -140,7 +141,11 @@ class Runner:
     async def begin(self) -> tuple[SimProcess, asyncio.Task[None]]:
         """Start the main work; returns its process and task."""
         client = self.sim.clients[WRITER]
-        writer = await client.create(*self.plan.quorum)
+        writer = await client.create(
+            *self.plan.quorum,
+            digest_type=DigestType(self.plan.digest),
+            password=self.plan.password.encode(),
+        )
         self.ledger_id = writer.ledger_id
         self._writer = writer
         return client.process, self.spawn(client, self._write(writer), "writer")
@@ -273,7 +278,7 @@ class Runner:
         starting = [each.start_soon() for each in sim.bookies.values() if not each.is_lost]
         for task in starting:
             await task
-        await self.read_all(await sim.client("y", FAST))
+        await self.read_all(await sim.client("y", self.settings))
         self.final = self.sim.take_stock()
         self.final.missing = missing
 

@@ -72,6 +72,7 @@ class LogRunner(Runner):
             ledger_age_min_s=0.0,
             unavailable_retry_s=0.5,
             repair_timeout_s=3.0,
+            password=self.plan.password.encode(),
         )
 
     async def _open(self, client: SimClient) -> ManagedLog:

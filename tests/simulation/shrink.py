@@ -66,6 +66,9 @@ def _shorter(plan: Plan) -> Iterator[Plan]:
         "delayed_changes": False,
         "explicit_lac_ms": 0.0,
         "recovery_window": 1,
+        "settings": (),
+        "digest": "CRC32C",
+        "password": "",
         "bookies": max(4, plan.quorum[0]),
     }
     for name, value in simple.items():

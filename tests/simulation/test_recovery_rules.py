@@ -9,7 +9,7 @@ from magnetar.ledger.errors import RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerState
 from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.clients import FAST, SimWriter
-from tests.simulation.heard import asked
+from tests.simulation.heard import asked, heard, until_heard
 from tests.simulation.history import Answered, Proposed
 from tests.simulation.mover import Mover
 from tests.simulation.simulation import Simulation, scenario
@@ -124,21 +124,22 @@ async def test_step_8_the_ledger_is_closed_when_its_tail_is_written_back(sim: Si
     w.append()
     await sim.until(lambda: sim.bookie("b1").has(w.ledger_id, 0))
     w.client.crash()
-    back = [
-        sim.net.hold(client="r", bookie=each, op=Op.ADD, flags=Flag.RECOVERY)
-        for each in ("b2", "b3")
-    ]
-    # b1 must be heard before the other two deny the entry: it is recovered, unacknowledged.
-    deny = [sim.net.hold(client="r", bookie=each, op=Op.READ, entry=0) for each in ("b2", "b3")]
+    # b1 is heard before the other two deny the entry: it is recovered, though unacknowledged.
+    deny = [sim.net.hold(client="r", bookie=each, op=Op.READ) for each in ("b2", "b3")]
     r = await sim.client("r")
     recovering = r.spawn(r.recover(w.ledger_id))
-    await sim.until(lambda: bool(asked(sim, client="r", op=Op.ADD, bookie="b1")))
+    await sim.until(lambda: all(hold.messages for hold in deny))
+    for bookie_id in ("b2", "b3"):
+        sim.bookie(bookie_id).journal_latency_s = 0.4
+    await sim.until(lambda: bool(asked(sim, client="r", op=Op.ADD, flags=Flag.RECOVERY)))
     for hold in deny:
         hold.release()
-    await sim.sleep(0.2)
+    # That there is no e1 is known long before e0 has its copies.
+    for bookie_id in ("b2", "b3"):
+        await until_heard(sim, client="r", op=Op.READ, bookie=bookie_id, entry=1)
+    await sim.sleep(0.1)
+    assert not heard(sim, client="r", op=Op.ADD, bookie="b2")
     assert _proposed_states(sim, "r") == [LedgerState.IN_RECOVERY]
-    for hold in back:
-        hold.release()
     assert (await recovering).last_add_confirmed == 0
     assert sum(sim.bookie(each).has(w.ledger_id, 0) for each in sim.bookies) >= 2
 

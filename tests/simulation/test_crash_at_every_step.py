@@ -6,8 +6,12 @@ with a crash there. The invariants are judged after each.
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from magnetar.ledger.errors import LedgerFencedError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.wire import Op, Status
+from tests.simulation.clients import SimWriter
 from tests.simulation.simulation import Simulation, play
 
 STRIDE = 1
@@ -68,9 +72,11 @@ def test_a_recovery_may_crash_at_any_step_and_be_run_again() -> None:
     assert _at_every_step(_recovery_crashes, bookies=4, quorum=(3, 3, 2)) > 20
 
 
-async def _writer_crashes(sim: Simulation, steps: int) -> int:
-    """b1 fails e2 and b2 fails e4: two ensemble changes, with adds before, during and after."""
-    w = await sim.writer()
+async def _write_through_two_changes(sim: Simulation, w: SimWriter, steps: int) -> int:
+    """b1 fails e2 and b2 fails e4: two ensemble changes, with adds before, during and after.
+
+    Returns the steps that it took, at most `steps`.
+    """
     await w.add(2)
     sim.net.refuse(Status.IO_ERROR, client="w", bookie="b1", op=Op.ADD, entry=2)
     sim.net.refuse(Status.IO_ERROR, client="w", bookie="b2", op=Op.ADD, entry=4)
@@ -84,10 +90,34 @@ async def _writer_crashes(sim: Simulation, steps: int) -> int:
             w.append()
             await sim.until(lambda: is_due() or w.pending < 2)
     await sim.until(lambda: is_due() or w.pending == 0)
-    taken = sim.loop.steps - before
+    return sim.loop.steps - before
+
+
+async def _writer_crashes(sim: Simulation, steps: int) -> int:
+    w = await sim.writer()
+    taken = await _write_through_two_changes(sim, w, steps)
     w.client.crash()
     await _recover_and_compare(sim, w.ledger_id, w.acked)
     return taken
+
+
+async def _writer_sleeps(sim: Simulation, steps: int) -> int:
+    """The writer gets no time while another client takes its ledger over, and goes on then."""
+    w = await sim.writer()
+    taken = await _write_through_two_changes(sim, w, steps)
+    w.client.pause()
+    reader = await sim.recover("r2", w.ledger_id)
+    w.client.resume()
+    await sim.until(lambda: w.pending == 0)
+    assert len(w.acked) - 1 <= reader.last_add_confirmed
+    await sim.settle()
+    with pytest.raises(LedgerFencedError):
+        w.append()
+    return taken
+
+
+def test_a_writer_may_sleep_at_any_step_while_its_ledger_is_taken_over() -> None:
+    assert _at_every_step(_writer_sleeps, bookies=5, quorum=(3, 3, 2)) > 10
 
 
 def test_a_writer_may_crash_at_any_step_of_an_ensemble_change() -> None:

@@ -126,8 +126,7 @@ class PendingAdds:
         return next(filter(self._is_lost, self._queue), None)
 
     def revoke(self, indices: Iterable[int]) -> None:
-        """Forget what replaced members answered, in the whole queue, before anything is released.
-        """
+        """Forget, in the whole queue, what replaced members answered; nothing is released."""
         mask = ~sum([1 << index for index in indices])
         for add in self._queue:
             add.acked &= mask

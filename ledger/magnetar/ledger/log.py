@@ -367,6 +367,9 @@ class ManagedLog:
                 # Who has no time for the rest, and cancels it, still has every batch reported.
                 self._is_closed = True
                 self._appender.end(self._why_closed())
+                for writer in (self._appender.draining, self._appender.writer):
+                    if writer is not None:
+                        writer.abandon()  # of one that could not be closed, the watch ends
 
     async def delete(self) -> None:
         """Close the log and remove it: the node first, then its ledgers.

@@ -22,12 +22,13 @@ from magnetar.ledger.errors import (
     LedgerError,
     LedgerFencedError,
     LogFencedError,
+    LogUnavailableError,
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.log_appender import AppendState, LogAppender
 from magnetar.ledger.log_ledgers import LogLedgers
-from magnetar.ledger.log_list import LogList
+from magnetar.ledger.log_list import Change, LogList
 from magnetar.ledger.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
@@ -78,8 +79,14 @@ class LedgerChanges:
         self._dropped: list[LedgerWriter] = []
         """Ledgers that left the list and are still to be deleted."""
         self._is_stopping = False
+        appender.on_fenced(self._on_fenced)
 
     # What the appender reports
+
+    def _on_fenced(self) -> None:
+        """Another owner has the log: nothing is changed any more."""
+        self._wake.set()
+        self._finish_rotation(self._appender.refusal())
 
     def on_full(self) -> None:
         self.want_rotation()
@@ -159,6 +166,15 @@ class LedgerChanges:
                     delay_max_s = _RETRY_DELAY_MAX_S
                 await self._wait(delay_s)
                 delay_s = min(delay_s * 2, delay_max_s)
+            except Exception as bug:  # appends would wait for ever
+                log.exception("ledger_change_broke", path=self._path)
+                broke = LogUnavailableError(f"{self._path}: a change of ledgers broke: {bug!r}")
+                self._finish_rotation(broke)
+                if self._repair_until_s is not None:
+                    self._repair_until_s = None
+                    self._appender.give_up(broke)
+                    return
+                await self._wait(self._config.unavailable_retry_s)
             else:
                 delay_s = _RETRY_DELAY_S
 
@@ -197,7 +213,7 @@ class LedgerChanges:
         assert old is not None
         if old.entries_added > 0:  # an empty ledger is not followed by another
             new = await self._take_spare()
-            await self._list.update(lambda metadata: metadata.with_next(new.ledger_id))
+            await self._update(lambda metadata: metadata.with_next(new.ledger_id))
             self._ledgers.spare_listed()
             self._appender.switch_to(new)
             log.info(
@@ -207,6 +223,18 @@ class LedgerChanges:
                 next_ledger_id=new.ledger_id,
             )
         self._finish_rotation(None)
+
+    async def _update(self, change: Change) -> None:
+        """Change the list, unless a bookie has told that there is another owner: a write of ours
+        would make its takeover fail.
+
+        Raises:
+            LogFencedError, MetadataError
+        """
+        refusal = self._appender.refusal()
+        if isinstance(refusal, LogFencedError):
+            raise refusal
+        await self._list.update(change)
 
     async def _take_spare(self) -> LedgerWriter:
         """The next ledger. One that waited so long for its place in the list that an orphan sweep
@@ -246,7 +274,7 @@ class LedgerChanges:
         """Close an open ledger at its last add confirmed, and note its end in the list."""
         closed = await writer.close(force=True)
         counters = self._counters(closed)
-        await self._list.update(lambda metadata: metadata.with_closed(counters))
+        await self._update(lambda metadata: metadata.with_closed(counters))
         return closed
 
     def _counters(self, closed: LedgerMetadata) -> LogLedger:
@@ -292,9 +320,7 @@ class LedgerChanges:
             raise
         new = await creating
         counters = self._counters(closed)
-        await self._list.update(
-            lambda metadata: metadata.with_closed(counters).with_next(new.ledger_id)
-        )
+        await self._update(lambda metadata: metadata.with_closed(counters).with_next(new.ledger_id))
         self._ledgers.spare_listed()
         self._resume(old, new, closed)
         if closed.last_entry_id < 0:
@@ -305,20 +331,21 @@ class LedgerChanges:
         appender = self._appender
         later = appender.writer
         assert later is not None
+        if not appender.is_broken(old):
+            # It was waited for long enough. What it still confirmed would be reported, and behind
+            # it what the later one holds, while that leaves the list.
+            old.abandon()
         if later.entries_added > 0 or appender.is_broken(later):
             later_id = later.ledger_id
             new = await self._take_spare()
-            await self._list.update(
-                lambda metadata: metadata.without(later_id).with_next(new.ledger_id)
-            )
+            await self._update(lambda metadata: metadata.without(later_id).with_next(new.ledger_id))
             self._ledgers.spare_listed()
             self._dropped.append(later)
             appender.swap_current(new)
             later = new
         closed = await self._close_and_record(old)
         self._resume(old, later, closed)
-        while self._dropped:
-            await self._ledgers.discard(self._dropped.pop())
+        await self._discard_dropped()
         if closed.last_entry_id < 0:
             await self._ledgers.delete(old.ledger_id)
 
@@ -332,7 +359,8 @@ class LedgerChanges:
         )
         self._repair_until_s = None
         self._finish_rotation(None)
-        self._appender.resume(new, self._list.ledgers, closed=closed)
+        if self._appender.state is not AppendState.FENCED:
+            self._appender.resume(new, self._list.ledgers, closed=closed)
 
     # The end
 
@@ -372,13 +400,21 @@ class LedgerChanges:
             return metadata.ended() if terminate else metadata
 
         await self._list.update(change)
-        unused = [ledger.ledger_id for ledger in closed if ledger.entries == 0]
+        for ledger in closed:
+            if ledger.entries == 0:
+                await self._ledgers.delete(ledger.ledger_id)
         if spare is not None:
-            unused.append(spare.ledger_id)
-        for ledger_id in unused:
-            await self._ledgers.delete(ledger_id)
+            self._dropped.append(spare)
+        await self._discard_dropped()
+
+    async def _discard_dropped(self) -> None:
+        while self._dropped:
+            await self._ledgers.discard(self._dropped.pop())
 
     async def _drop_spare(self) -> None:
         spare = await self._ledgers.take_away_spare()
-        if spare is not None and self._list.is_resolved:
+        if spare is None:
+            return
+        spare.abandon()
+        if self._list.is_resolved:
             await self._ledgers.delete(spare.ledger_id)

@@ -55,7 +55,7 @@ class LogLedgers:
         try:
             await writer.close(force=True)
         except LedgerError:
-            pass  # it goes either way
+            writer.abandon()  # it goes either way
         await self.delete(writer.ledger_id)
 
     async def take_spare(self) -> LedgerWriter:

@@ -2,8 +2,10 @@
 
 A reader walks the ledgers in list order. Of an open ledger it reads what is confirmed, and waits
 for more. It leaves a ledger only when that is closed and its last entry was read (rule 9.4): the
-end of an open one is not decided. The list is read again *after* the ledger was seen closed, since
-what followed an open ledger may have left the list before it was closed.
+end of an open one is not decided. And it reads nothing of a ledger before the *list* says that
+every one before it is closed. Until then the owner may take the ledger out of the list again and
+write its entries anew, even if somebody who wants to take over has closed the one before it: one
+compare-and-set on the list decides which of the two it is.
 
 So nothing that a reader returned can vanish or change its place. What a shrink removed before it
 was read is not passed over in silence: the read fails, and says where the log begins now.
@@ -149,9 +151,7 @@ class LogReader:
                 return
             end = await self._bound(ledger)
             self._position = Position(self._position.ledger_id, end + 1)
-            if not ledger.is_ledger_closed:
-                return
-            await self._leave_ledger()
+            return
 
     async def _seek_entry(self, position: Position) -> None:
         ledger_id, entry_id = position.ledger_id, max(position.entry_id, 0)
@@ -297,7 +297,8 @@ class LogReader:
         return any(listed.ledger_id == ledger_id for listed in self._metadata.ledgers)
 
     async def _open_ledger(self) -> LedgerReader | None:
-        """The ledger of the position, or the one that follows it; None if there is none yet."""
+        """The ledger of the position, or the one that follows it; None if there is none yet, or
+        if what comes before it is still open."""
         while self._ledger is None:
             ledger_id = self._position.ledger_id
             if not self._is_listed(ledger_id):
@@ -305,6 +306,8 @@ class LogReader:
                 if not self._go_on_behind(ledger_id):
                     return None
                 continue
+            if not self._is_decided(ledger_id):
+                return None
             try:
                 self._ledger = await self._client.open(ledger_id, password=self._password)
             except NoSuchLedgerError:
@@ -322,12 +325,23 @@ class LogReader:
             self._position = Position(behind[0], 0)
         return bool(behind)
 
+    def _is_decided(self, ledger_id: int) -> bool:
+        """Whether a listed ledger certainly follows those before it: the list has their ends."""
+        for listed in self._metadata.ledgers:
+            if listed.ledger_id == ledger_id:
+                return True
+            if not listed.is_closed:
+                return False
+        return False
+
     async def _next_ledger(self) -> bool:
         """Leave a ledger that is closed and was read to its end; False if none follows it yet."""
         done = self._position.ledger_id
         await self._load()
         if done < self._metadata.removed_through:
             self._check_not_trimmed(done)
+        if any(each.ledger_id == done and not each.is_closed for each in self._metadata.ledgers):
+            return False  # whoever closed it has yet to say so in the list
         if not self._go_on_behind(done):
             return False
         await self._leave_ledger()

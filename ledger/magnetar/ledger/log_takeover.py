@@ -54,9 +54,11 @@ async def take_over(
         await log_list.update(
             lambda metadata: metadata.with_ledgers([*kept, LogLedger(writer.ledger_id)])
         )
-    except LogFencedError:
-        await ledgers.delete(writer.ledger_id)
-        raise
+    except BaseException as error:
+        writer.abandon()
+        if isinstance(error, LogFencedError):
+            await ledgers.delete(writer.ledger_id)
+        raise  # else the list may name it, or may yet
     # Only after our own list is set: the previous owner must not be able to add to a ledger that
     # bookies have already forgotten (ledger protocol D17, defect M5).
     for ledger in recovered:

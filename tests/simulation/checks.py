@@ -6,10 +6,18 @@ from tests.simulation import (
     checks_handles,
     checks_ledger,
     checks_log,
+    checks_recovery,
 )
 from tests.simulation.record import INVARIANTS, Record, Violation
 
-PARTS = (checks_bookies, checks_clients, checks_ledger, checks_log, checks_handles)
+PARTS = (
+    checks_bookies,
+    checks_clients,
+    checks_ledger,
+    checks_log,
+    checks_handles,
+    checks_recovery,
+)
 """Importing them registers their invariants."""
 
 _REPORTED_MAX = 5

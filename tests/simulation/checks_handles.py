@@ -1,7 +1,7 @@
 """What the rules promise beyond I1 to I21: to the holder of a handle, and about missing copies.
 
 W1 and W2 are the two sides of rule 2.3 and of the writer's watch, W3 is rule 9.1, W4 section 2.2,
-W5 rule 4.5.
+W5 rule 4.5; what a recovery must have heard before it closes a ledger is in `checks_recovery.py`.
 """
 
 from collections.abc import Iterator
@@ -90,31 +90,35 @@ def no_absence(run: Record) -> Iterator[str]:
             yield f"{event}"
 
 
-@invariant("W4", "A writer closes only what is OPEN; what is in recovery is closed by recovery")
-def writers_close_what_is_open(run: Record) -> Iterator[str]:
+@invariant("W4", "A writer closes what is OPEN, and a recovery what is IN_RECOVERY")
+def closed_from_the_right_state(run: Record) -> Iterator[str]:
     began = {seen.event.number: seen for seen in run.of(Began)}
     ended = {seen.event.number: seen.place for seen in run.of(Ended)}
     for ledger_id, versions in run.versions.items():
         before: Seen[Wrote] | None = None
         for wrote in versions:
-            if _closes_a_recovery(before, wrote):
+            state = _state_closed_from(before, wrote)
+            if state is not None:
                 under_way = {
                     seen.event.what
                     for number, seen in began.items()
                     if seen.actor == wrote.actor
                     and seen.event.ledger_id == ledger_id
                     and seen.place < wrote.place < ended.get(number, 1 << 60)
-                }
-                if "close" in under_way and "recover" not in under_way:
-                    yield f"{wrote.actor} {wrote.event} as its writer, while it was IN_RECOVERY"
+                } & {"close", "recover"}
+                wanted = "close" if state is LedgerState.OPEN else "recover"
+                if under_way and wanted not in under_way:
+                    yield f"{wrote.actor} {wrote.event} by {sorted(under_way)}; it was {state.name}"
             before = wrote
 
 
-def _closes_a_recovery(before: Seen[Wrote] | None, wrote: Seen[Wrote]) -> bool:
-    if before is None or before.event.metadata is None or wrote.event.metadata is None:
-        return False
-    states = before.event.metadata.state, wrote.event.metadata.state
-    return states == (LedgerState.IN_RECOVERY, LedgerState.CLOSED)
+def _state_closed_from(before: Seen[Wrote] | None, wrote: Seen[Wrote]) -> LedgerState | None:
+    """The state before, if this is the write that closed the ledger."""
+    old = before.event.metadata if before is not None else None
+    new = wrote.event.metadata
+    if old is None or new is None or new.state is not LedgerState.CLOSED:
+        return None
+    return old.state if old.state is not LedgerState.CLOSED else None
 
 
 @invariant("W5", "A copy that a closed ledger lacks is made up for, or published as missing")

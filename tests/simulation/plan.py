@@ -305,21 +305,25 @@ class _Drawer:
         """
         random, plan = self._random, self._plan
         members = range(plan.quorum[0])
+        at_s = self._moment_s + random.random() * self._trip_s
+        late_s = random.choice((0.0, 0.05, 0.3, 3.0)) * self._scale()
         steps = [
             Step(
                 0.0,
                 random.choice(("hold", "hold", "lose_frame")),
                 WRITER,
                 f"@{index}",
-                for_s=round(3.0 * self._scale(), 6),
+                for_s=round(at_s + late_s + random.random() * self._trip_s * 6, 6),
                 number=6 * (entry + 1),  # its ADD
             )
             for entry in range(random.randrange(plan.entries), plan.entries)
             for index in members
             if random.random() < 0.5
         ]
-        at_s = self._moment_s + random.random() * self._trip_s
-        silence = random.choice(("crash_client", "pause_client", ""))
+        if random.random() < 0.3:
+            steps += self._members_fail()
+        # Without the metadata store, only the bookies can stop it.
+        silence = random.choice(("crash_client", "pause_client", "store_stall", "store_stall", ""))
         if silence:
             steps.append(Step(round(at_s, 6), silence, WRITER, "", self._pause()))
         if len(self._readers) < len(READERS):  # one that does not read already

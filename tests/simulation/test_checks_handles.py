@@ -69,6 +69,12 @@ def test_w3_a_confirmed_entry_that_is_called_absent() -> None:
     assert "W3" not in violated([("t", unknown)])
 
 
+@pytest.mark.parametrize(("what", "is_violated"), [("recover", True), ("close", False)])
+def test_w4_a_recovery_that_closes_what_is_open(what: str, is_violated: bool) -> None:
+    begun: Events = [("r", Wrote(0, 0, OPEN)), ("r", Began(1, what, 0))]
+    assert ("W4" in violated([*begun, ("r", Wrote(0, 1, CLOSED))])) is is_violated
+
+
 @pytest.mark.parametrize(("what", "is_violated"), [("close", True), ("recover", False)])
 def test_w4_a_writer_that_closes_what_is_in_recovery(what: str, is_violated: bool) -> None:
     events: Events = [

@@ -25,6 +25,10 @@ write_cache_bytes_max = 8_388_608
 journal_file_bytes_max = 2_097_152
 entry_log_bytes_max = 16_777_216
 read_cache_bytes_max = 4_194_304
+
+# Shorter than the longest pauses: a bookie may wake up to find that its registration is gone.
+[metadata]
+session_timeout_ms = 2_000
 """
 
 

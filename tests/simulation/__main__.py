@@ -1,10 +1,10 @@
 """The simulator as a command: `make sim`.
 
-python -m tests.simulation --seed 7            one run: its plan and what the invariants say
-python -m tests.simulation --seed 7 --story    the same, with the whole transcript
-python -m tests.simulation --plan FILE         the plan of a file, as in regressions/
-python -m tests.simulation --seed 7 --shrink   the shortest plan that still fails, to a file
-python -m tests.simulation --runs 10000        seeds 0 to 9999 on all cores; 1 if any fails
+- `--seed 7`: one run, its plan and what the invariants say; with `--story` the whole transcript
+- `--plan FILE`: the plan of a file, as in regressions/
+- `--runs 10000`: seeds 0 to 9999 on all cores; exits with 1 if any fails
+- `--keep`: the plan of a run that fails is shortened and written to regressions/, where the tests
+  run it from then on; give the file a telling name
 """
 
 import argparse
@@ -21,6 +21,8 @@ from tests.simulation.shrink import shrink
 
 _CHUNK = 25
 _PROGRESS_S = 5.0
+_KEPT_MAX = 5
+REGRESSIONS = Path(__file__).with_name("regressions")
 
 
 class _Chunk(NamedTuple):
@@ -37,34 +39,42 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--start", type=int, default=0, help="the first seed of --runs")
     parser.add_argument("--story", action="store_true")
-    parser.add_argument("--shrink", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="shorten what fails, and keep it")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args(arguments)
     if options.plan is not None:
         return _one(Plan.from_json(options.plan.read_text()), options)
     if options.seed is not None:
         return _one(draw(options.seed), options)
-    return search(options.start, options.runs, jobs=options.jobs)
+    failed = search(options.start, options.runs, jobs=options.jobs)
+    if options.keep:
+        for seed in failed[:_KEPT_MAX]:
+            _keep(draw(seed))
+    return int(bool(failed))
 
 
 def _one(plan: Plan, options: argparse.Namespace) -> int:
-    if options.shrink:
-        plan = shrink(plan)
     outcome = execute(plan)
     if options.story:
         print(outcome.history.text(), end="")
     print(outcome.report())
     print(f"history {outcome.history.fingerprint()}, {outcome.steps} steps")
-    if options.shrink and outcome.has_failed:
-        path = Path(f"seed-{plan.seed}.json")
-        path.write_text(plan.to_json())
-        print(f"written to {path}; move it to tests/simulation/regressions/ under a telling name")
+    if options.keep and outcome.has_failed:
+        _keep(plan)
     print("FAILED" if outcome.has_failed else "passed")
     return int(outcome.has_failed)
 
 
-def search(start: int, runs: int, *, jobs: int) -> int:
-    """Run many seeds on `jobs` processes; print progress and each failure; 1 if there is any."""
+def _keep(plan: Plan) -> None:
+    """Make a regression case of a plan that fails."""
+    plan = shrink(plan)
+    path = REGRESSIONS / f"seed-{plan.seed}.json"
+    path.write_text(plan.to_json())
+    print(f"kept as {path}:\n{plan}")
+
+
+def search(start: int, runs: int, *, jobs: int) -> list[int]:
+    """Run many seeds on `jobs` processes; print progress and each failure; the seeds that fail."""
     began_s = time.monotonic()
     told_s = began_s
     done = 0
@@ -83,7 +93,7 @@ def search(start: int, runs: int, *, jobs: int) -> int:
         f"{elapsed_s * jobs / max(1, done) * 1000:.1f} ms each; "
         + (f"{len(failed)} FAILED: {sorted(failed)}" if failed else "all passed")
     )
-    return int(bool(failed))
+    return sorted(failed)
 
 
 def _chunks(start: int, runs: int, jobs: int) -> Iterator[_Chunk]:

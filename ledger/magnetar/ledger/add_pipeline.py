@@ -18,8 +18,8 @@ Ensemble change, the eight steps of section 5 of the ledger protocol:
 
 A failure of an add that has its ack quorum already is acted on before the next add is sent. When
 there is no replacement, adds go on without the member as long as every one still reaches its ack
-quorum; the place is tried again when the registered bookies change. What a member misses then is
-made up for by `on_missed` (rule 4.5).
+quorum; the place is tried again when the registered bookies change, or one that failed this ledger
+has rested. What a member misses then is made up for by `on_missed` (rule 4.5).
 """
 
 import asyncio
@@ -97,8 +97,8 @@ class AddPipeline:
         """Failed members by index, to be replaced."""
         self._stuck: dict[int, str] = {}
         """Failed members for which there was no replacement."""
-        self._stuck_since = 0
-        """The generation of the registry then."""
+        self._stuck_since: tuple[int, tuple[str, ...]] | None = None
+        """The generation of the replacements then."""
         self._changing: asyncio.Task[None] | None = None
         self.changes = 0
         """Ensemble changes so far."""

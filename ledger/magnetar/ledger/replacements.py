@@ -46,9 +46,10 @@ class Replacements:
         self._rests_until_s: dict[str, float] = {}
 
     @property
-    def generation(self) -> int:
-        """Changes with the registered bookies: then a replacement may be found after all."""
-        return self._registry.generation
+    def generation(self) -> tuple[int, tuple[str, ...]]:
+        """Changes with the registered bookies, and with those that rest: then a replacement may be
+        found after all."""
+        return self._registry.generation, tuple(self._resting())
 
     def on_failed(self, bookie_id: str) -> None:
         self._health.on_error(bookie_id)

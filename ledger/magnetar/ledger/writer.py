@@ -16,6 +16,7 @@ Readers that follow learn the LAC from the entry after. When none comes, an expl
 import asyncio
 from collections.abc import Sequence
 from enum import Enum, auto
+from functools import partial
 
 from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.client_parts import ClientParts
@@ -87,6 +88,9 @@ class LedgerWriter:
         """The LAC that the bookies have been sent, with an entry or explicitly."""
         self._explicit_lac_s = settings.explicit_lac_interval_ms / 1000
         self._explicit_lac_timer: asyncio.TimerHandle | None = None
+        self._explicit_lac_answers_due = 0
+        self._explicit_lac_copies = 0
+        """Bookies that have stored the explicit LAC that was told last."""
         self._length_sent = 0
         self._length_confirmed = 0
         self._unsent: list[bytes] = []
@@ -243,10 +247,7 @@ class LedgerWriter:
         last = released[-1]
         self._last_add_confirmed = last.last_entry_id
         self._length_confirmed = last.length_after
-        if self._explicit_lac_s and self._explicit_lac_timer is None:
-            self._explicit_lac_timer = self._loop.call_later(
-                self._explicit_lac_s, self._tell_last_add_confirmed
-            )
+        self._tell_lac_later()
         for add in released:
             for on_done in add.callbacks:
                 self._tell(on_done, None)
@@ -265,6 +266,12 @@ class LedgerWriter:
             self._key,
         )
 
+    def _tell_lac_later(self) -> None:
+        if self._explicit_lac_s and self._explicit_lac_timer is None:
+            self._explicit_lac_timer = self._loop.call_later(
+                self._explicit_lac_s, self._tell_last_add_confirmed
+            )
+
     def _tell_last_add_confirmed(self) -> None:
         """Send the explicit LAC, unless an entry has carried it already."""
         self._explicit_lac_timer = None
@@ -275,17 +282,27 @@ class LedgerWriter:
             return
         self._told_last_add_confirmed = last_add_confirmed
         body = (self._key, self._codec.seal_lac(last_add_confirmed))
-        for bookie_id in self._pipeline.ensemble:
+        ensemble = self._pipeline.ensemble
+        self._explicit_lac_answers_due, self._explicit_lac_copies = len(ensemble), 0
+        for bookie_id in ensemble:
             self._parts.channels.get(bookie_id).send(
                 Op.WRITE_LAC,
                 body,
-                self._on_lac_reply,
+                partial(self._on_lac_reply, last_add_confirmed),
                 ledger_id=self.ledger_id,
                 entry_id=last_add_confirmed,
             )
 
-    def _on_lac_reply(self, reply: Frame | BookieUnavailableError) -> None:
-        """A hint to readers: who did not get it hears of the LAC with the next entry."""
+    def _on_lac_reply(self, told: int, reply: Frame | BookieUnavailableError) -> None:
+        """A hint to readers, who ask any E - Qa + 1 bookies: it is told when Qa have it."""
+        self._explicit_lac_answers_due -= 1
+        if isinstance(reply, Frame) and reply.status == Status.OK:
+            self._explicit_lac_copies += 1
+        is_short = self._explicit_lac_copies < self.metadata.ack_quorum
+        if self._explicit_lac_answers_due == 0 and is_short:
+            if self._told_last_add_confirmed == told:  # else an entry has told more meanwhile
+                self._told_last_add_confirmed = told - 1
+            self._tell_lac_later()
         if isinstance(reply, Frame) and reply.status == Status.FENCED:
             self._fail(
                 LedgerFencedError(
@@ -366,7 +383,8 @@ class LedgerWriter:
     async def _wait_drained(self) -> None:
         if self._is_drained:
             return
-        self._drained = asyncio.Event()
+        if self._drained is None:  # else another close waits as well
+            self._drained = asyncio.Event()
         try:
             async with asyncio.timeout(self._settings.close_drain_timeout_s):
                 await self._drained.wait()

@@ -79,6 +79,8 @@ class BookieChannel:
         network: Network,
         clock: Clock,
         settings: LedgerSettings,
+        *,
+        is_closed: bool = False,
     ) -> None:
         self.bookie_id = bookie_id
         self._registry = registry
@@ -102,7 +104,7 @@ class BookieChannel:
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         """Somebody waits until nothing is outstanding."""
-        self._closed = False
+        self._closed = is_closed
 
     def send(
         self,
@@ -330,12 +332,18 @@ class ChannelPool:
         self._clock = clock
         self._settings = settings
         self._channels: dict[str, BookieChannel] = {}
+        self._is_closed = False
 
     def get(self, bookie_id: str) -> BookieChannel:
         channel = self._channels.get(bookie_id)
         if channel is None:
             channel = self._channels[bookie_id] = BookieChannel(
-                bookie_id, self._registry, self._network, self._clock, self._settings
+                bookie_id,
+                self._registry,
+                self._network,
+                self._clock,
+                self._settings,
+                is_closed=self._is_closed,
             )
         return channel
 
@@ -343,12 +351,15 @@ class ChannelPool:
         """Wait until no request is outstanding anywhere, or the time is up."""
         try:
             async with asyncio.timeout(timeout_s):
-                for channel in self._channels.values():
+                for channel in list(self._channels.values()):
                     await channel.wait_idle()
         except TimeoutError:
             pass  # what is outstanding fails when the channels close
 
     async def close(self) -> None:
-        for channel in self._channels.values():
+        """Close all channels. Who hears that its request failed may want another bookie then, and
+        gets a channel that is closed, too."""
+        self._is_closed = True
+        for channel in list(self._channels.values()):
             await channel.close()
         self._channels.clear()

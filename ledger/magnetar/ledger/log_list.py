@@ -214,10 +214,14 @@ class LogList:
         return LogFencedError(f"{self._path}: another owner changed the ledger list; {_TAKEN_OVER}")
 
     async def delete(self) -> None:
-        """Remove the node, if it is still ours.
+        """Remove the node, if it is still ours. One that is gone already was removed by an earlier
+        call whose answer was lost, or by somebody who wanted the same.
 
         Raises:
             NotEmptyError: cursors are left below it.
             MetadataError
         """
-        await self._store.delete(self._path, version=self._version)
+        try:
+            await self._store.delete(self._path, version=self._version)
+        except NoNodeError:
+            pass

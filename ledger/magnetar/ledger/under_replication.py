@@ -165,8 +165,12 @@ class RepairQueue:
             )
         for callback in self.on_noted:
             callback(ledger_id, first, last, bookie_id, reason)
-        if self._publisher is None and not self._closing.is_set():
+        if not self._is_publishing and not self._closing.is_set():
             self._start()
+
+    @property
+    def _is_publishing(self) -> bool:
+        return self._publisher is not None and not self._publisher.done()
 
     def _start(self) -> None:
         self._publisher = asyncio.get_running_loop().create_task(
@@ -176,7 +180,7 @@ class RepairQueue:
     async def close(self, *, timeout_s: float) -> None:
         """Publish what waits, within bounds, and stop."""
         self._closing.set()
-        if self._waiting and self._publisher is None:
+        if self._waiting and not self._is_publishing:
             self._start()
         if (publisher := self._publisher) is not None:
             await asyncio.wait([publisher], timeout=timeout_s)

@@ -188,3 +188,19 @@ async def test_a_log_that_must_exist_is_not_created(store: OneNode) -> None:
     with pytest.raises(NoSuchLogError):
         await list_on(store).load(may_create=False)
     assert store.node is None
+
+
+async def test_a_removal_whose_answer_was_lost_is_done_when_it_is_tried_again() -> None:
+    class Deleting(OneNode):
+        async def delete(self, path: str, *, version: int | None = None) -> None:
+            if self.node is None:
+                raise NoNodeError(path)
+            self.node = None
+            raise UNKNOWN
+
+    node = Deleting()
+    log_list = LogList(node, PATH, properties={})  # type: ignore[arg-type]
+    await log_list.load()
+    with pytest.raises(UnknownOutcomeError):
+        await log_list.delete()
+    await log_list.delete()

@@ -1,5 +1,6 @@
 """What is missing: ranges, their bound, and the work item in the metadata store."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -85,3 +86,24 @@ def test_an_item_that_is_not_ours_is_refused(value: bytes) -> None:
 def test_an_item_survives_its_codec() -> None:
     value = encode_item(3, {"b": [(0, 1), (5, 9)]}, 17)
     assert decode_item(value, path="/there") == ({"b": [(0, 1), (5, 9)]}, 17)
+
+
+async def test_publishing_goes_on_after_a_bug(store: MetadataStore) -> None:
+    queue = queue_of(store)
+    publish = queue._publish
+    broke = asyncio.Event()
+
+    async def broken(ledger_id: int, missing: object) -> None:
+        broke.set()
+        raise KeyError("a bug")
+
+    queue._publish = broken  # type: ignore[method-assign]
+    queue.note(7, 0, 0, "b1", "test")
+    await broke.wait()
+    queue._publish = publish  # type: ignore[method-assign]
+    await asyncio.sleep(0)
+    queue.note(7, 5, 5, "b1", "test")
+    await queue.close(timeout_s=5)
+    path = item_path("/ledgers", 7)
+    missing, _ = decode_item((await store.get(path)).value, path=path)
+    assert missing == {"b1": [(0, 0), (5, 5)]}

@@ -9,6 +9,7 @@ from collections import OrderedDict
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, LogDataLossError, NoSuchLedgerError
+from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.log_appender import LogAppender
 from magnetar.ledger.position import Position
 from magnetar.ledger.reader import LedgerReader
@@ -59,8 +60,11 @@ class OwnerReads:
     async def _read(self, first: Position, last: int, bytes_max: int) -> list[bytes]:
         ledger_id, first_entry_id = first
         for writer in (self._appender.writer, self._appender.draining):
-            if writer is not None and writer.ledger_id == ledger_id:
-                return await writer.read(first_entry_id, last, bytes_max=bytes_max)
+            if writer is None or writer.ledger_id != ledger_id:
+                continue
+            if writer.metadata.state is LedgerState.CLOSED:
+                break  # its handle no longer hears of replicas that move; a reader looks again
+            return await writer.read(first_entry_id, last, bytes_max=bytes_max)
         reader = await self._reader(ledger_id)
         return await reader.read(first_entry_id, last, bytes_max=bytes_max)
 

@@ -59,7 +59,7 @@ def no_denial(run: Record) -> Iterator[str]:
         event = seen.event
         if not event.is_reply or event.connection < 0 or event.status not in _NEGATIVE:
             continue
-        if deleted.get(event.ledger_id, 1 << 60) < seen.place or event.source in run.lost:
+        if deleted.get(event.ledger_id, 1 << 60) < seen.place:
             continue
         if event.op == Op.READ:
             found = run.copies.get((event.source, event.ledger_id, event.entry_id))

@@ -1,7 +1,7 @@
 """What the rules promise beyond I1 to I21: to the holder of a handle, and about missing copies.
 
 W1 and W2 are the two sides of rule 2.3 and of the writer's watch, W3 is rule 9.1, W4 section 2.2,
-W5 rule 4.5; what a recovery must have heard before it closes a ledger is in `checks_recovery.py`.
+W5 rule 4.5, W8 rule 2.5; what a recovery must have heard before it closes a ledger is in `checks_recovery.py`.
 """
 
 from collections.abc import Iterator
@@ -135,6 +135,13 @@ def missing_copies_are_on_record(run: Record) -> Iterator[str]:
             ranges = published.get(bookie_id, [])
             if not any(first <= entry_id <= last for first, last in ranges):
                 yield f"{bookie_id} lacks L{ledger_id} e{entry_id}, and nobody knows"
+
+
+@invariant("W8", "Nobody makes or meets metadata that cannot be")
+def metadata_is_valid(run: Record) -> Iterator[str]:
+    for seen in run.of(Ended):
+        if "InvalidLedgerMetadataError" in seen.event.error:
+            yield f"{seen.actor} {seen.event}"
 
 
 def _lacking(run: Record, metadata: LedgerMetadata) -> Iterator[tuple[str, int]]:

@@ -260,12 +260,13 @@ class Faults:
         self._later(step, lambda: self._sim.store.resume(who))
 
     def _store_lose(self, step: Step) -> None:
-        # The next write, or the one after so many; 3: the next node that is made.
-        kind, skip = ("create", 0) if step.number == 3 else ("set", step.number)
+        # The next write, or the one after so many; from 6 on: the next ledger that is made.
+        is_create, skip = step.number >= 6, step.number % 3
+        kind, path = ("create", "/ledgers/00") if is_create else ("set", None)
         if step.other == "reply lost":
-            self._sim.store.lose_reply(client=step.who, kind=kind, skip=skip)
+            self._sim.store.lose_reply(client=step.who, kind=kind, path=path, skip=skip)
         elif step.other == "request lost":
-            self._sim.store.lose_request(client=step.who, kind=kind, skip=skip)
+            self._sim.store.lose_request(client=step.who, kind=kind, path=path, skip=skip)
         else:
             self._sim.store.refuse(client=step.who)
 

@@ -287,7 +287,13 @@ class _Drawer:
         random = self._random
         frames, at_s = self._frames(), self._time()
         indices = random.sample(range(self._plan.quorum[0]), min(2, self._plan.quorum[0]))
-        return [
+        trouble = random.randrange(4)
+        others: list[Step] = []
+        if trouble == 0:
+            others = [Step(0.0, "store_lose", WRITER, "reply lost")]
+        elif trouble == 1:
+            others = [Step(at_s, "store_hold", WRITER, "", self._duration())]
+        return others + [
             Step(
                 round(at_s + random.random() * self._trip_s * 2, 6),
                 "refuse",
@@ -334,6 +340,8 @@ class _Drawer:
             steps.append(Step(begin_s, "recover", name))
             for index in random.sample(members, min(len(members), random.choice((0, 1, 1, 2)))):
                 what, number = random.choice(("hold", "hold", "refuse")), random.randrange(6)
+                if what == "refuse":
+                    number = 6 * random.randint(1, plan.entries)  # the write-back of one entry
                 steps.append(Step(0.0, what, name, f"@{index}", self._duration(), number))
         return steps
 
@@ -399,7 +407,7 @@ class _Drawer:
 
     def _store_lose(self) -> list[Step]:
         what = self._random.choice(("reply lost", "reply lost", "request lost", "unavailable"))
-        number = self._random.randrange(4)  # see Faults
+        number = self._random.randrange(8)  # see Faults
         # From the beginning, as a rule: it waits for the write that it is about.
         at_s = 0.0 if self._random.random() < 0.6 else self._time()
         return [Step(at_s, "store_lose", self._author(), what, number=number)]

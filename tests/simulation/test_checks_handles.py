@@ -104,6 +104,11 @@ def test_w5_a_copy_that_is_missing_and_on_no_record(
     assert ("W5" in found) is is_violated
 
 
+def test_w8_a_recovery_that_makes_metadata_that_cannot_be() -> None:
+    ended = Ended(1, "recover", "InvalidLedgerMetadataError: closed at entry 0, ...")
+    only("W8", violated([("r", Began(1, "recover", 0)), ("r", ended)]))
+
+
 @pytest.mark.parametrize("excuse", [("w", Fault("crashes"))])
 def test_w5_is_silent_about_what_a_dead_client_knew(excuse: tuple[str, Event]) -> None:
     assert "W5" not in violated([*added(), excuse], _missing({}), is_complete=True)

@@ -50,6 +50,8 @@ from magnetar.ledger.system import ThreadWorker
 _log = structlog.get_logger(__name__)
 
 VERSION = "0.1.0"
+_CLOSE_TIMEOUT_S = 1.0
+"""At a stop, for replies to clients that do not take them."""
 _REGISTER_RETRY_S = 1.0
 
 
@@ -318,6 +320,7 @@ class Bookie:
         if not self._has_failed:
             await journal.wait_drained()
         server.close_connections()
+        await server.wait_closed(timeout_s=_CLOSE_TIMEOUT_S)
         await handler.close()
         await checkpointer.close()
         if not self._has_failed:

@@ -51,6 +51,7 @@ class BookieServer:
         self.is_reading = True
         """False while the journal has too much to do, or the bookie stops."""
         self._is_stopping = False
+        self._emptied = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -77,6 +78,18 @@ class BookieServer:
         self._is_stopping = True
         for connection in list(self._connections):
             connection.close(abort=abort)
+
+    async def wait_closed(self, *, timeout_s: float) -> None:
+        """After `close_connections`: wait until what they had to send is gone, and abort the rest
+        when the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._connections:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
 
     def on_requests(self) -> None:
         """Requests were handed to the journal: has it too much to do?"""
@@ -105,6 +118,8 @@ class BookieServer:
         self._connections.pop(connection, None)
         self.metrics.connections = len(self._connections)
         self.handler.forget(connection)
+        if not self._connections:
+            self._emptied.set()
 
     def _set_reading(self, is_reading: bool) -> None:
         self.is_reading = is_reading
@@ -119,6 +134,8 @@ class BookieConnection(asyncio.Protocol):
         self._server = server
         self._decoder = FrameDecoder(server.frame_bytes_max)
         self._transport: asyncio.Transport | None = None
+        self._ending: asyncio.Transport | None = None
+        """The transport after `close`, while it sends what it has."""
         self._backlog: list[Frame] = []
         self._is_handling = False
         self._is_paused = False
@@ -139,7 +156,7 @@ class BookieConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._server.connection_buffer_bytes_max)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._ending = None
         self._backlog = []
         self._server.forget(self)
 
@@ -176,10 +193,16 @@ class BookieConnection(asyncio.Protocol):
         transport, self._transport = self._transport, None
         self._backlog = []
         if transport is not None:
+            self._ending = transport
             if abort:
                 transport.abort()
             else:
                 transport.close()
+
+    def abort(self) -> None:
+        """End a connection that `close` has not ended yet."""
+        if self._ending is not None:
+            self._ending.abort()
 
     def _handle(self, frames: list[Frame]) -> None:
         if self._transport is None:

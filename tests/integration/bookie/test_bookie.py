@@ -145,6 +145,12 @@ async def test_an_orderly_stop_leaves_nothing_to_replay(machine: Machine) -> Non
         assert bookie.metrics.checkpoints == 0
 
 
+async def test_a_stop_waits_until_its_connections_are_gone(machine: Machine) -> None:
+    async with machine.bookie() as (bookie, _):
+        await bookie.stop()
+        assert bookie.metrics.connections == 0
+
+
 async def test_b4_a_checkpoint_with_only_a_fence_flushes_it(machine: Machine) -> None:
     async with machine.bookie() as (bookie, client):
         await fence(client)

@@ -13,7 +13,7 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from enum import Enum, auto
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
@@ -339,6 +339,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         """The process of each task."""
         owners = dict(zip(self._tasks, self._owners, strict=True))
         return [owners[task] for task in tasks]
+
+    def tasks_of(self, processes: Collection[SimProcess]) -> list[str]:
+        """The tasks of these processes that have not ended."""
+        return [
+            f"{owner.name}/{task.get_name()}"
+            for task, owner in zip(self._tasks, self._owners, strict=True)
+            if owner in processes and owner is not None and not task.done()
+        ]
 
     def what_waits(self) -> str:
         """The tasks that have not ended, and where they stand."""

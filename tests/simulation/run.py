@@ -283,6 +283,21 @@ class Runner:
         await self.read_all(await sim.client("y", self.settings))
         self.final = self.sim.take_stock()
         self.final.missing = missing
+        await self._close_clients()
+
+    async def _close_clients(self) -> None:
+        """A client that is closed leaves nothing behind that runs on."""
+        clients = [each for each in self.sim.clients.values() if each.process.is_alive]
+        for client in clients:
+            closing = client.operation("close client", -1, client.ledgers.close())
+            self.spawn(client, closing, "close")
+        try:
+            await self.sim.until(self._is_quiet, timeout_s=HEALING_S_MAX)
+        except SimulationStuckError:
+            return  # I19 says who did not end
+        await self.sim.sleep(_SETTLING_S)
+        left = self.sim.loop.tasks_of({client.process for client in clients})
+        assert not left, f"closed clients still run {left}"
 
     async def read_all(self, inspector: SimClient) -> None:
         """Read everything, after all faults and crashes."""

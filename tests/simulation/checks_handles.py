@@ -1,7 +1,8 @@
 """What the rules promise beyond I1 to I21: to the holder of a handle, and about missing copies.
 
 W1 and W2 are the two sides of rule 2.3 and of the writer's watch, W3 is rule 9.1, W4 section 2.2,
-W5 rule 4.5, W8 rule 2.5; what a recovery must have heard before it closes a ledger is in `checks_recovery.py`.
+W5 rule 4.5, W8 rule 2.5. What a recovery must have heard before it closes a ledger is in
+`checks_recovery.py`.
 """
 
 from collections.abc import Iterator

@@ -134,7 +134,7 @@ MUTATIONS: list[Mutation] = [
         name="moved_replicas_are_not_looked_for",
         rule="2.6",
         defects=("D23",),
-        invariants=("I18",),
+        invariants=(),
         description="a read handle keeps asking the bookies that it knew first",
         apply=lambda: edited(
             LedgerReader,

@@ -152,7 +152,7 @@ def draw(seed: int) -> Plan:
         watch_jitter_s=random.choice((0.0, 0.01, 0.5)),
         keeps_frames=random.random() < 0.5,
         keeps_torn_writes=random.random() < 0.5,
-        flush_interval_s=random.choice((0.05, 0.3, 5.0)),
+        flush_interval_s=random.choice((0.1, 0.5, 5.0)),
         delayed_changes=random.random() < 0.25,
         explicit_lac_ms=random.choice((0.0, 0.0, 5.0, 50.0)),
         recovery_window=random.choice((1, 2, 8)),

@@ -7,6 +7,7 @@ from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.add_requests import AddRequests
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.fence_requests import FenceRequests
+from magnetar.bookie.journal_files import JournalFiles
 from magnetar.bookie.read_requests import ReadRequests
 from magnetar.ledger.wire import Status
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
@@ -77,5 +78,22 @@ MUTATIONS: list[Mutation] = [
         invariants=("I1", "I14"),
         description="a bookie that cannot read its files says that there is no such entry",
         apply=lambda: replaced(StorageIOError, "status", Status.NO_SUCH_ENTRY),
+    ),
+    Mutation(
+        name="failed_sync_is_ignored",
+        rule="11.3",
+        defects=(),
+        invariants=("I1", "I14"),
+        description="a bookie goes on when a sync of its journal fails, and confirms the adds",
+        apply=lambda: edited(
+            JournalFiles,
+            "commit",
+            (
+                'raise JournalFailedError(\n            f"sync of',
+                "self._length += size\n"
+                "        return LastMark(self._file_id, self._length)\n"
+                '        raise JournalFailedError(\n            f"sync of',
+            ),
+        ),
     ),
 ]

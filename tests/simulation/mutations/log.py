@@ -1,5 +1,68 @@
-"""The rules of the managed log."""
+"""The rules of the managed log: taking it over, and changing its ledgers."""
 
-from tests.simulation.mutations.mutation import Mutation
+from magnetar.ledger import log_takeover
+from magnetar.ledger.log_changes import LedgerChanges
+from magnetar.ledger.log_list import LogList
+from tests.simulation.mutations.mutation import Mutation, edited
 
-MUTATIONS: list[Mutation] = []
+MUTATIONS: list[Mutation] = [
+    Mutation(
+        name="takeover_trusts_the_list",
+        rule="managed ledger, section 2",
+        defects=(),
+        invariants=("L1",),
+        description="a takeover recovers only the last ledger; the one before it may be written to",
+        apply=lambda: edited(
+            log_takeover,
+            "_recover",
+            (
+                "if ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX:",
+                "if at < len(listed) - 1:",
+            ),
+        ),
+    ),
+    Mutation(
+        name="takeover_does_not_fence",
+        rule="managed ledger, section 2",
+        defects=(),
+        invariants=("L1", "L2"),
+        description="a takeover opens the ledgers of the list without recovering them",
+        apply=lambda: edited(
+            log_takeover,
+            "_recover",
+            ("client.open_and_recover(ledger.ledger_id", "client.open(ledger.ledger_id"),
+        ),
+    ),
+    Mutation(
+        name="ledger_used_before_it_is_listed",
+        rule="managed ledger, section 9",
+        defects=(),
+        invariants=("L1",),
+        description="appends go to the next ledger while the list does not name it yet",
+        apply=lambda: edited(
+            LedgerChanges,
+            "_rotate",
+            (
+                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
+                "        self._appender.switch_to(new)\n"
+                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
+            ),
+            (
+                "        self._ledgers.spare_listed()\n        self._appender.switch_to(new)\n",
+                "        self._ledgers.spare_listed()\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="list_written_blindly",
+        rule="managed ledger, section 2",
+        defects=("D12",),
+        invariants=("L1", "L2"),
+        description="the list is written whatever version it has by now",
+        apply=lambda: edited(
+            LogList,
+            "_try_set",
+            ("version=self._version)", "version=(await self._store.get(self._path)).version)"),
+        ),
+    ),
+]

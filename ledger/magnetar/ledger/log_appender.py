@@ -332,7 +332,10 @@ class LogAppender:
             return True
         if self._order.has_sent:
             return not self._order.is_next_of(draining.ledger_id)
-        return not self.is_broken(draining)
+        if not self.is_broken(draining):
+            return True
+        # It may have failed with nothing under way; nobody hears of that but who asks.
+        return self.extent.entries(draining.ledger_id) == draining.entries_added
 
     def drained_closed(self, listed: Sequence[LogLedger]) -> None:
         """The draining ledger is closed, and its end is in the list."""

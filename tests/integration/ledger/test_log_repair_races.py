@@ -190,6 +190,31 @@ async def test_a_reader_goes_on_once_the_next_owner_has_recorded_the_end(
     await state.log.close()
 
 
+async def test_a_ledger_that_fails_with_everything_reported_is_closed_and_skipped_by_nobody(
+    cluster: Cluster, opened: AsyncExitStack
+) -> None:
+    client = await opened.enter_async_context(cluster.client())
+    store = SlowStore(cluster.store)
+    log = await open_log(cluster, client, CONFIG, store)  # type: ignore[arg-type]
+    for number in range(5):
+        await append(log, [b"%d" % number]).outcome
+    first = log._appender.writer
+    assert first is not None
+    store.before.clear()
+    rotating = asyncio.ensure_future(log.rotate())
+    await within_s(5, lambda: store.begun > 1)
+    first._fail(LedgerWriteError("two bookies are gone"))  # nobody waits for anything of it
+    store.before.set()
+    await rotating
+    await within_s(5, lambda: log.ledgers[0].is_closed)
+    store.before.clear()
+    late = await append(log, [b"5"]).outcome
+    assert await read_all(log) == [b"%d" % number for number in range(6)]
+    assert log.entries_between(Position(first.ledger_id, -1), late) == 6
+    store.before.set()
+    await log.close()
+
+
 async def test_who_waits_for_a_rotation_hears_at_once_that_the_log_was_fenced(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:

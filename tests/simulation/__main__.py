@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.simulation.plan import Plan, draw
+from tests.simulation.drawing import draw
+from tests.simulation.plan import Plan
 from tests.simulation.run import Outcome, execute
 from tests.simulation.shrink import shrink
 

@@ -26,10 +26,11 @@ from magnetar.ledger.ports import Worker
 from tests.simulation.disk import PowerLossError, SimDisk
 from tests.simulation.history import Corrupted, Event, Fault, History, Lost
 from tests.simulation.journal import SimJournal
-from tests.simulation.loop import SimClock, SimLoop, SimProcess, SimWorker
+from tests.simulation.loop import SimLoop, SimProcess
 from tests.simulation.network import Fabric, SimNetwork
 from tests.simulation.storage import Flushed, SimStorage
 from tests.simulation.store import MetadataServer, SimStore
+from tests.simulation.worker import SimClock, SimWorker
 
 T = TypeVar("T")
 
@@ -215,8 +216,10 @@ class SimBookie:
         if bookie is None or process is None:
             return
         self.say("stops")
+        self._bookie = None  # it does not run any more, and is not stopped twice
         await process.spawn(bookie.stop(), f"stop-{self.bookie_id}")
-        self._end_process()
+        if self.process is process:  # else it ended otherwise, and another one may run by now
+            self._end_process()
 
     def lose(self) -> None:
         """The machine and its disks are gone for good; its id is never used again."""

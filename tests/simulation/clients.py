@@ -32,9 +32,10 @@ from tests.simulation.history import (
     SawClosed,
     WasRead,
 )
-from tests.simulation.loop import ProcessState, SimClock, SimLoop, SimProcess
+from tests.simulation.loop import ProcessState, SimLoop, SimProcess
 from tests.simulation.network import Fabric, SimNetwork
 from tests.simulation.store import MetadataServer
+from tests.simulation.worker import SimClock
 
 T = TypeVar("T")
 

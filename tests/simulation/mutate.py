@@ -22,9 +22,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.drawing import draw
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import MUTATIONS, mutation
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan
 from tests.simulation.record import INVARIANTS
 from tests.simulation.run import Outcome, execute
 

@@ -285,9 +285,9 @@ class Runner:
         await self.read_all(await sim.client("y", self.settings))
         self.final = self.sim.take_stock()
         self.final.missing = missing
-        await self._close_clients()
+        await self.close_clients()
 
-    async def _close_clients(self) -> None:
+    async def close_clients(self) -> None:
         """A client that is closed leaves nothing behind that runs on."""
         clients = [each for each in self.sim.clients.values() if each.process.is_alive]
         for client in clients:

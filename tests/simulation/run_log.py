@@ -17,7 +17,7 @@ from tests.simulation.clients import SimClient
 from tests.simulation.history import Began, Ended, LogAppended, LogRead, Said
 from tests.simulation.loop import SimProcess
 from tests.simulation.mover import Mover
-from tests.simulation.plan import LOG_OWNERS, READERS, RECOVERERS, Step
+from tests.simulation.plan import LOG_OWNERS, READERS, RECOVERERS, Plan, Step
 from tests.simulation.run import HEALING_S_MAX, Runner
 
 PATH = "/managed-ledgers/log"
@@ -51,6 +51,10 @@ class _Batch:
 
 class LogRunner(Runner):
     """One run of one plan with a managed log."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._logs: list[tuple[SimClient, ManagedLog]] = []
 
     async def begin(self) -> tuple[SimProcess, asyncio.Task[None]]:
         client = self.sim.clients[LOG_OWNERS[0]]
@@ -97,6 +101,7 @@ class LogRunner(Runner):
         for _ in range(_OPEN_ATTEMPTS):
             try:
                 log = await self._open(client)
+                self._logs.append((client, log))
                 break
             except LogFencedError:
                 return  # another was faster, and it is its log
@@ -181,6 +186,12 @@ class LogRunner(Runner):
             client.record(Said(f"the re-replicator gives up: {type(error).__name__}"))
 
     # The end
+
+    async def close_clients(self) -> None:
+        for client, log in self._logs:
+            if client.process.is_alive:
+                await client.run(self._close(client, log))
+        await super().close_clients()
 
     async def recover_all(self, healer: SimClient) -> None:
         """A last owner takes over, and closes: every ledger of the list is closed then."""

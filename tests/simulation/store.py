@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from random import Random
-from typing import NamedTuple, TypeVar, cast
+from typing import cast
 
 from magnetar.ledger.errors import (
     InvalidLedgerMetadataError,
@@ -36,79 +36,10 @@ from magnetar.ledger.metadata.store import (
 from magnetar.ledger.metadata.watches import WatchTable
 from tests.simulation.history import Answered, Event, Fault, History, Proposed, Wrote
 from tests.simulation.loop import SimLoop, SimProcess
+from tests.simulation.store_rules import Accident, Operation, OperationMatch, StoreHold
 from tests.simulation.tree import Tree
 
-T = TypeVar("T")
-
 _WRITES = ("create", "set", "delete")
-
-
-class _Operation:
-    __slots__ = ("apply", "arrives_s", "future", "held_by", "kind", "ledger_id", "path", "reply")
-
-    def __init__(
-        self, kind: str, path: str, ledger_id: int | None, apply: Callable[[], object]
-    ) -> None:
-        self.kind = kind
-        self.path = path
-        self.ledger_id = ledger_id
-        self.apply = apply
-        self.future: asyncio.Future[object]
-        self.arrives_s = 0.0
-        self.held_by: StoreHold | None = None
-        self.reply: tuple[object, BaseException | None] | None = None
-
-
-class _Match(NamedTuple):
-    client: str | None
-    kind: str | None
-    ledger_id: int | None
-    path: str | None
-
-    def fits(self, client: str, operation: _Operation) -> bool:
-        return (
-            (self.client is None or self.client == client)
-            and (self.kind is None or self.kind == operation.kind)
-            and (self.ledger_id is None or self.ledger_id == operation.ledger_id)
-            and (self.path is None or operation.path.startswith(self.path))
-        )
-
-
-class StoreHold:
-    """Operations (or their replies) that wait for `release`, with all that their handles ask."""
-
-    def __init__(self, server: "MetadataServer", match: _Match, *, reply: bool) -> None:
-        self._server = server
-        self.match = match
-        self.reply = reply
-        self.operations: list[tuple[SimStore, _Operation]] = []
-
-    def release(self) -> None:
-        """Let everything go on, and hold no more."""
-        self._server.holds.remove(self)
-        for handle, operation in self.operations:
-            operation.held_by = None
-            handle.go_on(operation)
-        self.operations = []
-
-    def drop(self) -> None:
-        """The requests were never received; whoever asked hears that the outcome is unknown."""
-        assert not self.reply, "what is done is done"
-        self._server.holds.remove(self)
-        for handle, operation in self.operations:
-            operation.held_by = None
-            handle.lose(operation)
-        self.operations = []
-
-
-class _Accident:
-    """What happens to the next `count` matching operations, after `skip` of them."""
-
-    def __init__(self, match: _Match, what: str, count: int, skip: int = 0) -> None:
-        self.match = match
-        self.what = what
-        self.count = count
-        self.skip = skip
 
 
 class MetadataServer:
@@ -120,7 +51,7 @@ class MetadataServer:
         self.tree = Tree()
         self.handles: list[SimStore] = []
         self.holds: list[StoreHold] = []
-        self.accidents: list[_Accident] = []
+        self.accidents: list[Accident] = []
         self.stalled: dict[str | None, None] = {}
         """Clients whose operations stand still; None is everybody."""
         self.seed = seed
@@ -160,7 +91,7 @@ class MetadataServer:
         reply: bool = False,
     ) -> StoreHold:
         """Hold matching operations before they are done, or, for `reply`, when they are."""
-        hold = StoreHold(self, _Match(client, kind, ledger_id, path), reply=reply)
+        hold = StoreHold(self.holds, OperationMatch(client, kind, ledger_id, path), reply=reply)
         self.holds.append(hold)
         return hold
 
@@ -179,8 +110,8 @@ class MetadataServer:
         skip: int = 0,
     ) -> None:
         """The next matching operations are done; the caller hears "unknown"."""
-        match = _Match(client, kind, ledger_id, path)
-        self.accidents.append(_Accident(match, "reply lost", count, skip))
+        match = OperationMatch(client, kind, ledger_id, path)
+        self.accidents.append(Accident(match, "reply lost", count, skip))
 
     def lose_request(
         self,
@@ -193,8 +124,8 @@ class MetadataServer:
         skip: int = 0,
     ) -> None:
         """The next matching operations are not done; the caller hears "unknown"."""
-        match = _Match(client, kind, ledger_id, path)
-        self.accidents.append(_Accident(match, "request lost", count, skip))
+        match = OperationMatch(client, kind, ledger_id, path)
+        self.accidents.append(Accident(match, "request lost", count, skip))
 
     def refuse(
         self,
@@ -205,7 +136,9 @@ class MetadataServer:
         count: int = 1,
     ) -> None:
         """The next matching operations are not done; the caller hears "unavailable"."""
-        self.accidents.append(_Accident(_Match(client, kind, None, path), "unavailable", count))
+        self.accidents.append(
+            Accident(OperationMatch(client, kind, None, path), "unavailable", count)
+        )
 
     def stall(self, client: str | None = None) -> None:
         """Nothing that the client (or anybody) asks gets through, nor any watch event."""
@@ -261,7 +194,7 @@ class SimStore:
         self.process = process
         self._random = Random(f"{server.seed}/{process.name}")
         self._session = server.tree.start_session()
-        self._queue: deque[_Operation] = deque()
+        self._queue: deque[Operation] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._last_s = 0.0
         self._watches = WatchTable(process.call_soon)
@@ -365,7 +298,7 @@ class SimStore:
         self._check_open()
         server = self._server
         ledger_id = server.ledger_ids.get(path)
-        operation = _Operation(kind, path, ledger_id, apply)
+        operation = Operation(kind, path, ledger_id, apply)
         operation.future = server.loop.create_future()
         number = 0
         if proposal is not None and ledger_id is not None:
@@ -391,7 +324,7 @@ class SimStore:
         self._hear(number, operation, "done")
         return result
 
-    def _hear(self, number: int, operation: _Operation, outcome: str) -> None:
+    def _hear(self, number: int, operation: Operation, outcome: str) -> None:
         if number and operation.ledger_id is not None:
             event = Answered(number, operation.ledger_id, outcome)
             self._server.record(self.process.name, event)
@@ -427,7 +360,7 @@ class SimStore:
         self._do(operation)
         self.pump()
 
-    def go_on(self, operation: _Operation) -> None:
+    def go_on(self, operation: Operation) -> None:
         """The hold on the operation, or on its reply, is over."""
         if operation.reply is not None:
             self._reply(operation, *operation.reply)
@@ -435,13 +368,13 @@ class SimStore:
             self._do(operation)
         self.pump()
 
-    def lose(self, operation: _Operation) -> None:
+    def lose(self, operation: Operation) -> None:
         """The operation never reached the store."""
         self._queue.remove(operation)
         self._reply(operation, None, UnknownOutcomeError("the connection was lost"))
         self.pump()
 
-    def _do(self, operation: _Operation) -> None:
+    def _do(self, operation: Operation) -> None:
         self._queue.remove(operation)
         server = self._server
         accident = self._next_accident(operation)
@@ -469,7 +402,7 @@ class SimStore:
                 return
         self._reply(operation, result, error)
 
-    def _next_accident(self, operation: _Operation) -> str:
+    def _next_accident(self, operation: Operation) -> str:
         for accident in self._server.accidents:
             if accident.count and accident.match.fits(self.process.name, operation):
                 if accident.skip:
@@ -481,7 +414,7 @@ class SimStore:
                 return accident.what
         return ""
 
-    def _reply(self, operation: _Operation, result: object, error: BaseException | None) -> None:
+    def _reply(self, operation: Operation, result: object, error: BaseException | None) -> None:
         at_s = self._server.loop.time() + self._latency_s()
         self.process.call_at(at_s, _resolve, operation.future, result, error)
 

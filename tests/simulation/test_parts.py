@@ -15,10 +15,11 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.metadata.store import SessionState, WatchEvent
 from tests.simulation.disk import PowerLossError, SimDisk
+from tests.simulation.drawing import draw
 from tests.simulation.history import History
 from tests.simulation.loop import SimLoop, SimProcess, SimulationStuckError
 from tests.simulation.network import Fabric, SimNetwork
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan
 from tests.simulation.record import Violation
 from tests.simulation.run import Outcome
 from tests.simulation.shrink import shrink

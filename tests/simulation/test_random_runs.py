@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import Plan, draw
+from tests.simulation.drawing import draw
+from tests.simulation.plan import Plan
 from tests.simulation.run import execute
 
 RUNS = 500
@@ -37,7 +38,7 @@ def test_a_plan_survives_being_written_down() -> None:
 
 SAME_SEEDS = tuple(range(1000, 1030))
 _PRINT_FINGERPRINTS = f"""
-from tests.simulation.plan import draw
+from tests.simulation.drawing import draw
 from tests.simulation.run import execute
 for seed in {SAME_SEEDS}:
     print(seed, execute(draw(seed)).history.fingerprint())

@@ -1,0 +1,113 @@
+"""What a test or a plan does to single frames: hold, lose, answer in the bookie's place."""
+
+from typing import NamedTuple, Protocol
+
+from magnetar.ledger.wire import Status
+from tests.simulation.history import Sent
+
+
+class Held(Protocol):
+    """A pipe that a hold stops; see `connection.py`."""
+
+    def pump(self) -> None: ...
+
+    def lose_all(self) -> None:
+        """Drop what is on its way, and break the connection."""
+        ...
+
+
+class Message:
+    """One frame on its way."""
+
+    __slots__ = ("arrives_s", "facts", "held_by", "raw", "request_id")
+
+    def __init__(self, raw: bytes, facts: Sent, request_id: int, arrives_s: float) -> None:
+        self.raw = raw
+        self.facts = facts
+        self.request_id = request_id
+        self.arrives_s = arrives_s
+        self.held_by: Hold | None = None
+
+
+class Match(NamedTuple):
+    """Which frames a rule is about; None matches everything."""
+
+    client: str | None = None
+    bookie: str | None = None
+    op: int | None = None
+    reply: bool = False
+    ledger_id: int | None = None
+    entry: int | None = None
+    flags: int | None = None
+    """At least these flags of the request."""
+
+    def fits(self, facts: Sent) -> bool:
+        if facts.is_reply != self.reply:
+            return False
+        client, bookie = facts.source, facts.target
+        if facts.is_reply:
+            client, bookie = bookie, client
+        return (
+            (self.client is None or self.client == client)
+            and (self.bookie is None or self.bookie == bookie)
+            and (self.op is None or self.op == facts.op)
+            and (self.ledger_id is None or self.ledger_id == facts.ledger_id)
+            and (self.entry is None or self.entry == facts.entry_id or self.entry in facts.entries)
+            and (self.flags is None or facts.request_flags & self.flags == self.flags)
+        )
+
+
+class Hold:
+    """Frames that wait for `release`. Everything behind them on their connection waits too."""
+
+    def __init__(self, holds: "list[Hold]", match: Match) -> None:
+        self._holds = holds
+        self._pipes: list[Held] = []
+        self.match = match
+        self.messages: list[Message] = []
+        """What is held now, in the order of sending."""
+        self.seen = 0
+        """How many were held in all."""
+
+    def take(self, message: Message, pipe: Held) -> None:
+        message.held_by = self
+        self.messages.append(message)
+        self.seen += 1
+        if pipe not in self._pipes:
+            self._pipes.append(pipe)
+
+    def release(self, count: int | None = None) -> None:
+        """Let the oldest `count` go on; without a count all, and hold no more."""
+        if count is None:
+            self._holds.remove(self)
+            count = len(self.messages)
+        for message in self.messages[:count]:
+            message.held_by = None
+        self.messages = self.messages[count:]
+        for pipe in self._pipes:
+            pipe.pump()
+
+    def drop(self) -> None:
+        """What is held is lost, and so are the connections that it was on. Hold no more."""
+        self._holds.remove(self)
+        for message in self.messages:
+            message.held_by = None
+        for pipe in self._pipes:
+            pipe.lose_all()
+
+
+class Loss:
+    """The next matching frames are lost, each with its connection."""
+
+    def __init__(self, match: Match, count: int) -> None:
+        self.match = match
+        self.count = count
+
+
+class Forgery:
+    """The next matching requests never arrive; an answer with this status comes instead."""
+
+    def __init__(self, match: Match, status: Status, count: int) -> None:
+        self.match = match
+        self.status = status
+        self.count = count

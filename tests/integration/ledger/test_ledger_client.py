@@ -319,6 +319,7 @@ async def test_a_wrong_password_is_refused(cluster: Cluster, client: LedgerClien
     await client.manager.write(replace(ledger.metadata, password=b"wrong"), version=ledger.version)
     with pytest.raises(LedgerError, match="password does not fit"):
         await client.open_and_recover(writer.ledger_id)
+
     # The ledger is IN_RECOVERY, whoever will finish that: its writer withdraws when it hears of it.
     async def add_until_it_ends() -> None:
         while True:

@@ -110,6 +110,7 @@ class LedgerChanges:
         self._failures += 1
         if now_s - self._broken_since_s > self._config.repair_timeout_s:
             self._appender.give_up(error)
+            self._wake.set()  # nothing drains any more
             return
         if self._failures > 1:
             delay_s = _LEDGER_DELAY_S * 2 ** min(self._failures - 2, 10)

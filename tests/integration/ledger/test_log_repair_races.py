@@ -284,3 +284,24 @@ async def test_a_bug_in_a_change_of_ledgers_fails_appends_instead_of_keeping_the
         await append(log, [b"three"]).outcome
     assert await read_all(log) == [b"one", b"three"]
     await log.close()
+
+
+async def test_nobody_waits_for_a_ledger_to_drain_when_the_log_has_given_up(
+    cluster: Cluster, opened: AsyncExitStack
+) -> None:
+    state = await draining(cluster, opened, IMPATIENT)
+    changes, appender = state.log._changes, state.log._appender
+    # As after a ledger that failed long ago, and nothing was confirmed since.
+    changes._confirmed_at_failure = appender.confirmed_batches
+    changes._broken_since_s = -1e9
+    state.second._fail(LedgerWriteError("two bookies are gone"))
+    with pytest.raises(LogUnavailableError):
+        await append(state.log, [b"c0"]).outcome
+    for batch in state.batches:
+        with pytest.raises(LogUnavailableError):
+            await batch.outcome
+    task = changes._task
+    assert task is not None
+    await within_s(1, task.done)
+    state.network.release()
+    await state.log.close()

@@ -56,7 +56,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         name="list_written_blindly",
         rule="managed ledger, section 2",
-        defects=("D12",),
+        defects=(),
         invariants=("L1", "L2"),
         description="the list is written whatever version it has by now",
         apply=lambda: edited(

@@ -118,6 +118,9 @@ class _Drawer:
         weights = [weight * (6 if kind in theme else 1) for kind, weight in _FAULTS.items()]
         for kind in random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8, 10))):
             steps += getattr(self, f"_{kind}")()
+        if self._plan.log_owners:
+            for _ in range(random.choice((0, 1, 1, 2))):
+                steps += self._ledger_fails()
         return steps
 
     def _time(self, *, late: bool = False) -> float:
@@ -215,6 +218,24 @@ class _Drawer:
             )
             for index in indices
         ]
+
+    def _ledger_fails(self) -> list[Step]:
+        """No bookie takes an owner's adds, or none is heard, so that its ledgers must be replaced;
+        the list may be slow meanwhile."""
+        random, at_s = self._random, self._time()
+        owner = random.choice((WRITER, *self._owners))
+        if random.random() < 0.6:
+            steps = [
+                Step(round(at_s + random.random() * self._trip_s, 6), "refuse", owner, bookie_id)
+                for bookie_id in self._bookies * random.choice((2, 4, 8))
+            ]
+        else:
+            for_s = self._duration()
+            steps = [Step(at_s, "hold", owner, each, for_s, number=1) for each in self._bookies]
+        if random.random() < 0.4:
+            number = random.randrange(2)
+            steps.append(Step(at_s, "store_hold", owner, "", self._duration(), number))
+        return steps
 
     def _torn_tail(self) -> list[Step]:
         """The last entries reach some members only; the writer falls silent, and others recover.

@@ -63,7 +63,10 @@ def describe_frame(frame: Sent | Delivered) -> str:
     parts = [_name(Op, frame.op), f"L{frame.ledger_id}"]
     if frame.entries:
         first, last = frame.entries[0], frame.entries[-1]
-        is_run = frame.entries == tuple(range(first, last + 1))
+        # The ids of damaged packets may be anything: no range as long as they say is made.
+        is_run = len(frame.entries) == last - first + 1 and frame.entries == tuple(
+            range(first, last + 1)
+        )
         text = f"{first}-{last}" if is_run else ",".join(map(str, frame.entries))
         parts.append(f"e{first}" if first == last else f"e{text}")
     elif frame.entry_id >= 0:

@@ -14,9 +14,10 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.metadata.store import SessionState, WatchEvent
+from magnetar.ledger.wire import Op, Status
 from tests.simulation.disk import PowerLossError, SimDisk
 from tests.simulation.drawing import draw
-from tests.simulation.history import History
+from tests.simulation.history import Delivered, History
 from tests.simulation.loop import SimLoop, SimProcess, SimulationStuckError
 from tests.simulation.network import Fabric, SimNetwork
 from tests.simulation.plan import Plan
@@ -329,3 +330,8 @@ def test_a_failing_plan_is_cut_down_to_what_makes_it_fail() -> None:
     assert short.steps == (wanted,)
     assert short.entries == 2
     assert short.window == 1
+
+
+def test_a_damaged_entry_id_is_told_without_counting_up_to_it() -> None:
+    frame = Delivered(1, "b1", "c", Op.READ, True, Status.OK, 0, 0, 0, 0, (0, 1 << 62))
+    assert str(frame) == f"c <- b1  READ L0 e0,{1 << 62} OK"

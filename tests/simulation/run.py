@@ -84,6 +84,8 @@ def settings_of(plan: Plan) -> LedgerSettings:
             "ensemble_change_mode": "delayed" if plan.delayed_changes else "eager",
             "explicit_lac_interval_ms": plan.explicit_lac_ms,
             "recovery_window": plan.recovery_window,
+            # Shorter than the run goes on: what cannot be made up for is published before its end.
+            "follow_up_time_s": 2.0,
             # With one entry per answer, writing back and reading on overlap in short tails too.
             "recovery_read_bytes_max": 1 if plan.recovery_window < 8 else 4096,
             **dict(plan.settings),

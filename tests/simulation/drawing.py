@@ -310,7 +310,12 @@ class _Drawer:
         return [Step(self._time(), "cache_full", self._bookie(), "", self._duration())]
 
     def _sync_fails(self) -> list[Step]:
-        return [Step(self._time(), "sync_fails", self._bookie(), "", self._duration())]
+        """And the power fails soon: what the bookie confirmed nevertheless would be gone."""
+        begin_s, for_s, who = self._time(), self._duration(), self._bookie()
+        return [
+            Step(begin_s, "sync_fails", who, "", for_s),
+            Step(round(begin_s + 0.9 * for_s, 6), "crash", who, "", for_s),
+        ]
 
     def _reads_fail(self) -> list[Step]:
         return [Step(self._time(), "reads_fail", self._bookie(), "", self._duration())]

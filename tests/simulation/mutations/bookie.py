@@ -27,7 +27,7 @@ MUTATIONS: list[Mutation] = [
         name="reads_do_not_fence",
         rule="7",
         defects=("D1",),
-        invariants=("I15", "I18"),
+        invariants=(),  # without the bit, a recoverer does not believe the answer (rule 7.2)
         description="a bookie ignores the fence flag of a recovery read",
         apply=lambda: edited(ReadRequests, "read", ("if frame.flags & Flag.FENCE:", "if False:")),
     ),

@@ -1,7 +1,6 @@
 """The rules of the managed log: taking it over, and changing its ledgers."""
 
 from magnetar.ledger import log_takeover
-from magnetar.ledger.log_changes import LedgerChanges
 from magnetar.ledger.log_list import LogList
 from tests.simulation.mutations.mutation import Mutation, edited
 
@@ -31,26 +30,6 @@ MUTATIONS: list[Mutation] = [
             log_takeover,
             "_recover",
             ("client.open_and_recover(ledger.ledger_id", "client.open(ledger.ledger_id"),
-        ),
-    ),
-    Mutation(
-        name="ledger_used_before_it_is_listed",
-        rule="managed ledger, section 9",
-        defects=(),
-        invariants=("L1",),
-        description="appends go to the next ledger while the list does not name it yet",
-        apply=lambda: edited(
-            LedgerChanges,
-            "_rotate",
-            (
-                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
-                "        self._appender.switch_to(new)\n"
-                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
-            ),
-            (
-                "        self._ledgers.spare_listed()\n        self._appender.switch_to(new)\n",
-                "        self._ledgers.spare_listed()\n",
-            ),
         ),
     ),
     Mutation(

@@ -77,7 +77,7 @@ MUTATIONS: list[Mutation] = [
         name="failures_of_former_members_count",
         rule="4.2 step 5",
         defects=("D10",),
-        invariants=("I18",),
+        invariants=(),
         description="a late failure of a replaced member is held against the one in its place",
         apply=lambda: edited(
             AddPipeline,

@@ -10,7 +10,6 @@ that is not closed (defect D25).
 from dataclasses import replace
 from random import Random
 
-from magnetar.ledger.bookie_requests import ask, read_reply_block
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import OpenedEntry, codec_for, master_key
 from magnetar.ledger.errors import (
@@ -21,6 +20,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Flag, Op, Status, encode_block, encode_read_body
 from tests.simulation.clients import SimClient

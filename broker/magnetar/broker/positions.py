@@ -10,7 +10,7 @@ from typing import Protocol
 
 from magnetar.broker.dispatch.source import ReadableLog
 from magnetar.broker.entry import publish_time_ms_of
-from magnetar.ledger.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from magnetar.cursors.orphans import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
-from magnetar.ledger.ledger_layout import layout_name_of
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore

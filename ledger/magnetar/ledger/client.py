@@ -8,12 +8,9 @@ import random
 from hmac import compare_digest
 from weakref import WeakValueDictionary
 
-from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.client_parts import ClientParts
-from magnetar.ledger.entry_fetcher import EntryFetcher
 from magnetar.ledger.errors import UnauthorizedError
-from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import (
     DigestType,
@@ -23,14 +20,17 @@ from magnetar.ledger.ledger_metadata import (
 )
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.placement import Placement
-from magnetar.ledger.placement_domains import placement_of
+from magnetar.ledger.placing.placement_domains import placement_of
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.entry_fetcher import EntryFetcher
 from magnetar.ledger.recovery import LedgerRecovery
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.bookie_health import BookieHealth
+from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
 
 
 class LedgerClient:

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.entry_fetcher import EntryFetcher
-from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.ports import Clock
+from magnetar.ledger.reading.entry_fetcher import EntryFetcher
 from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.replacements import Replacements
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
+from magnetar.ledger.writing.bookie_health import BookieHealth
+from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
+from magnetar.ledger.writing.replacements import Replacements
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ from magnetar.ledger.errors import (
     NotEmptyError,
     UnknownOutcomeError,
 )
-from magnetar.ledger.ledger_layout import (
+from magnetar.ledger.layouts.ledger_layout import (
     LayoutName,
     LedgerLayout,
     LedgerRange,
     check_layout,
     claim_layout,
 )
-from magnetar.ledger.ledger_layout_flat import FlatLayout
-from magnetar.ledger.ledger_layout_hierarchical import HierarchicalLayout
+from magnetar.ledger.layouts.ledger_layout_flat import FlatLayout
+from magnetar.ledger.layouts.ledger_layout_hierarchical import HierarchicalLayout
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, parent_path
 from magnetar.ledger.ports import Clock

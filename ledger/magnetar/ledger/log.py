@@ -32,14 +32,14 @@ from magnetar.ledger.errors import (
     LogUnavailableError,
     NoSuchLedgerError,
 )
-from magnetar.ledger.log_append_order import AppendBatch
-from magnetar.ledger.log_appender import AppendState, LogAppender
-from magnetar.ledger.log_changes import LedgerChanges
-from magnetar.ledger.log_ledgers import LogLedgers
-from magnetar.ledger.log_list import LogList
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
-from magnetar.ledger.log_reads import OwnerReads
-from magnetar.ledger.log_takeover import take_over
+from magnetar.ledger.managed_log.log_append_order import AppendBatch
+from magnetar.ledger.managed_log.log_appender import AppendState, LogAppender
+from magnetar.ledger.managed_log.log_changes import LedgerChanges
+from magnetar.ledger.managed_log.log_ledgers import LogLedgers
+from magnetar.ledger.managed_log.log_list import LogList
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_reads import OwnerReads
+from magnetar.ledger.managed_log.log_takeover import take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position

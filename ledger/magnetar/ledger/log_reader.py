@@ -29,7 +29,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.log import LogEntry
-from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore, Watch
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, LATEST, Position

@@ -29,7 +29,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 
 GRACE_MS_MIN = 60 * 60 * 1000

@@ -19,14 +19,14 @@ from magnetar.ledger.errors import (
     LedgerError,
     NoSuchLedgerError,
 )
-from magnetar.ledger.lac_poller import LacPoller
-from magnetar.ledger.lac_reads import LacRead
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.metadata_follower import MetadataFollower
-from magnetar.ledger.read_bound import ReadBound
-from magnetar.ledger.read_errors import READ_ERRORS
-from magnetar.ledger.replica_order import replica_order
+from magnetar.ledger.reading.lac_poller import LacPoller
+from magnetar.ledger.reading.lac_reads import LacRead
+from magnetar.ledger.reading.metadata_follower import MetadataFollower
+from magnetar.ledger.reading.read_bound import ReadBound
+from magnetar.ledger.reading.read_errors import READ_ERRORS
+from magnetar.ledger.reading.replica_order import replica_order
 
 READ_BYTES = 1 << 20
 """About as much is read at once, unless the caller says otherwise."""
@@ -52,9 +52,7 @@ class LedgerReader:
             on_deleted=self._on_deleted,
             on_invalid=self._fail,
         )
-        self._sticky = parts.fetcher.sticky_member(
-            metadata, rng.randrange(metadata.ensemble_size)
-        )
+        self._sticky = parts.fetcher.sticky_member(metadata, rng.randrange(metadata.ensemble_size))
         self._poller: LacPoller | None = None
         self._tail_first = 0
         self._tail: list[bytes] = []

@@ -22,7 +22,6 @@ can deny it, and a negative is stable because the bookie that gave it is durably
 """
 
 from magnetar.ledger.arrivals import Arrivals
-from magnetar.ledger.bookie_requests import ask
 from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
@@ -37,9 +36,10 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.quorum import Coverage
-from magnetar.ledger.recovery_reads import RecoveryReads
+from magnetar.ledger.reading.bookie_requests import ask
+from magnetar.ledger.recovering.recovery_reads import RecoveryReads
+from magnetar.ledger.recovering.write_back import WriteBack
 from magnetar.ledger.wire import Flag, Op, Status
-from magnetar.ledger.write_back import WriteBack
 
 _WRITE_BACK_SHARE = 8
 """Of what a channel may hold, this part is written back before more is read. A long tail would

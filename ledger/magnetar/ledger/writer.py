@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from functools import partial
 
-from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
@@ -30,9 +29,10 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.pending_adds import OnDone, PendingAdd
 from magnetar.ledger.wire import ADD_BYTES_MAX, Frame, Op, Status
-from magnetar.ledger.writer_metadata import WriterMetadata
+from magnetar.ledger.writing.add_pipeline import AddPipeline
+from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd
+from magnetar.ledger.writing.writer_metadata import WriterMetadata
 
 _TABLE_BYTES = 4
 """Of an entry in an ADD frame, beside its packet: its place in the table of lengths."""

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 
 from magnetar.ledger.errors import UnknownOutcomeError
-from magnetar.ledger.ledger_layout import LayoutName
-from magnetar.ledger.ledger_layout_hierarchical import ledger_path
+from magnetar.ledger.layouts.ledger_layout import LayoutName
+from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.metadata import MetadataStore, Versioned, Watch

@@ -12,7 +12,7 @@ from magnetar.ledger.errors import (
     LedgerError,
     LedgerLayoutError,
 )
-from magnetar.ledger.ledger_layout_hierarchical import ledger_path
+from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.metadata import MetadataStore
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.wire import Frame

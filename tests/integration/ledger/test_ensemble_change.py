@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.ledger.bookie_requests import ask, read_reply_block
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import (
@@ -18,6 +17,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.quorum import write_set
+from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import Missing, decode_item, item_path
 from magnetar.ledger.wire import Frame, Op, Status, encode_read_body

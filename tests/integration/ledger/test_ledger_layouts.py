@@ -6,9 +6,9 @@ import json
 import pytest
 
 from magnetar.ledger.errors import LedgerIdsExhaustedError, LedgerLayoutError
-from magnetar.ledger.ledger_ids import LEDGER_ID_LIMIT, LongLedgerIds
-from magnetar.ledger.ledger_layout import LayoutName
-from magnetar.ledger.ledger_layout_hierarchical import ledger_path
+from magnetar.ledger.layouts.ledger_ids import LEDGER_ID_LIMIT, LongLedgerIds
+from magnetar.ledger.layouts.ledger_layout import LayoutName
+from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata import MetadataStore

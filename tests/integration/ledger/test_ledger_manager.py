@@ -15,7 +15,7 @@ from magnetar.ledger.errors import (
     NoNodeError,
     NoSuchLedgerError,
 )
-from magnetar.ledger.ledger_layout import LayoutName
+from magnetar.ledger.layouts.ledger_layout import LayoutName
 from magnetar.ledger.ledger_manager import CREATE_ATTEMPTS_MAX, LedgerManager
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata import MetadataStore, Versioned, WatchEvent

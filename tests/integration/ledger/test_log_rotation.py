@@ -16,7 +16,7 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
 )
 from magnetar.ledger.log import ManagedLog
-from magnetar.ledger.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import Position
 from magnetar.ledger.wire import Frame, Op

@@ -20,8 +20,8 @@ import pytest
 
 from magnetar.ledger.errors import LedgerError, LogError, LogTrimmedError
 from magnetar.ledger.log import ManagedLog
-from magnetar.ledger.log_metadata import LogMetadata
 from magnetar.ledger.log_reader import LogReader
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LedgerSettings, LogConfig
 from magnetar.ledger.system import SystemClock

@@ -29,7 +29,7 @@ from magnetar.ledger.errors import (
     NotEnoughBookiesError,
     UnauthorizedError,
 )
-from magnetar.ledger.ledger_layout_hierarchical import ledger_path
+from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import Versioned

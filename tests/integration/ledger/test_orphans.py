@@ -10,7 +10,7 @@ from magnetar.cursors.orphans import cursor_refers
 from magnetar.ledger.errors import NoNodeError, OwnerUnclearError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata import MetadataStore, Versioned
 from magnetar.ledger.orphans import GRACE_MS_MIN, Finding, OrphanSweep, Verdict, log_refers
 from magnetar.ledger.position import Position

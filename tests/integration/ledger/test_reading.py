@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.ledger.bookie_requests import read_reply_block
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import (
@@ -19,6 +18,7 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.ledger.reading.bookie_requests import read_reply_block
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_block, encode_read_body
 from tests.bookie_parts import BookieClient

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.ledger.errors import LedgerIdsExhaustedError, NoSuchLedgerError
-from magnetar.ledger.ledger_ids import LEDGER_ID_LIMIT, parse_generated_id
-from magnetar.ledger.ledger_layout import LedgerLayout
-from magnetar.ledger.ledger_layout_flat import FlatLayout
-from magnetar.ledger.ledger_layout_hierarchical import HierarchicalLayout
+from magnetar.ledger.layouts.ledger_ids import LEDGER_ID_LIMIT, parse_generated_id
+from magnetar.ledger.layouts.ledger_layout import LedgerLayout
+from magnetar.ledger.layouts.ledger_layout_flat import FlatLayout
+from magnetar.ledger.layouts.ledger_layout_hierarchical import HierarchicalLayout
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from tests.dictionary_store import DictionaryStore
 

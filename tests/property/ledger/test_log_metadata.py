@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.ledger.errors import FutureLogFormatError, InvalidLedgerMetadataError
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.position import Position
 
 int64 = st.integers(0, (1 << 63) - 1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.ledger.pending_adds import PendingAdd, PendingAdds
 from magnetar.ledger.quorum import write_set
+from magnetar.ledger.writing.pending_adds import PendingAdd, PendingAdds
 
 
 @dataclass

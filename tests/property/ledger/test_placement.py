@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.ledger.errors import NotEnoughBookiesError
-from magnetar.ledger.placement_domains import rack_aware
-from magnetar.ledger.placement_search import write_sets
+from magnetar.ledger.placing.placement_domains import rack_aware
+from magnetar.ledger.placing.placement_search import write_sets
 from magnetar.ledger.registration import BookieInfo
 
 

@@ -1,10 +1,10 @@
 """The rules of missing copies and of bounded memory."""
 
-from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.channel import BookieChannel
-from magnetar.ledger.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.add_pipeline import AddPipeline
+from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
 from tests.simulation.mutations.mutation import Mutation, edited
 
 MUTATIONS: list[Mutation] = [

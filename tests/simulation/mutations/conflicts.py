@@ -3,7 +3,7 @@
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.recovery import LedgerRecovery
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.ledger.writer_metadata import WriterMetadata
+from magnetar.ledger.writing.writer_metadata import WriterMetadata
 from tests.simulation.mover import Mover
 from tests.simulation.mutations.mutation import Mutation, edited
 

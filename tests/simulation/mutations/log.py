@@ -1,7 +1,7 @@
 """The rules of the managed log: taking it over, and changing its ledgers."""
 
-from magnetar.ledger import log_takeover
-from magnetar.ledger.log_list import LogList
+from magnetar.ledger.managed_log import log_takeover
+from magnetar.ledger.managed_log.log_list import LogList
 from tests.simulation.mutations.mutation import Mutation, edited
 
 MUTATIONS: list[Mutation] = [

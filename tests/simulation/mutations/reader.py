@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from magnetar.ledger import read_errors, replica_read
 from magnetar.ledger.digest import _Codec
-from magnetar.ledger.entry_fetcher import EntryFetcher
-from magnetar.ledger.lac_reads import LacRead
-from magnetar.ledger.read_bound import ReadBound
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading import read_errors, replica_read
+from magnetar.ledger.reading.entry_fetcher import EntryFetcher
+from magnetar.ledger.reading.lac_reads import LacRead
+from magnetar.ledger.reading.read_bound import ReadBound
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
 
 

@@ -1,8 +1,8 @@
 """The rules of recovery: fencing, reading, writing back, closing."""
 
+from magnetar.ledger.recovering.recovery_reads import RecoveryReads
+from magnetar.ledger.recovering.write_back import WriteBack
 from magnetar.ledger.recovery import LedgerRecovery
-from magnetar.ledger.recovery_reads import RecoveryReads
-from magnetar.ledger.write_back import WriteBack
 from tests.simulation.mutations.mutation import Mutation, edited
 
 MUTATIONS: list[Mutation] = [

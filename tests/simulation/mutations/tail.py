@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from magnetar.ledger.recovering.recovery_reads import RecoveryReads
+from magnetar.ledger.recovering.write_back import WriteBack
 from magnetar.ledger.recovery import LedgerRecovery
-from magnetar.ledger.recovery_reads import RecoveryReads
-from magnetar.ledger.write_back import WriteBack
 from tests.simulation.mutations.mutation import Mutation, edited
 
 

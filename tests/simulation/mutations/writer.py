@@ -1,9 +1,9 @@
 """The rules of the writer: add path, ensemble change, close."""
 
-from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.ledger_manager import LedgerManager
-from magnetar.ledger.pending_adds import PendingAdds
-from magnetar.ledger.writer_metadata import WriterMetadata
+from magnetar.ledger.writing.add_pipeline import AddPipeline
+from magnetar.ledger.writing.pending_adds import PendingAdds
+from magnetar.ledger.writing.writer_metadata import WriterMetadata
 from tests.simulation.mutations.mutation import Mutation, edited
 
 MUTATIONS: list[Mutation] = [

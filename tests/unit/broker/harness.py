@@ -22,8 +22,8 @@ from magnetar.broker.topics import Topics, topic_limits
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LogError
 from magnetar.ledger.log import AppendBatch
-from magnetar.ledger.log_metadata import LogLedger
-from magnetar.ledger.log_shape import LogShape
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import (

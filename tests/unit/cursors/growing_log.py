@@ -1,6 +1,6 @@
 """A log without storage, for tests of cursors: the ledger component's own arithmetic."""
 
-from magnetar.ledger.log_shape import LogShape
+from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 
 

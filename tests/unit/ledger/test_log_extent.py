@@ -1,7 +1,7 @@
 """How far a log reaches while its ledgers change."""
 
-from magnetar.ledger.log_extent import LogExtent
-from magnetar.ledger.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_extent import LogExtent
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import EARLIEST, Position
 
 

@@ -16,8 +16,8 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
     ValueTooLargeError,
 )
-from magnetar.ledger.log_list import ATTEMPTS_MAX, LogList
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_list import ATTEMPTS_MAX, LogList
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import Versioned
 
 PATH = "/logs/a-log"

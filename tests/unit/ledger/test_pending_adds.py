@@ -1,6 +1,6 @@
 """What may be confirmed, and when."""
 
-from magnetar.ledger.pending_adds import PendingAdd, PendingAdds
+from magnetar.ledger.writing.pending_adds import PendingAdd, PendingAdds
 
 
 def queue_of(*runs: tuple[int, int]) -> tuple[PendingAdds, list[PendingAdd]]:

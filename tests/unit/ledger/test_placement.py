@@ -7,8 +7,8 @@ import pytest
 
 from magnetar.ledger.errors import NotEnoughBookiesError
 from magnetar.ledger.placement import OpportunisticStriping, Placement, RandomPlacement
-from magnetar.ledger.placement_domains import placement_of, rack_aware, zone_aware
-from magnetar.ledger.placement_search import write_sets
+from magnetar.ledger.placing.placement_domains import placement_of, rack_aware, zone_aware
+from magnetar.ledger.placing.placement_search import write_sets
 from magnetar.ledger.registration import BookieInfo
 from magnetar.ledger.settings import LedgerSettings
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from magnetar.ledger.errors import BeyondLastConfirmedError, InvalidLedgerMetadataError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.ledger.read_bound import ReadBound
+from magnetar.ledger.reading.read_bound import ReadBound
 
 OPEN = LedgerMetadata(
     ledger_id=7,

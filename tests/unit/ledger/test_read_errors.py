@@ -10,7 +10,7 @@ from magnetar.ledger.errors import (
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
 )
-from magnetar.ledger.read_errors import is_negative, worst_error
+from magnetar.ledger.reading.read_errors import is_negative, worst_error
 
 DAMAGED, MALFORMED = DigestMismatchError("d"), BookieProtocolError("p")
 AWAY, NO_ENTRY, NO_LEDGER = (

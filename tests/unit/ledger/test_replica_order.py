@@ -1,7 +1,6 @@
 import pytest
 
-from magnetar.ledger.registration import BookieInfo
-from magnetar.ledger.replica_order import (
+from magnetar.ledger.reading.replica_order import (
     Distance,
     FailureMemory,
     ReplicaFacts,
@@ -9,6 +8,7 @@ from magnetar.ledger.replica_order import (
     replica_order,
     sticky_first,
 )
+from magnetar.ledger.registration import BookieInfo
 
 GOOD = ReplicaFacts()
 NEAR = ReplicaFacts(distance=Distance.SAME_RACK)

@@ -19,9 +19,9 @@ import structlog
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LogDataLossError, LogFencedError, NoSuchLedgerError
-from magnetar.ledger.log_ledgers import LogLedgers
-from magnetar.ledger.log_list import LogList
-from magnetar.ledger.log_metadata import OPEN_LEDGERS_MAX, LogLedger
+from magnetar.ledger.managed_log.log_ledgers import LogLedgers
+from magnetar.ledger.managed_log.log_list import LogList
+from magnetar.ledger.managed_log.log_metadata import OPEN_LEDGERS_MAX, LogLedger
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.writer import LedgerWriter
 

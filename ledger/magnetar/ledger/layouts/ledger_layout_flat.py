@@ -8,8 +8,8 @@ import re
 from collections.abc import AsyncIterator
 
 from magnetar.ledger.errors import NoSuchLedgerError
-from magnetar.ledger.ledger_ids import LEDGER_ID_LIMIT, ShortLedgerIds
-from magnetar.ledger.ledger_layout import LayoutName, LedgerRange
+from magnetar.ledger.layouts.ledger_ids import LEDGER_ID_LIMIT, ShortLedgerIds
+from magnetar.ledger.layouts.ledger_layout import LayoutName, LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata.store import MetadataStore
 

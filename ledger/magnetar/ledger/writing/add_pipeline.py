@@ -36,10 +36,10 @@ from magnetar.ledger.errors import (
     LedgerWriteError,
     UnauthorizedError,
 )
-from magnetar.ledger.pending_adds import OnDone, PendingAdd, PendingAdds
 from magnetar.ledger.quorum import write_set
-from magnetar.ledger.replacements import Replacements
 from magnetar.ledger.wire import EntryBlock, Frame, Op, Status, encode_block
+from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd, PendingAdds
+from magnetar.ledger.writing.replacements import Replacements
 
 _log = structlog.get_logger(__name__)
 

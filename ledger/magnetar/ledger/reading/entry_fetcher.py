@@ -9,23 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from magnetar.ledger.bookie_requests import read_reply_block
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import BeyondLastConfirmedError, DigestMismatchError, LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.quorum import write_set
-from magnetar.ledger.read_errors import is_negative
-from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.replica_order import (
+from magnetar.ledger.reading.bookie_requests import read_reply_block
+from magnetar.ledger.reading.read_errors import is_negative
+from magnetar.ledger.reading.replica_order import (
     FailureMemory,
     ReplicaFacts,
     distance_to,
     replica_order,
     sticky_first,
 )
-from magnetar.ledger.replica_read import OnReply, ReadCounts, ReplicaRead
+from magnetar.ledger.reading.replica_read import OnReply, ReadCounts, ReplicaRead
+from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, Op, encode_read_body
 

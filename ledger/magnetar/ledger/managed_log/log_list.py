@@ -28,7 +28,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
     ValueTooLargeError,
 )
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import Position
 

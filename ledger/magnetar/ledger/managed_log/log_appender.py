@@ -30,10 +30,10 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.log_append_order import AppendBatch, AppendOrder, PendingAppend
-from magnetar.ledger.log_extent import LogExtent
-from magnetar.ledger.log_fullness import LedgerFullness
-from magnetar.ledger.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_append_order import AppendBatch, AppendOrder, PendingAppend
+from magnetar.ledger.managed_log.log_extent import LogExtent
+from magnetar.ledger.managed_log.log_fullness import LedgerFullness
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.writer import LedgerWriter

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from magnetar.ledger.bookie_requests import check_status
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import PacketCodec
 from magnetar.ledger.errors import (
@@ -23,11 +22,12 @@ from magnetar.ledger.errors import (
     DigestMismatchError,
     LedgerError,
 )
-from magnetar.ledger.lac_replies import proven_lac
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.read_bound import ReadBound
-from magnetar.ledger.read_errors import READ_ERRORS, is_negative
+from magnetar.ledger.reading.bookie_requests import check_status
+from magnetar.ledger.reading.lac_replies import proven_lac
+from magnetar.ledger.reading.read_bound import ReadBound
+from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import EntryBlock, Flag, Frame, Op
 from magnetar.ledger.wire_bodies import LongPoll, decode_lac_reply, encode_long_poll

@@ -27,7 +27,7 @@ from magnetar.ledger.placement import (
     RandomPlacement,
     candidates,
 )
-from magnetar.ledger.placement_search import Domains, Search, spans, write_sets
+from magnetar.ledger.placing.placement_search import Domains, Search, spans, write_sets
 from magnetar.ledger.registration import BookieInfo
 from magnetar.ledger.settings import LedgerSettings
 

@@ -7,13 +7,13 @@ D21). Ensemble changes stay in `fragments` until that CAS (D3).
 
 import asyncio
 
-from magnetar.ledger.add_pipeline import AddPipeline
 from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import OpenedEntry, PacketCodec
 from magnetar.ledger.errors import LedgerError, RecoveryUndecidedError, UnauthorizedError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, merge_fragment
-from magnetar.ledger.pending_adds import PendingAdd
 from magnetar.ledger.wire import Flag
+from magnetar.ledger.writing.add_pipeline import AddPipeline
+from magnetar.ledger.writing.pending_adds import PendingAdd
 
 
 class WriteBack:

@@ -17,7 +17,6 @@ import asyncio
 from collections import deque
 
 from magnetar.ledger.arrivals import Arrivals
-from magnetar.ledger.bookie_requests import ask, read_reply_block
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import OpenedEntry, PacketCodec
 from magnetar.ledger.errors import (
@@ -31,6 +30,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.quorum import is_in_write_set, write_set
+from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
 from magnetar.ledger.wire import Flag, Op, Status, encode_read_body
 
 _ENTRY_ID_MAX = (1 << 63) - 1

@@ -7,8 +7,8 @@ then. So positions never go back, and no reader of the owner's is ahead of what 
 
 from collections.abc import Sequence
 
-from magnetar.ledger.log_metadata import LogLedger
-from magnetar.ledger.log_shape import LogShape
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 
 

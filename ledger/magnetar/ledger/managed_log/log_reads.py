@@ -10,7 +10,7 @@ from collections import OrderedDict
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, LogDataLossError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerState
-from magnetar.ledger.log_appender import LogAppender
+from magnetar.ledger.managed_log.log_appender import LogAppender
 from magnetar.ledger.position import Position
 from magnetar.ledger.reader import LedgerReader
 

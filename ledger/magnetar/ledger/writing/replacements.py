@@ -10,11 +10,11 @@ recovery's change of ensemble, so that the event loop would do nothing else.
 
 from collections.abc import Mapping
 
-from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.errors import LedgerWriteError, NotEnoughBookiesError
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.writing.bookie_health import BookieHealth
 
 
 class Replacements:

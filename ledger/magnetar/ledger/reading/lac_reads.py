@@ -8,14 +8,14 @@ ledger is empty (rule 9.5, defect D5b); an error or a damaged packet says nothin
 
 import asyncio
 
-from magnetar.ledger.bookie_requests import check_status
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import PacketCodec
 from magnetar.ledger.errors import BookieUnavailableError, LedgerError
-from magnetar.ledger.lac_replies import proven_lac
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.quorum import Coverage
-from magnetar.ledger.read_errors import READ_ERRORS, is_negative
+from magnetar.ledger.reading.bookie_requests import check_status
+from magnetar.ledger.reading.lac_replies import proven_lac
+from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative
 from magnetar.ledger.wire import Frame, Op
 from magnetar.ledger.wire_bodies import decode_lac_reply
 

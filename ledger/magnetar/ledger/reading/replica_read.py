@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from magnetar.ledger.errors import BookieUnavailableError, LedgerError
-from magnetar.ledger.read_errors import READ_ERRORS, worst_error
+from magnetar.ledger.reading.read_errors import READ_ERRORS, worst_error
 from magnetar.ledger.wire import Frame
 
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.log_appender import AppendState, LogAppender
-from magnetar.ledger.log_ledgers import LogLedgers
-from magnetar.ledger.log_list import Change, LogList
-from magnetar.ledger.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_appender import AppendState, LogAppender
+from magnetar.ledger.managed_log.log_ledgers import LogLedgers
+from magnetar.ledger.managed_log.log_list import Change, LogList
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.writer import LedgerWriter

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import accumulate, pairwise
 
 from magnetar.ledger.errors import LedgerLayoutError, NoNodeError, NoSuchLedgerError
-from magnetar.ledger.ledger_ids import (
+from magnetar.ledger.layouts.ledger_ids import (
     LEDGER_ID_LIMIT,
     LedgerIds,
     LongLedgerIds,
     ShortThenLongLedgerIds,
 )
-from magnetar.ledger.ledger_layout import LayoutName, LedgerRange
+from magnetar.ledger.layouts.ledger_layout import LayoutName, LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata.store import MetadataStore, join_path
 

@@ -1,0 +1,1 @@
+"""Where ledgers lie in the metadata store, and where their ids come from."""

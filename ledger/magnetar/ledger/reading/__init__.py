@@ -1,0 +1,1 @@
+"""What readers read with: replicas, last add confirmed, long polls, moved ledgers."""

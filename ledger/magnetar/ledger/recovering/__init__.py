@@ -1,0 +1,1 @@
+"""The two halves of a recovery: reading the tail, writing it back."""

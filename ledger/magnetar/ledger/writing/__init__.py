@@ -1,0 +1,1 @@
+"""What entries are added with: pending adds, ensemble changes, follow-up."""

@@ -50,6 +50,8 @@ async def test_d15_a_replica_that_fails_its_digest_does_not_deny(sim: Simulation
     sim.bookie("b1").corrupt(w.ledger_id, 0)
     await _recover_without_b3(sim, w.ledger_id)
     assert heard(sim, client="r", op=Op.READ, bookie="b1", status=Status.OK, entry=0)
+    counted = sim.clients["r"].ledgers.fetcher.digest_mismatches
+    assert counted["b1"] > 0, "rule 9.2 holds for recovery reads too"
 
     reader = await sim.recover("r", w.ledger_id)
     assert reader.last_add_confirmed == 0  # I1, I20

@@ -203,6 +203,7 @@ class LedgerRecovery:
             bytes_max=parts.settings.recovery_read_bytes_max,
             window=parts.settings.recovery_window,
             first_entry_id=last_add_confirmed + 1,
+            on_bad_replica=parts.fetcher.note_bad,
         )
         pending_bytes_max = parts.settings.channel_bytes_max // _WRITE_BACK_SHARE
         last_entry_id = last_add_confirmed

@@ -34,6 +34,9 @@ _log = structlog.get_logger(__name__)
 
 FORMAT_VERSION = 1
 
+_RETRY_DELAY_S_MIN = 0.05
+"""Between two tries, also where notes are published without a delay."""
+
 _FIELDS = {"format", "ledger_id", "missing", "since_ms"}
 
 Missing = dict[str, list[tuple[int, int]]]
@@ -195,10 +198,19 @@ class RepairQueue:
             missing = self._waiting.pop(ledger_id)
             try:
                 await self._publish(ledger_id, missing)
+            except InvalidLedgerMetadataError as error:
+                # Overwriting what cannot be read could drop what others noted; trying again
+                # changes nothing. It takes somebody who looks at the node.
+                _log.error(
+                    "missing_copies_not_published",
+                    ledger_id=ledger_id,
+                    missing=missing,
+                    error=str(error),
+                )
             except LedgerError as error:
                 _log.warning("publishing_missing_copies", ledger_id=ledger_id, error=str(error))
                 self._put_back(ledger_id, missing)
-                await asyncio.sleep(self._publish_delay_s)
+                await asyncio.sleep(max(self._publish_delay_s, _RETRY_DELAY_S_MIN))
             except BaseException:
                 self._put_back(ledger_id, missing)
                 raise

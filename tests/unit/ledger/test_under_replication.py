@@ -67,6 +67,19 @@ async def test_holes_of_several_clients_end_in_one_work_item(store: MetadataStor
     assert missing == {"b1": [(0, 1)], "b2": [(5, 5)]}
 
 
+async def test_an_item_that_cannot_be_read_stops_neither_the_others_nor_the_end(
+    store: MetadataStore,
+) -> None:
+    await store.create(item_path("/ledgers", 7), b"not ours")
+    queue = queue_of(store)
+    queue.note(7, 0, 0, "b1", "test")
+    queue.note(8, 0, 0, "b1", "test")
+    async with asyncio.timeout(5):
+        await queue.close(timeout_s=60)
+    assert (await store.get(item_path("/ledgers", 7))).value == b"not ours"
+    assert (await store.get(item_path("/ledgers", 8))).version == 0
+
+
 async def test_what_is_known_already_is_not_written_again(store: MetadataStore) -> None:
     for _ in range(2):
         queue = queue_of(store)

@@ -111,7 +111,7 @@ class EntryFetcher:
             if error is None:
                 self._failures.note_success(bookie_id)
             else:
-                self._note_bad(metadata.ledger_id, first + len(payloads), bookie_id, error)
+                self.note_bad(metadata.ledger_id, first + len(payloads), bookie_id, error)
                 if not payloads:
                     raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
             return payloads
@@ -137,7 +137,7 @@ class EntryFetcher:
             try:
                 return codec.open_packet(packet, entry_id).length
             except DigestMismatchError as error:
-                self._note_bad(metadata.ledger_id, entry_id, bookie_id, error)
+                self.note_bad(metadata.ledger_id, entry_id, bookie_id, error)
                 raise
 
         bookies = self._replicas(metadata, entry_id, None)
@@ -210,9 +210,10 @@ class EntryFetcher:
         if error is None or not is_negative(error):
             self._failures.note_failure(bookie_id, self._clock.monotonic_s())
 
-    def _note_bad(
+    def note_bad(
         self, ledger_id: int, entry_id: int, bookie_id: str, error: DigestMismatchError
     ) -> None:
+        """A replica failed its digest: count it, and have it repaired (rule 9.2)."""
         self.digest_mismatches[bookie_id] += 1
         self._failures.note_failure(bookie_id, self._clock.monotonic_s())
         self._on_bad_replica(ledger_id, entry_id, entry_id, bookie_id, str(error))

@@ -15,6 +15,7 @@ present or not (rule 8.1). Source: ledger protocol, section 8.1, step 5.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from magnetar.ledger.arrivals import Arrivals
 from magnetar.ledger.channel import ChannelPool
@@ -49,6 +50,7 @@ class RecoveryReads:
         bytes_max: int,
         window: int,
         first_entry_id: int,
+        on_bad_replica: Callable[[int, int, str, DigestMismatchError], None],
     ) -> None:
         self._ledger_id = snapshot.ledger_id
         self._ensemble = snapshot.last_fragment.bookies
@@ -57,6 +59,7 @@ class RecoveryReads:
         self._channels = channels
         self._codec = codec
         self._key = key
+        self._on_bad_replica = on_bad_replica
         self._bytes_max = bytes_max
         is_striped = self._write_quorum < len(self._ensemble)
         self._window = window if is_striped else 1
@@ -159,7 +162,8 @@ class RecoveryReads:
                 break
             try:
                 entries.append(self._codec.open_packet(packet, expected))
-            except DigestMismatchError:
+            except DigestMismatchError as error:
+                self._on_bad_replica(self._ledger_id, expected, bookie_id, error)
                 if not entries:
                     raise
                 break

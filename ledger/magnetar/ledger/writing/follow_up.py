@@ -18,7 +18,7 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import Frame, Op, Status, encode_block
 
 _WINDOW = 64
-"""Retries under way at one bookie."""
+"""Retries that are sent to one bookie at a time, each `retry_delay_s`."""
 
 _CLOSED = "the client was closed"
 

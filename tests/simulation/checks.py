@@ -4,9 +4,11 @@ from tests.simulation import (
     checks_bookies,
     checks_clients,
     checks_handles,
+    checks_lac,
     checks_ledger,
     checks_log,
     checks_recovery,
+    checks_release,
 )
 from tests.simulation.record import INVARIANTS, Record, Violation
 
@@ -17,6 +19,8 @@ PARTS = (
     checks_log,
     checks_handles,
     checks_recovery,
+    checks_release,
+    checks_lac,
 )
 """Importing them registers their invariants."""
 

@@ -409,6 +409,7 @@ class SimReader:
         else:
             asked = self.reader.read_last_add_confirmed()
             await self.client.operation("read_lac", self.ledger_id, asked)
+            self.note_bound()
             await asyncio.sleep(_FOLLOW_RETRY_S)
 
     async def read_behind_the_bound(self) -> None:

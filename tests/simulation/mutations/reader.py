@@ -124,7 +124,7 @@ MUTATIONS: list[Mutation] = [
         name="first_lac_reply_is_believed",
         rule="9.5",
         defects=("D5",),
-        invariants=(),
+        invariants=("W10",),
         description="one bookie that knows nothing of the ledger makes it look empty",
         apply=lambda: edited(
             LacRead, "_on_reply", ("if is_enough or self._coverage.is_covered:", "if True:")
@@ -134,7 +134,7 @@ MUTATIONS: list[Mutation] = [
         name="moved_replicas_are_not_looked_for",
         rule="2.6",
         defects=("D23",),
-        invariants=(),
+        invariants=("I20",),
         description="a read handle keeps asking the bookies that it knew first",
         apply=lambda: edited(
             LedgerReader,

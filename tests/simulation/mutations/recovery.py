@@ -117,7 +117,7 @@ MUTATIONS: list[Mutation] = [
         name="the_first_lac_is_taken",
         rule="9.5",
         defects=("D5",),
-        invariants=(),
+        invariants=("W11",),
         description="recovery takes the last LAC that was heard instead of the highest",
         apply=lambda: edited(
             LedgerRecovery,

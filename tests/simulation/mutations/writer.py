@@ -92,7 +92,7 @@ MUTATIONS: list[Mutation] = [
         name="no_release_after_a_change",
         rule="section 5 step 8",
         defects=("D11",),
-        invariants=("I18", "I19"),
+        invariants=("W9",),
         description="what was acknowledged during a change waits for another reply",
         apply=lambda: edited(
             AddPipeline,

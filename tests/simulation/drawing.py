@@ -8,6 +8,7 @@ of a run are lost or have rotten replicas: with more of them, entries may really
 from dataclasses import replace
 from random import Random
 
+from tests.simulation.ambushes import ambushed
 from tests.simulation.plan import (
     LOG_OWNERS,
     MOVER,
@@ -81,7 +82,7 @@ def draw(seed: int) -> Plan:
     trip_s = 0.003 + plan.net_jitter_s + plan.net_skew_s / 2 + plan.disk_jitter_s
     horizon_s = 0.01 + entries * (think_s + trip_s / plan.window) * 1.5
     steps = _Drawer(random, plan, horizon_s).draw()
-    return replace(plan, steps=tuple(sorted(steps)))
+    return ambushed(replace(plan, steps=tuple(sorted(steps))))
 
 
 class _Drawer:

@@ -51,7 +51,8 @@ class Faults:
         for ledger_id in ledger_ids:
             metadata = self._sim.store.metadata(ledger_id)
             if metadata is not None:
-                return metadata.last_fragment.bookies[int(name[1:])]
+                bookies = metadata.last_fragment.bookies
+                return bookies[int(name[1:]) % len(bookies)]
         return "b1"
 
     def _later(self, step: Step, undo: Callable[[], object]) -> None:

@@ -111,8 +111,8 @@ def stories(found: Mutation) -> list[Callable[[], None]]:
     """The scripted tests of the mutation's defects, as functions without arguments."""
     made: list[Callable[[], None]] = []
     for defect in found.defects:
-        number = int(defect.removeprefix("D"))
-        for path in sorted(Path(__file__).parent.glob(f"test_d{number:02}_*.py")):
+        prefix = f"test_{defect[0].lower()}{int(defect[1:]):02}_"  # "D5", "M1"
+        for path in sorted(Path(__file__).parent.glob(f"{prefix}*.py")):
             module = importlib.import_module(f"tests.simulation.{path.stem}")
             for name, value in vars(module).items():
                 if name.startswith("test_") and not signature(value).parameters:

@@ -32,6 +32,8 @@ SECONDS_MAX = 300.0
 _SETTLING_S = 5.0
 """What is missing is published, and who lost a ledger has heard of it."""
 STEPS_MAX = 100_000
+_EVACUATED = 8
+"""Replicas that an evacuation moves; few fragments have more members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Runner:
         self.ledger_id = -1
         self._writer: SimWriter | None = None
         self.is_healing = False
+        self._kept: list[SimReader] = []
+        """Handles that were opened before replicas moved."""
 
     async def main(self) -> None:
         """The three parts."""
@@ -224,6 +228,48 @@ class Runner:
         except LedgerError as error:
             client.record(Said(f"the re-replicator gives up: {type(error).__name__}"))
 
+    async def _cut_in(self, step: Step) -> None:
+        """Move a replica of a finished fragment while the writer's next write of its metadata is
+        on the way."""
+        hold = None
+        try:
+            await self.sim.until(self._has_finished_fragment, timeout_s=HEALING_S_MAX)
+            if self.is_healing:
+                return
+            hold = self.sim.store.hold_cas(client=WRITER)
+            await self.sim.until(lambda: bool(hold.operations) or self.is_healing)
+            await self._move(step)
+        except SimulationStuckError:
+            pass  # there was no such write
+        finally:
+            if hold in self.sim.store.holds:
+                hold.release()
+
+    def _has_finished_fragment(self) -> bool:
+        metadata = self.sim.store.metadata(self.ledger_id)
+        return self.is_healing or (metadata is not None and len(metadata.ensembles) > 1)
+
+    def _is_closed(self) -> bool:
+        metadata = self.sim.store.metadata(self.ledger_id)
+        return metadata is not None and metadata.state is LedgerState.CLOSED
+
+    async def _keep_open(self, step: Step) -> None:
+        """Open the ledger when it is closed, and read it only in the end."""
+        try:
+            await self.sim.until(self._is_closed)
+            self._kept.append(await self.sim.clients[step.who].open_here(self.ledger_id))
+        except (LedgerError, SimulationStuckError):
+            pass  # recorded
+
+    async def _evacuate(self, step: Step) -> None:
+        """Move many replicas, once a reader knows where they are."""
+        try:
+            await self.sim.until(lambda: bool(self._kept))
+        except SimulationStuckError:
+            return
+        for number in range(_EVACUATED):
+            await self._move(step._replace(number=step.number + number))
+
     # Healing
 
     async def _heal(self) -> None:
@@ -285,6 +331,7 @@ class Runner:
         for task in starting:
             await task
         await self.read_all(await sim.client("y", self.settings))
+        await self._read_kept()
         self.final = self.sim.take_stock()
         self.final.missing = missing
         await self.close_clients()
@@ -309,6 +356,18 @@ class Runner:
         if metadata is not None and metadata.state is LedgerState.CLOSED:
             reader = await inspector.open(self.ledger_id)
             await self._read_everything(reader)
+
+    async def _read_kept(self) -> None:
+        """Bookies that the metadata names no more have forgotten the ledger, or are gone."""
+        metadata = self.sim.store.metadata(self.ledger_id)
+        if metadata is None:
+            return
+        named = {bookie for fragment in metadata.ensembles for bookie in fragment.bookies}
+        for reader in self._kept:
+            if reader.client.process.is_alive:
+                for bookie_id in sorted(set(self.sim.bookies) - named):
+                    self.sim.net.block(reader.client.name, bookie_id)
+                await self._read_everything(reader)
 
     async def _read_everything(self, reader: SimReader) -> None:
         """Entry after entry, so that one that is gone hides no other."""

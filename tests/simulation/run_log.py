@@ -15,7 +15,7 @@ from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.settings import LogConfig
 from tests.simulation.clients import SimClient
 from tests.simulation.history import Began, Ended, LogAppended, LogRead, Said
-from tests.simulation.loop import SimProcess
+from tests.simulation.loop import SimProcess, SimulationStuckError
 from tests.simulation.mover import Mover
 from tests.simulation.plan import LOG_OWNERS, READERS, RECOVERERS, Plan, Step
 from tests.simulation.run import HEALING_S_MAX, Runner
@@ -184,6 +184,23 @@ class LogRunner(Runner):
                 await Mover(client, self.settings).move(ledger_id, Random(step.number))
         except LedgerError as error:
             client.record(Said(f"the re-replicator gives up: {type(error).__name__}"))
+
+    async def _die_unlisted(self, step: Step) -> None:
+        """The owner is gone soon after it has called for a change of the list, which is lost."""
+        owner = self.sim.clients[step.other]
+        hold = None
+        try:
+            await self.sim.until(lambda: bool(self._logs) or self.is_healing)
+            hold = self.sim.store.hold(client=owner.name, kind="set", path=PATH)
+            await self.sim.until(lambda: bool(hold.operations) or self.is_healing)
+            await self.sim.sleep(step.for_s)
+            if not self.is_healing:
+                owner.crash()
+        except SimulationStuckError:
+            pass  # it had no reason to change it
+        finally:
+            if hold in self.sim.store.holds:
+                hold.drop()
 
     # The end
 

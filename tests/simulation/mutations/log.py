@@ -1,6 +1,7 @@
 """The rules of the managed log: taking it over, and changing its ledgers."""
 
 from magnetar.ledger.managed_log import log_takeover
+from magnetar.ledger.managed_log.log_changes import LedgerChanges
 from magnetar.ledger.managed_log.log_list import LogList
 from tests.simulation.mutations.mutation import Mutation, edited
 
@@ -42,6 +43,26 @@ MUTATIONS: list[Mutation] = [
             LogList,
             "_try_set",
             ("version=self._version)", "version=(await self._store.get(self._path)).version)"),
+        ),
+    ),
+    Mutation(
+        name="ledger_used_before_it_is_listed",
+        rule="managed ledger, 2.2",
+        defects=("M1",),
+        invariants=("L1",),
+        description="a log goes on in its next ledger before the list names it",
+        apply=lambda: edited(
+            LedgerChanges,
+            "_rotate",
+            (
+                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
+                "        self._appender.switch_to(new)\n"
+                "        await self._update(lambda metadata: metadata.with_next(new.ledger_id))\n",
+            ),
+            (
+                "        self._ledgers.spare_listed()\n        self._appender.switch_to(new)\n",
+                "        self._ledgers.spare_listed()\n",
+            ),
         ),
     ),
 ]

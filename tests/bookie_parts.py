@@ -7,15 +7,15 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie.entry_list import IdSource, page_of
 from magnetar.bookie.errors import (
     JournalFullError,
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
     StorageFullError,
 )
-from magnetar.bookie.request_batch import Batch
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.requests.entry_list import IdSource, page_of
+from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.ports import Buffer, File

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Buffer, File
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import LastMark
-from magnetar.bookie.request_batch import Batch
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import LastMark
+from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import MetadataError

@@ -73,6 +73,20 @@ class _SimFile:
         disk.step("write")
         return start
 
+    def write_at(self, data: Buffer, offset: int) -> None:
+        self._check_mounted()
+        disk = self._disk
+        if disk.write_error is not None:
+            raise OSError(disk.write_error, os.strerror(disk.write_error))
+        grows = max(0, offset + len(data) - len(self._inode.content))
+        if disk.bytes_left is not None:
+            if grows > disk.bytes_left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            disk.bytes_left -= grows
+        self._inode.write(bytes(data), offset)
+        self._size = max(self._size, offset + len(data))
+        disk.step("write")
+
     def preallocate(self, size: int) -> None:
         self._check_mounted()
         grows = size - len(self._inode.content)
@@ -205,6 +219,11 @@ class SimDisk:
     def reuse(self, path: str) -> File:
         return _SimFile(self, self._find(path), anew=True)
 
+    def update(self, path: str) -> File:
+        if path not in self._names:
+            return self.create(path)
+        return _SimFile(self, self._find(path))
+
     def read_file(self, path: str) -> bytes:
         return bytes(self._find(path).content)
 
@@ -269,6 +288,9 @@ class SimDisk:
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40 if self.bytes_left is None else self.bytes_left
+
+    def total_bytes(self, path: str) -> int:
+        return 1 << 41
 
     def lock(self, path: str) -> Lock:
         if path in self.locked:

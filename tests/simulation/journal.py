@@ -1,7 +1,7 @@
 """The journal of a simulated bookie: the real files, written by a stand-in for the journal thread.
 
-The promises are those of `magnetar.bookie.journal`, whose thread a simulation cannot have: groups
-one after another, each batch reported once and in order, a failure for want of room fails all that
+The promises are those of `magnetar.bookie.journaling.journal`, whose thread a simulation cannot
+have: groups one after another, each batch reported once and in order, a failure for want of room fails all that
 was handed over before the loop heard of it, nothing after a final failure. A commit takes virtual
 time, half of it before the files are written and half of it before the loop hears of it, so that a
 crash finds every moment: handed over, written, synced, reported.
@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import LastMark
-from magnetar.bookie.request_batch import Batch
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import LastMark
+from magnetar.bookie.requests.request_batch import Batch
 from tests.simulation.disk import PowerLossError
 from tests.simulation.loop import SimLoop
 

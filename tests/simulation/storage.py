@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from magnetar.bookie.entry_list import IdSource, page_of
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -17,6 +16,7 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
+from magnetar.bookie.requests.entry_list import IdSource, page_of
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList

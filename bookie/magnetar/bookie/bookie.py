@@ -16,9 +16,8 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.cookie import validate_cookie
-from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
@@ -27,17 +26,18 @@ from magnetar.bookie.errors import (
     RegistrationTakenError,
     StorageError,
 )
-from magnetar.bookie.fencing import LedgerTable
-from magnetar.bookie.journal import Journal
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import LastMark, owner_of
-from magnetar.bookie.journal_replay import JournalReplay
-from magnetar.bookie.last_mark import LastMarkFile
-from magnetar.bookie.long_polls import LongPollLimits
+from magnetar.bookie.journaling.checkpoint import Checkpointer
+from magnetar.bookie.journaling.journal import Journal
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import LastMark, owner_of
+from magnetar.bookie.journaling.journal_replay import JournalReplay
+from magnetar.bookie.journaling.last_mark import LastMarkFile
+from magnetar.bookie.journaling.replay import StorageReplay
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.replay import StorageReplay
-from magnetar.bookie.request_batch import Batch, BatchContext
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.long_polls import LongPollLimits
+from magnetar.bookie.requests.request_batch import Batch, BatchContext
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage

@@ -9,10 +9,10 @@ from typing import cast
 
 import structlog
 
-from magnetar.bookie.journal import Journal
+from magnetar.bookie.journaling.journal import Journal
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.request_batch import BatchContext
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.wire import Frame, FrameDecoder

@@ -68,6 +68,16 @@ class File(Protocol):
         """
         ...
 
+    def write_at(self, data: Buffer, offset: int) -> None:
+        """Overwrite, or extend, in place. Only for files opened with `Disk.update`.
+
+        A crash before `datasync` leaves any mixture of old and new bytes.
+
+        Raises:
+            OSError: nothing may be assumed about what reached the file.
+        """
+        ...
+
     def preallocate(self, size: int) -> None:
         """Make room on the disk up to `size` bytes; reads as zeros until `append` overwrites it.
 
@@ -128,6 +138,10 @@ class Disk(Protocol):
         """
         ...
 
+    def update(self, path: str) -> File:
+        """Open a file to be read and written in place; it is made if there is none."""
+        ...
+
     def read_file(self, path: str) -> bytes: ...
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -152,7 +166,13 @@ class Disk(Protocol):
         """Make creations, renames and removals in the directory durable."""
         ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Room that is left on the file system of a path."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system of a path."""
+        ...
 
     def lock(self, path: str) -> Lock:
         """Take an exclusive lock on the file, created if needed; BlockingIOError if held."""

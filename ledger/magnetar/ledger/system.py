@@ -85,6 +85,14 @@ class SystemFile:
             self._size += count
             written += count
 
+    def write_at(self, data: Buffer, offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            count = os.pwrite(self._descriptor, view, offset)
+            offset += count
+            view = view[count:]
+        self._size = max(self._size, offset)
+
     def preallocate(self, size: int) -> None:
         # Written zeros would make the next small sync a little faster still, but each step of them
         # costs a sync of several milliseconds; an allocation costs almost nothing.
@@ -143,6 +151,9 @@ class SystemDisk:
     def reuse(self, path: str) -> File:
         return SystemFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), anew=True)
 
+    def update(self, path: str) -> File:
+        return SystemFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
     def read_file(self, path: str) -> bytes:
         return Path(path).read_bytes()
 
@@ -183,6 +194,10 @@ class SystemDisk:
     def free_bytes(self, path: str) -> int:
         facts = os.statvfs(path)
         return facts.f_bavail * facts.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        facts = os.statvfs(path)
+        return facts.f_blocks * facts.f_frsize
 
     def lock(self, path: str) -> Lock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

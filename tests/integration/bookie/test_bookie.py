@@ -15,7 +15,7 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import read_cookie
-from magnetar.bookie.db_storage import DbStorage
+from magnetar.bookie.engine.db_storage import DbStorage
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
@@ -24,7 +24,7 @@ from magnetar.bookie.errors import (
     JournalFileMissingError,
     PortTakenError,
 )
-from magnetar.bookie.journal_format import file_ids, file_name, spare_names
+from magnetar.bookie.journaling.journal_format import file_ids, file_name, spare_names
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore, SessionCallback, SessionState, Watch
 from magnetar.ledger.metadata.url import open_store

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.errors import JournalFailedError, JournalFullError
-from magnetar.bookie.journal import Journal, JournalBatch
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import NO_MARK, LastMark, NewRecord, file_ids
-from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.journaling.journal import Journal, JournalBatch
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, NewRecord, file_ids
+from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile

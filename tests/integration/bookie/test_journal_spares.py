@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.errors import JournalCorruptError
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
     FileHeader,
@@ -19,7 +19,7 @@ from magnetar.bookie.journal_format import (
     spare_name,
     spare_names,
 )
-from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.ledger.system import SystemDisk
 
 OWNER = b"o" * 16

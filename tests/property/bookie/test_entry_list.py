@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookie.entry_list import IdSource, first_held, page_of
+from magnetar.bookie.requests.entry_list import IdSource, first_held, page_of
 from magnetar.ledger.wire_bodies import EntryList, decode_entry_list, encode_entry_list
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookie.errors import JournalCorruptError, JournalFullError
-from magnetar.bookie.fencing import FenceState, LedgerDescriptor
-from magnetar.bookie.journal_format import NO_MARK, LastMark, encode_mark
-from magnetar.bookie.last_mark import LastMarkFile
+from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, encode_mark
+from magnetar.bookie.journaling.last_mark import LastMarkFile
+from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Disk
 

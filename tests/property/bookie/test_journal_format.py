@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_format import (
     FileHeader,
     LastMark,
     NewRecord,

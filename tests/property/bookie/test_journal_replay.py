@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.errors import JournalError
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
     LastMark,
     NewRecord,
     file_name,
 )
-from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.ledger.system import SystemDisk
 
 OWNER = b"o" * 16

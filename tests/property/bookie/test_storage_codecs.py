@@ -6,10 +6,11 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookie import entry_log, index, index_mark
-from magnetar.bookie.entry_log import RunLocation
+from magnetar.bookie.entry_logs import entry_log
+from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.bookie.index import IndexRecord
+from magnetar.bookie.indexes import index, index_mark
+from magnetar.bookie.indexes.index import IndexRecord
 from magnetar.bookie.storage import LedgerState
 
 u32 = st.integers(0, (1 << 32) - 1)

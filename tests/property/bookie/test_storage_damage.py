@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.db_storage import DbStorage
+from magnetar.bookie.engine.db_storage import DbStorage
+from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.packet_run import PACKET_KEY
 from tests.ledger_storage import (
     SMALL,
     add,

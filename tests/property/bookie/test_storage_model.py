@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.db_storage import DbStorage
+from magnetar.bookie.engine.db_storage import DbStorage
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,

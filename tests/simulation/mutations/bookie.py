@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from magnetar.bookie import bookie as bookie_module
-from magnetar.bookie.add_requests import AddRequests
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.read_requests import ReadRequests
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.requests.add_requests import AddRequests
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.read_requests import ReadRequests
 from magnetar.ledger.wire import Status
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
 

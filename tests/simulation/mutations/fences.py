@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from magnetar.bookie.add_requests import AddRequests
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.fencing import LedgerTable
-from magnetar.bookie.replay import StorageReplay
+from magnetar.bookie.journaling.replay import StorageReplay
+from magnetar.bookie.requests.add_requests import AddRequests
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.fencing import LedgerTable
 from tests.simulation.mutations.mutation import Mutation, edited
 
 

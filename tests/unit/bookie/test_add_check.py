@@ -1,7 +1,7 @@
 import pytest
 
-from magnetar.bookie.add_check import check_add
 from magnetar.bookie.errors import BadAddError
+from magnetar.bookie.requests.add_check import check_add
 from magnetar.ledger.wire import PACKET_HEADER, encode_block
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -18,7 +18,7 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.index import IndexChanges, LocationIndex
+from magnetar.bookie.indexes.index import IndexChanges, LocationIndex
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import (

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.entry_log import (
+from magnetar.bookie.engine.write_cache import LedgerRuns
+from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
     TRAILER_BYTES,
     RunLocation,
     read_footer,
     scan_log,
 )
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids, log_name
+from magnetar.bookie.entry_logs.packet_run import block_run
+from magnetar.bookie.entry_logs.run_plan import PlannedRun, plan_runs
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
-from magnetar.bookie.log_reader import EntryLogReader
-from magnetar.bookie.log_writer import EntryLogWriter, log_ids, log_name
-from magnetar.bookie.packet_run import block_run
-from magnetar.bookie.run_plan import PlannedRun, plan_runs
-from magnetar.bookie.write_cache import LedgerRuns
 from magnetar.ledger.system import SystemClock, SystemDisk
 from tests.ledger_storage import FailingDisk, make_block
 

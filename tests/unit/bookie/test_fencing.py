@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.fencing import (
+from magnetar.bookie.requests.fencing import (
     TRANSITIONS,
     FenceEvent,
     FenceState,

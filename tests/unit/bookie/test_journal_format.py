@@ -1,4 +1,4 @@
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     FileHeader,
     LastMark,

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.bookie.fencing import LedgerTable
-from magnetar.bookie.journal_format import RecordType
-from magnetar.bookie.long_polls import LongPollLimits
+from magnetar.bookie.journaling.journal_format import RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.long_polls import LongPollLimits
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.system import SystemClock

@@ -1,4 +1,4 @@
-from magnetar.bookie.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.requests.long_polls import LongPollLimits, LongPolls, WaitingPoll
 from magnetar.ledger.wire import Flag, Frame, Op
 from magnetar.ledger.wire_bodies import LongPoll
 from tests.bookie_parts import ManualConnection

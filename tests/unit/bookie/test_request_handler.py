@@ -3,10 +3,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from magnetar.bookie.fencing import LedgerTable
-from magnetar.bookie.journal_format import RecordType
+from magnetar.bookie.journaling.journal_format import RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.request_handler import RequestHandler
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from tests.bookie_parts import (

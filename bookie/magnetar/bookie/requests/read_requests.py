@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from magnetar.bookie.errors import BookieServiceError
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.fencing import LedgerTable
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.replies import Connection, Replies
-from magnetar.bookie.request_batch import Batch
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.request_batch import Batch
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body, encode_block
 from magnetar.ledger.wire_bodies import (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from magnetar.bookie.fencing import LedgerTable
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.ledger.wire import (
     HEADER,
     HEADER_BYTES,

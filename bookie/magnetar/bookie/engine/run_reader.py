@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.entry_list import IdSource, first_held, page_of
+from magnetar.bookie.engine.read_cache import CachedRun
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
-from magnetar.bookie.index import IndexRecord, LocationIndex
-from magnetar.bookie.log_reader import EntryLogReader
-from magnetar.bookie.packet_run import ENTRY_ID_MAX
-from magnetar.bookie.read_cache import CachedRun
+from magnetar.bookie.indexes.index import IndexRecord, LocationIndex
+from magnetar.bookie.requests.entry_list import IdSource, first_held, page_of
 from magnetar.ledger.wire_bodies import EntryList
 
 _LIST_RECORDS_MAX = 1024

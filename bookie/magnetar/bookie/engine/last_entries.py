@@ -7,7 +7,7 @@ the index; of others the first look tells. The event loop owns it.
 
 from collections.abc import Container
 
-from magnetar.bookie.write_cache import WriteBuffer
+from magnetar.bookie.engine.write_cache import WriteBuffer
 
 
 class LastEntries:

@@ -8,7 +8,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from magnetar.bookie.packet_run import PacketRun
+from magnetar.bookie.entry_logs.packet_run import PacketRun
 
 _OVERHEAD_BYTES = 512
 _ENTRY_BYTES = 40

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.packet_run import PacketRun
+from magnetar.bookie.entry_logs.packet_run import PacketRun
 from magnetar.ledger.wire_bodies import EntryList
 
 

@@ -7,11 +7,11 @@ defects D18 and D20). The states themselves are in `fencing.py`.
 from collections.abc import Callable
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.journal_format import NewRecord, RecordType
+from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.replies import Connection, Replies
-from magnetar.bookie.request_batch import Batch, journal_key
+from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
+from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.request_batch import Batch, journal_key
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Frame, Status
 

@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.journal_files import JournalFiles
-from magnetar.bookie.journal_format import RECORD_HEAD_BYTES, LastMark, NewRecord
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import RECORD_HEAD_BYTES, LastMark, NewRecord
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.ledger.ports import Clock
 

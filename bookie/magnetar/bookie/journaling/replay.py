@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import structlog
 
-from magnetar.bookie.add_check import check_add
 from magnetar.bookie.errors import BadAddError, JournalCorruptError, StorageFullError
-from magnetar.bookie.journal_format import RecordType, StoredRecord
-from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.journaling.journal_format import RecordType, StoredRecord
+from magnetar.bookie.journaling.journal_replay import JournalReplay
+from magnetar.bookie.requests.add_check import check_add
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.wire import PACKET_HEADER, decode_block

@@ -6,15 +6,15 @@ Fence check, storage and hand-over to the journal are one piece of synchronous c
 
 import asyncio
 
-from magnetar.bookie.add_check import check_add
 from magnetar.bookie.errors import BadAddError, StorageFullError
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.fencing import FenceState, LedgerTable
-from magnetar.bookie.journal_format import NewRecord, RecordType
-from magnetar.bookie.lac_requests import LacRequests
+from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.replies import Connection, Replies
-from magnetar.bookie.request_batch import Batch, journal_key
+from magnetar.bookie.requests.add_check import check_add
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.fencing import FenceState, LedgerTable
+from magnetar.bookie.requests.lac_requests import LacRequests
+from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.request_batch import Batch, journal_key
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Flag, Frame, decode_block

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from magnetar.bookie.entry_log import ID_SPAN_MAX
-from magnetar.bookie.packet_run import PacketRun, stop_within
-from magnetar.bookie.write_cache import LedgerRuns
+from magnetar.bookie.engine.write_cache import LedgerRuns
+from magnetar.bookie.entry_logs.entry_log import ID_SPAN_MAX
+from magnetar.bookie.entry_logs.packet_run import PacketRun, stop_within
 
 
 class Piece(NamedTuple):

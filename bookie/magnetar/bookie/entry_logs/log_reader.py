@@ -7,15 +7,15 @@ that an entry is absent.
 
 from collections import OrderedDict
 
-from magnetar.bookie.entry_log import (
+from magnetar.bookie.entry_logs.entry_log import (
     RUN_HEADER_BYTES,
     RunHeader,
     RunLocation,
     decode_run_head,
 )
+from magnetar.bookie.entry_logs.log_writer import log_name
+from magnetar.bookie.entry_logs.packet_run import PacketRun, first_foreign, stop_within
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
-from magnetar.bookie.log_writer import log_name
-from magnetar.bookie.packet_run import PacketRun, first_foreign, stop_within
 from magnetar.ledger.ports import Disk, File
 
 _READ_ONCE_BYTES_MIN = 64 << 10

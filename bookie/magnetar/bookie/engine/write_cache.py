@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.packet_run import ENTRY_ID_MAX, PacketRun, block_run
+from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX, PacketRun, block_run
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire import EntryBlock
 

@@ -8,7 +8,7 @@ Layout: docs/formats/journal.md. Calls block.
 import posixpath
 
 from magnetar.bookie.errors import JournalCorruptError
-from magnetar.bookie.journal_format import NO_MARK, LastMark, decode_mark, encode_mark
+from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, decode_mark, encode_mark
 from magnetar.ledger.ports import Disk
 
 _NAME = "last-mark"

@@ -6,12 +6,12 @@ A crash in between leaves bytes in the log that nothing points to, never a point
 
 from collections.abc import Sequence
 
+from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
+from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.index import IndexChanges, LocationIndex, NewRun
-from magnetar.bookie.index_mark import IndexMark
-from magnetar.bookie.log_writer import EntryLogWriter
-from magnetar.bookie.run_plan import plan_runs
-from magnetar.bookie.write_cache import LedgerRuns, WriteBuffer
+from magnetar.bookie.indexes.index import IndexChanges, LocationIndex, NewRun
+from magnetar.bookie.indexes.index_mark import IndexMark
 
 
 class Flusher:

@@ -16,7 +16,7 @@ from magnetar.bookie.errors import (
     JournalFailedError,
     JournalFileMissingError,
 )
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
     FileHeader,

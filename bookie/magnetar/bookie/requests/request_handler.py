@@ -10,17 +10,17 @@ The rules are in `add_requests.py`, `fence_requests.py`, `read_requests.py` and 
 import json
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie.add_requests import AddRequests
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.fencing import LedgerTable
-from magnetar.bookie.journal import JournalBatch
-from magnetar.bookie.lac_requests import LacRequests
-from magnetar.bookie.long_polls import LongPollLimits
+from magnetar.bookie.journaling.journal import JournalBatch
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.read_requests import ReadRequests
-from magnetar.bookie.replies import Connection, Replies
-from magnetar.bookie.request_batch import Batch, BatchContext, JournalQueue
+from magnetar.bookie.requests.add_requests import AddRequests
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.lac_requests import LacRequests
+from magnetar.bookie.requests.long_polls import LongPollLimits
+from magnetar.bookie.requests.read_requests import ReadRequests
+from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.request_batch import Batch, BatchContext, JournalQueue
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Clock

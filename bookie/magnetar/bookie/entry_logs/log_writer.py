@@ -8,7 +8,7 @@ the file is unknown, and a sync that failed once proves nothing when it is repea
 from itertools import pairwise
 from typing import NamedTuple
 
-from magnetar.bookie.entry_log import (
+from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
     LOG_ID_MAX,
     RunLocation,
@@ -16,8 +16,8 @@ from magnetar.bookie.entry_log import (
     encode_log_header,
     encode_run_head,
 )
+from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.run_plan import PlannedRun
 from magnetar.ledger.ports import Buffer, Clock, Disk, File
 
 _WRITE_BYTES = 1 << 20

@@ -16,7 +16,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 
 from magnetar.bookie.errors import JournalFailedError, JournalFullError
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     FileHeader,
     LastMark,

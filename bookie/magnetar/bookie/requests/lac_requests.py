@@ -9,14 +9,14 @@ import asyncio
 from functools import partial
 
 from magnetar.bookie.errors import BookieServiceError
-from magnetar.bookie.fence_requests import FenceRequests
-from magnetar.bookie.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.journal_format import NewRecord, RecordType
-from magnetar.bookie.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.read_requests import ReadRequests
-from magnetar.bookie.replies import Connection, Replies
-from magnetar.bookie.request_batch import Batch, journal_key
+from magnetar.bookie.requests.fence_requests import FenceRequests
+from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
+from magnetar.bookie.requests.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.requests.read_requests import ReadRequests
+from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.request_batch import Batch, journal_key
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import FRAME_BYTES_MAX, Flag, Frame, Status, encode_block

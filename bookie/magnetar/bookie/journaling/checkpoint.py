@@ -26,14 +26,14 @@ from collections.abc import Callable
 import structlog
 
 from magnetar.bookie.errors import StorageError
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journaling.journal_format import (
     LastMark,
     file_ids,
     file_name,
     spare_name,
     spare_names,
 )
-from magnetar.bookie.last_mark import LastMarkFile
+from magnetar.bookie.journaling.last_mark import LastMarkFile
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock, Disk, Worker

@@ -21,9 +21,9 @@ from rocksdict import (
     WriteBatch,
 )
 
-from magnetar.bookie.entry_log import RunLocation
+from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
-from magnetar.bookie.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 

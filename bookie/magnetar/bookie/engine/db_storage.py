@@ -15,6 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from magnetar.bookie.engine.flusher import Flusher
+from magnetar.bookie.engine.last_entries import LastEntries
+from magnetar.bookie.engine.memory_view import MemoryView
+from magnetar.bookie.engine.read_cache import ReadCache
+from magnetar.bookie.engine.run_reader import Loaded, RunReader, Wanted
+from magnetar.bookie.engine.write_cache import WriteBuffer
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids
+from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -24,18 +33,9 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.flusher import Flusher
-from magnetar.bookie.index import LocationIndex
-from magnetar.bookie.index_mark import IndexMark, open_index
-from magnetar.bookie.last_entries import LastEntries
-from magnetar.bookie.log_reader import EntryLogReader
-from magnetar.bookie.log_writer import EntryLogWriter, log_ids
-from magnetar.bookie.memory_view import MemoryView
-from magnetar.bookie.packet_run import PACKET_KEY
-from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.run_reader import Loaded, RunReader, Wanted
+from magnetar.bookie.indexes.index import LocationIndex
+from magnetar.bookie.indexes.index_mark import IndexMark, open_index
 from magnetar.bookie.storage import LedgerState
-from magnetar.bookie.write_cache import WriteBuffer
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList

@@ -7,10 +7,10 @@ Nothing here waits or gives control away, so that one look sees one moment. The 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.entry_list import IdSource, run_source
-from magnetar.bookie.packet_run import PacketRun
-from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.write_cache import WriteBuffer
+from magnetar.bookie.engine.read_cache import ReadCache
+from magnetar.bookie.engine.write_cache import WriteBuffer
+from magnetar.bookie.entry_logs.packet_run import PacketRun
+from magnetar.bookie.requests.entry_list import IdSource, run_source
 
 
 class Looked(NamedTuple):

@@ -11,7 +11,7 @@ import re
 import google_crc32c
 
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.bookie.index import LocationIndex
+from magnetar.bookie.indexes.index import LocationIndex
 from magnetar.ledger.ports import Disk
 
 _FORMAT = re.compile(rb"magnetar db storage 1\nsequence (\d{1,20})\ncrc32c ([0-9a-f]{8})\n")

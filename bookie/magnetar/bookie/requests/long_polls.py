@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magnetar.bookie.replies import Connection
+from magnetar.bookie.requests.replies import Connection
 from magnetar.ledger.wire import Frame
 from magnetar.ledger.wire_bodies import LongPoll
 

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from magnetar.bookie.fencing import LedgerDescriptor
-from magnetar.bookie.journal import JournalBatch
-from magnetar.bookie.journal_format import NewRecord, RecordType
-from magnetar.bookie.replies import Connection
+from magnetar.bookie.journaling.journal import JournalBatch
+from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
+from magnetar.bookie.requests.fencing import LedgerDescriptor
+from magnetar.bookie.requests.replies import Connection
 
 
 class BatchContext:

@@ -1,0 +1,1 @@
+"""Entry logs: the format, writing and reading them."""

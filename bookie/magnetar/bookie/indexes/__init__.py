@@ -1,0 +1,1 @@
+"""Where entries lie in the entry logs, and the ledger states."""

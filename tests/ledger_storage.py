@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Buffer, File
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 STATE = LedgerState(b"k" * 20, False, -1)
 
-SMALL = DbStorageOptions(
+SMALL = StorageOptions(
     write_buffer_bytes=1 << 20,
     read_cache_bytes=4000,
     entry_log_bytes_max=3000,
@@ -39,7 +39,9 @@ def make_block(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"") -
     return encode_block([make_packet(ledger_id, entry_id, payload) for entry_id in entry_ids])
 
 
-def add(storage: DbStorage, ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"") -> None:
+def add(
+    storage: EntryStorage, ledger_id: int, entry_ids: Sequence[int], payload: bytes = b""
+) -> None:
     """Add entries to a ledger, which is made if it is not known."""
     if storage.state(ledger_id) is None:
         storage.put_state(ledger_id, STATE)
@@ -47,9 +49,9 @@ def add(storage: DbStorage, ledger_id: int, entry_ids: Sequence[int], payload: b
 
 
 def make_storage(
-    directory: Path, options: DbStorageOptions = SMALL, disk: SystemDisk | None = None
-) -> DbStorage:
-    return DbStorage(
+    directory: Path, options: StorageOptions = SMALL, disk: SystemDisk | None = None
+) -> EntryStorage:
+    return EntryStorage(
         str(directory),
         disk=disk or SystemDisk(),
         clock=SystemClock(),
@@ -60,8 +62,8 @@ def make_storage(
 
 @asynccontextmanager
 async def open_storage(
-    directory: Path, options: DbStorageOptions = SMALL, disk: SystemDisk | None = None
-) -> AsyncIterator[DbStorage]:
+    directory: Path, options: StorageOptions = SMALL, disk: SystemDisk | None = None
+) -> AsyncIterator[EntryStorage]:
     storage = make_storage(directory, options, disk)
     await storage.open()
     try:
@@ -151,6 +153,10 @@ class _FailingFile:
 
     def preallocate(self, size: int) -> None:
         self._file.preallocate(size)
+
+    def write_at(self, data: Buffer, offset: int) -> None:
+        self._disk.on_write("write_at")
+        self._file.write_at(data, offset)
 
     def datasync(self) -> None:
         self._disk.on_write("datasync")

@@ -1,10 +1,10 @@
 """The journal of a simulated bookie: the real files, written by a stand-in for the journal thread.
 
 The promises are those of `magnetar.bookie.journaling.journal`, whose thread a simulation cannot
-have: groups one after another, each batch reported once and in order, a failure for want of room fails all that
-was handed over before the loop heard of it, nothing after a final failure. A commit takes virtual
-time, half of it before the files are written and half of it before the loop hears of it, so that a
-crash finds every moment: handed over, written, synced, reported.
+have: groups one after another, each batch reported once and in order, a failure for want of room
+fails all that was handed over before the loop heard of it, nothing after a final failure. A commit
+takes virtual time, half of it before the files are written and half of it before the loop hears of
+it, so that a crash finds every moment: handed over, written, synced, reported.
 """
 
 import asyncio

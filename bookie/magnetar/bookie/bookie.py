@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 import structlog
 
 from magnetar.bookie.cookie import validate_cookie
-from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
@@ -162,12 +162,12 @@ class Bookie:
 
     def _make_storage(self) -> LedgerStorage:
         settings = self._settings
-        return DbStorage(
+        return EntryStorage(
             self._ledgers_directory,
             disk=self._disk,
             clock=self._clock,
             make_worker=self._make_worker,
-            options=DbStorageOptions(
+            options=StorageOptions(
                 write_buffer_bytes=settings.write_cache_bytes_max // 2,
                 read_cache_bytes=settings.read_cache_bytes_max,
                 entry_log_bytes_max=settings.entry_log_bytes_max,

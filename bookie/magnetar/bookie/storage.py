@@ -29,6 +29,8 @@ class LedgerState:
     """The highest LAC that was seen, on an entry or by itself; -1 if none."""
     explicit_lac: bytes = b""
     """The LAC packet with the highest LAC, as it came; empty if there is none."""
+    limbo: bool = False
+    """Entries of it may have been lost here: what is not found is not known to be absent."""
 
 
 class LedgerStorage(Protocol):

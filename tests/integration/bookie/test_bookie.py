@@ -15,7 +15,7 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import read_cookie
-from magnetar.bookie.engine.db_storage import DbStorage
+from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
@@ -295,10 +295,10 @@ async def test_a_bookie_whose_disk_is_out_of_order_for_a_moment_registers_later(
 async def test_a_bookie_whose_checkpoints_have_a_bug_ends(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def flush(self: DbStorage) -> None:
+    async def flush(self: EntryStorage) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(DbStorage, "flush", flush)
+    monkeypatch.setattr(EntryStorage, "flush", flush)
     async with machine.bookie(flush_interval_s=0.1) as (_, client):
         await add(client, 0)
         async with asyncio.timeout(10):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from magnetar.bookie.entry_logs import entry_log
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.bookie.indexes import index, index_mark
-from magnetar.bookie.indexes.index import IndexRecord
+from magnetar.bookie.indexes import index_mark, ledger_state
+from magnetar.bookie.indexes import rocks_index as index
+from magnetar.bookie.indexes.location_index import IndexRecord
 from magnetar.bookie.storage import LedgerState
 
 u32 = st.integers(0, (1 << 32) - 1)
@@ -138,21 +139,13 @@ def test_an_index_mark_comes_back_and_is_refused_when_damaged(
     st.booleans(),
     st.integers(-1, (1 << 63) - 1),
     st.just(b"") | st.binary(min_size=16, max_size=36),
+    st.booleans(),
 )
 def test_a_ledger_state_comes_back(
-    master_key: bytes, fenced: bool, lac: int, explicit_lac: bytes
+    master_key: bytes, fenced: bool, lac: int, explicit_lac: bytes, limbo: bool
 ) -> None:
-    state = LedgerState(master_key, fenced, lac, explicit_lac)
-    assert index.decode_state(index.encode_state(state)) == state
-
-
-@given(st.binary(max_size=40), st.booleans(), st.integers(-1, (1 << 63) - 1))
-def test_a_ledger_state_without_explicit_lac_is_still_read(
-    master_key: bytes, fenced: bool, lac: int
-) -> None:
-    """Version 1, which ended with the master key."""
-    stored = b"\1" + bytes((fenced,)) + lac.to_bytes(8, "big", signed=True) + master_key
-    assert index.decode_state(stored) == LedgerState(master_key, fenced, lac)
+    state = LedgerState(master_key, fenced, lac, explicit_lac, limbo)
+    assert ledger_state.decode_state(ledger_state.encode_state(state)) == state
 
 
 @given(st.binary(max_size=200), st.binary(max_size=40), u32, u64)
@@ -168,7 +161,7 @@ def test_arbitrary_bytes_give_a_value_or_our_error(
         lambda: index.decode_run(key, data),
         lambda: index.decode_run(data[:17], data[17:]),
         lambda: index.decode_run(b"r" + data[:16], data[16:45]),
-        lambda: index.decode_state(data),
+        lambda: ledger_state.decode_state(data),
         lambda: index.decode_format(data),
         lambda: index_mark.decode_mark(data),
     ):

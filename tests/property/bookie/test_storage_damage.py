@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.engine.db_storage import DbStorage
+from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
 from magnetar.bookie.errors import StorageIOError
 from tests.ledger_storage import (
@@ -49,7 +49,7 @@ def _damaged(directory: Path, choose: Callable[[Path], list[Path]], at: int, mas
         at -= size
 
 
-async def _check(storage: DbStorage) -> None:
+async def _check(storage: EntryStorage) -> None:
     for ledger_id, ids in LEDGERS.items():
         assert storage.state(ledger_id) is not None
         for entry_id in ids:

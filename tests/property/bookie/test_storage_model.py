@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.engine.db_storage import DbStorage
+from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -275,7 +275,7 @@ class Run:
             await check_read(self._storage, self._model, Read(ledger_id, 0, 1000, 1 << 20))
 
 
-async def check_last(storage: DbStorage, model: Model, ledger_id: int) -> None:
+async def check_last(storage: EntryStorage, model: Model, ledger_id: int) -> None:
     """From memory first: what that says must be what the disk says."""
     expected = model.last(ledger_id)
     assert storage.last_packet_now(ledger_id) in (None, expected or b"")
@@ -285,7 +285,7 @@ async def check_last(storage: DbStorage, model: Model, ledger_id: int) -> None:
 
 
 async def check_list(
-    storage: DbStorage, model: Model, ledger_id: int, first: int, bytes_max: int
+    storage: EntryStorage, model: Model, ledger_id: int, first: int, bytes_max: int
 ) -> None:
     if ledger_id not in model.states:
         with pytest.raises(NoSuchLedgerInStorageError):
@@ -302,7 +302,7 @@ async def check_list(
     assert found == expected
 
 
-async def check_read(storage: DbStorage, model: Model, operation: Read) -> None:
+async def check_read(storage: EntryStorage, model: Model, operation: Read) -> None:
     ledger_id, first, count, bytes_max = (
         operation.ledger_id,
         operation.first,

@@ -10,8 +10,9 @@ from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.indexes.index import IndexChanges, LocationIndex, NewRun
 from magnetar.bookie.indexes.index_mark import IndexMark
+from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
+from magnetar.bookie.indexes.rocks_index import RocksIndex
 
 
 class Flusher:
@@ -20,7 +21,7 @@ class Flusher:
     def __init__(
         self,
         writer: EntryLogWriter,
-        index: LocationIndex,
+        index: RocksIndex,
         mark: IndexMark,
         *,
         run_entries_max: int,

@@ -7,7 +7,8 @@ from magnetar.bookie.engine.read_cache import CachedRun
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
-from magnetar.bookie.indexes.index import IndexRecord, LocationIndex
+from magnetar.bookie.indexes.location_index import IndexRecord
+from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.requests.entry_list import IdSource, first_held, page_of
 from magnetar.ledger.wire_bodies import EntryList
 
@@ -39,7 +40,7 @@ class Loaded(NamedTuple):
 class RunReader:
     """Finds entries in the index and reads them from the entry logs."""
 
-    def __init__(self, index: LocationIndex, logs: EntryLogReader) -> None:
+    def __init__(self, index: RocksIndex, logs: EntryLogReader) -> None:
         self._index = index
         self._logs = logs
 

@@ -11,7 +11,7 @@ import re
 import google_crc32c
 
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.bookie.indexes.index import LocationIndex
+from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.ledger.ports import Disk
 
 _FORMAT = re.compile(rb"magnetar db storage 1\nsequence (\d{1,20})\ncrc32c ([0-9a-f]{8})\n")
@@ -62,7 +62,7 @@ class IndexMark:
         self._disk.replace_file(self._path, encode_mark(sequence))
 
 
-def open_index(path: str, mark: IndexMark, *, has_logs: bool) -> LocationIndex:
+def open_index(path: str, mark: IndexMark, *, has_logs: bool) -> RocksIndex:
     """Open the index, or make it if there is nothing at all yet.
 
     Raises:
@@ -71,7 +71,7 @@ def open_index(path: str, mark: IndexMark, *, has_logs: bool) -> LocationIndex:
     promised = mark.read()
     if promised is None and has_logs:
         raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
-    index = LocationIndex.open(path, may_create=promised is None)
+    index = RocksIndex.open(path, may_create=promised is None)
     try:
         if promised is None:
             # From now on an index that is not there is lost, and not new.

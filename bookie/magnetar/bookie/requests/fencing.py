@@ -66,6 +66,7 @@ class LedgerDescriptor:
         "explicit_lac",
         "fence",
         "is_changed",
+        "is_in_limbo",
         "is_key_journalled",
         "last_add_confirmed",
         "ledger_id",
@@ -77,6 +78,7 @@ class LedgerDescriptor:
         self.master_key = state.master_key
         self.last_add_confirmed = state.last_add_confirmed
         self.explicit_lac = state.explicit_lac
+        self.is_in_limbo = state.limbo
         self.fence = FenceState.DURABLE if state.fenced else FenceState.OPEN
         self.is_key_journalled = is_key_journalled
         self.is_changed = False
@@ -87,7 +89,13 @@ class LedgerDescriptor:
     def state(self) -> LedgerState:
         """As it is in memory. The storage may hold it: the journal makes it durable in time."""
         is_fenced = self.fence is not FenceState.OPEN
-        return LedgerState(self.master_key, is_fenced, self.last_add_confirmed, self.explicit_lac)
+        return LedgerState(
+            self.master_key,
+            is_fenced,
+            self.last_add_confirmed,
+            self.explicit_lac,
+            self.is_in_limbo,
+        )
 
     @property
     def explicit_last_add_confirmed(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.engine.db_storage import DbStorage, DbStorageOptions
+from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -18,7 +18,8 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.indexes.index import IndexChanges, LocationIndex
+from magnetar.bookie.indexes.location_index import IndexChanges
+from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import (
@@ -55,8 +56,10 @@ class Workers:
         return self.made[name]
 
 
-def storage_with(directory: Path, workers: Workers, options: DbStorageOptions = SMALL) -> DbStorage:
-    return DbStorage(
+def storage_with(
+    directory: Path, workers: Workers, options: StorageOptions = SMALL
+) -> EntryStorage:
+    return EntryStorage(
         str(directory),
         disk=SystemDisk(),
         clock=SystemClock(),
@@ -249,9 +252,9 @@ async def test_8_6_after_a_failed_flush_nothing_is_lost(
 async def test_8_6_after_a_failed_index_write_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
-    write = LocationIndex._write
+    write = RocksIndex._write
 
-    def failing(index: LocationIndex, changes: IndexChanges) -> set[int]:
+    def failing(index: RocksIndex, changes: IndexChanges) -> set[int]:
         if is_written:
             write(index, changes)
         raise StorageIOError("no")
@@ -259,7 +262,7 @@ async def test_8_6_after_a_failed_index_write_nothing_is_lost(
     async with open_storage(tmp_path / "a") as storage:
         add(storage, 1, range(10))
         with monkeypatch.context() as patch:
-            patch.setattr(LocationIndex, "_write", failing)
+            patch.setattr(RocksIndex, "_write", failing)
             with pytest.raises(StorageIOError):
                 await storage.flush()
         database = storage._open_parts().index._database
@@ -285,14 +288,14 @@ async def test_b16_the_log_is_synced_before_the_index_points_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FailingDisk()
-    commit = LocationIndex.commit
+    commit = RocksIndex.commit
 
-    def noting(index: LocationIndex, changes: IndexChanges) -> set[int]:
+    def noting(index: RocksIndex, changes: IndexChanges) -> set[int]:
         disk.writes.append("index")
         return commit(index, changes)
 
     async with open_storage(tmp_path, disk=disk) as storage:
-        monkeypatch.setattr(LocationIndex, "commit", noting)
+        monkeypatch.setattr(RocksIndex, "commit", noting)
         disk.writes.clear()
         add(storage, 1, range(3))
         await storage.flush()

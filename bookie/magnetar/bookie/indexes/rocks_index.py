@@ -6,12 +6,10 @@ may come from any thread; there is one writer at a time.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from struct import Struct
 from threading import Lock
-from typing import NamedTuple
 
 from rocksdict import (
     DBCompressionType,
@@ -24,57 +22,26 @@ from rocksdict import (
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
+from magnetar.bookie.indexes.ledger_state import decode_state, encode_state
+from magnetar.bookie.indexes.location_index import IndexChanges, IndexRecord, NewRun
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 # Stored on disk: never renumber.
 _FORMAT_VERSION = 1
-_STATE_VERSION = 2
-_STATE_VERSION_WITHOUT_LAC = 1
 _FORMAT_KEY = b"m"
 _RUN_KIND = b"r"
 _STATE_KIND = b"s"
 _HAS_IDS = 1
-_FENCED = 1
 
 _RUN_KEY = Struct(">cqq")
 _STATE_KEY = Struct(">cq")
 _RUN = Struct(">BIQqII")
-_STATE = Struct(">BBq")
 _FORMAT = Struct(">HI")
 
 _WRITE_BUFFER_BYTES = 4 << 20
 _OPEN_FILES_MAX = 256
 _BATCH_OPERATIONS = 1000
 """Writing a batch holds the GIL, about 0.2 ms for this many operations."""
-
-
-class IndexRecord(NamedTuple):
-    """Of the ids `first` to `last`, those that the run holds are read from it; it has no others."""
-
-    first: int
-    last: int
-    location: RunLocation
-
-
-class NewRun(NamedTuple):
-    """A run written by a flush, with the maximal stretches of contiguous ids that it holds."""
-
-    location: RunLocation
-    stretches: Iterable[tuple[int, int]]
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class IndexChanges:
-    """What one flush writes. Deletions come first."""
-
-    last_log_id: int
-    deleted: Iterable[int] = ()
-    runs: Mapping[int, Sequence[NewRun]] = field(default_factory=dict)
-    """By ledger; the runs of a ledger are ascending and disjoint."""
-    states: Mapping[int, LedgerState] = field(default_factory=dict)
 
 
 def encode_run_key(ledger_id: int, first: int) -> bytes:
@@ -109,41 +76,6 @@ def encode_run(record: IndexRecord) -> bytes:
         location.entries,
         location.size_bytes,
     )
-
-
-def encode_state(state: LedgerState) -> bytes:
-    flags = _FENCED if state.fenced else 0
-    return b"".join(
-        (
-            _STATE.pack(_STATE_VERSION, flags, state.last_add_confirmed),
-            bytes((len(state.master_key),)),
-            state.master_key,
-            state.explicit_lac,
-        )
-    )
-
-
-def decode_state(value: bytes) -> LedgerState:
-    """A ledger state.
-
-    Raises:
-        StorageCorruptError: truncated, or of an unknown version.
-    """
-    if len(value) < _STATE.size:
-        raise StorageCorruptError(f"index: ledger state of {len(value)} bytes")
-    version, flags, last_add_confirmed = _STATE.unpack_from(value)
-    if version not in (_STATE_VERSION, _STATE_VERSION_WITHOUT_LAC) or flags > _FENCED:
-        # An unknown flag may be a promise, as `fenced` is: it must not be dropped.
-        raise StorageCorruptError(f"index: ledger state of version {version}, flags {flags:#x}")
-    is_fenced, rest = bool(flags & _FENCED), value[_STATE.size :]
-    if version == _STATE_VERSION_WITHOUT_LAC:
-        return LedgerState(rest, is_fenced, last_add_confirmed)
-    if not rest or len(rest) < 1 + rest[0]:
-        raise StorageCorruptError(f"index: ledger state of {len(value)} bytes is truncated")
-    key_end = 1 + rest[0]
-    if 0 < len(rest) - key_end < LAC_PACKET_HEADER.size:
-        raise StorageCorruptError(f"index: LAC packet of {len(rest) - key_end} bytes")
-    return LedgerState(rest[1:key_end], is_fenced, last_add_confirmed, rest[key_end:])
 
 
 def decode_format(value: bytes) -> int:
@@ -192,7 +124,7 @@ def overlay(new: Sequence[NewRun], old: Sequence[IndexRecord]) -> list[IndexReco
     return merged
 
 
-class LocationIndex:
+class RocksIndex:
     """An open index database.
 
     RocksDB takes no more writes after one has failed, even when the disk has room again. So after
@@ -210,7 +142,7 @@ class LocationIndex:
         """The highest log id that the index has ever pointed to."""
 
     @classmethod
-    def open(cls, path: str, *, may_create: bool) -> "LocationIndex":
+    def open(cls, path: str, *, may_create: bool) -> "RocksIndex":
         """Open the database, or make an empty one if `may_create` and there is none.
 
         Raises:

@@ -33,8 +33,8 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.indexes.index import LocationIndex
 from magnetar.bookie.indexes.index_mark import IndexMark, open_index
+from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
@@ -45,8 +45,8 @@ _SEQUENTIAL_LEDGERS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class DbStorageOptions:
-    """Sizes of a `DbStorage`."""
+class StorageOptions:
+    """Sizes of a `EntryStorage`."""
 
     write_buffer_bytes: int = 64 << 20
     """Size at which the active buffer wants a flush. Two of them bound the write cache."""
@@ -61,7 +61,7 @@ class DbStorageOptions:
     """Reads that may wait for the disk."""
 
 
-class DbStorage:
+class EntryStorage:
     """A `LedgerStorage` in one directory. See there for what the methods promise."""
 
     def __init__(
@@ -71,14 +71,14 @@ class DbStorage:
         disk: Disk,
         clock: Clock,
         make_worker: Callable[[str], Worker],
-        options: DbStorageOptions | None = None,
+        options: StorageOptions | None = None,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
         self._directory = directory
         self._disk = disk
         self._clock = clock
         self._make_worker = make_worker
-        self._options = options or DbStorageOptions()
+        self._options = options or StorageOptions()
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
         self._memory = MemoryView(ReadCache(self._options.read_cache_bytes))
@@ -109,7 +109,7 @@ class DbStorage:
             raise
         self._parts = _Parts(index, flusher, reader, logs, flush_worker, read_worker)
 
-    def _open_files(self) -> tuple[LocationIndex, Flusher, RunReader, EntryLogReader]:
+    def _open_files(self) -> tuple[RocksIndex, Flusher, RunReader, EntryLogReader]:
         options, disk = self._options, self._disk
         directory = f"{self._directory}/entry-logs"
         mark = IndexMark(f"{self._directory}/index-mark", disk)
@@ -383,7 +383,7 @@ class DbStorage:
 class _Parts:
     """What exists while the storage is open."""
 
-    index: LocationIndex
+    index: RocksIndex
     flusher: Flusher
     reader: RunReader
     logs: EntryLogReader

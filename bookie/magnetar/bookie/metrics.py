@@ -1,88 +1,53 @@
-"""Counters of a bookie, cheap enough for the hot path: touched per group or request, not per entry.
+"""Everything a bookie counts (metric_fields.py says how). Owned by the event loop.
 
-Plain numbers that only grow, gauges, and histograms with fixed bounds. Whoever composes the server
-exports them (Prometheus or otherwise); nothing here knows how.
+Cheap enough for the hot path: touched per group or request, not per entry. Whoever composes the
+server exports them (Prometheus or otherwise); nothing here knows how. Meaning and units are told in
+docs/metrics.md.
 """
 
-from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-LATENCY_BOUNDS_S = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    10.0,
-)
-
-
-class Histogram:
-    """Counts of values up to each bound, as Prometheus wants them (but not yet cumulative)."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """One more than bounds: the last holds what is above them all."""
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
+from magnetar.bookie.metric_fields import Histogram, counter, counter_by, gauge, histogram
 
 
 @dataclass(slots=True)
 class BookieMetrics:
-    """Everything a bookie counts. Owned by the event loop."""
+    """The counters of one bookie. Several journals or directories add up, unless a label says."""
 
-    add_requests: int = 0
-    add_entries: int = 0
-    add_bytes: int = 0
-    read_requests: int = 0
-    read_entries: int = 0
-    read_bytes: int = 0
-    read_lac_requests: int = 0
-    """Long polls included."""
-    write_lac_requests: int = 0
-    list_requests: int = 0
-    fence_requests: int = 0
-    failures: dict[int, int] = field(default_factory=dict)
-    """Replies that were not OK, by status."""
-    malformed_frames: int = 0
-    stalls: int = 0
-    """How often a connection had to wait for room in the write cache."""
-    connections: int = 0
-    reads_pending: int = 0
-    long_polls: int = 0
-    """Long polls that wait now."""
+    before_export: list[Callable[[], None]] = field(default_factory=list)
+    """Called on the event loop before the values are read: for gauges that nobody else keeps."""
 
-    journal_groups: int = 0
-    journal_records: int = 0
-    journal_bytes: int = 0
-    journal_queue_bytes: int = 0
-    journal_full_groups: int = 0
-    """Groups that failed because the disk was full."""
-    journal_commit_s: Histogram = field(default_factory=Histogram)
-    """Append and sync of one group."""
+    # Requests
+    add_requests: int = counter("Add requests that were taken, recovery adds included.")
+    add_entries: int = counter("Entries in them.")
+    add_bytes: int = counter("Bytes of the packets in them.")
+    read_requests: int = counter("Requests for entries.")
+    read_entries: int = counter("Entries that were sent to readers.")
+    read_bytes: int = counter("Bytes of packets that were sent to readers.")
+    read_lac_requests: int = counter("Requests for the LAC of a ledger, long polls included.")
+    write_lac_requests: int = counter("Explicit LACs that were taken.")
+    list_requests: int = counter("Requests for the list of entries of a ledger.")
+    fence_requests: int = counter("Requests that fence a ledger.")
+    failures: dict[str, int] = counter_by("status", "Replies that were not OK, by their status.")
+    malformed_frames: int = counter("Connections ended for frames that make no sense.")
+    stalls: int = counter("How often a connection had to wait for room in the write cache.")
+    connections: int = gauge("Connections.")
+    reads_pending: int = gauge("Reads that wait for the disk.")
+    long_polls: int = gauge("Requests that wait for news of a ledger.")
 
-    checkpoints: int = 0
-    checkpoint_failures: int = 0
-    checkpoint_s: Histogram = field(default_factory=Histogram)
+    # Journal
+    journal_groups: int = counter("Groups of records that were synced together.")
+    journal_records: int = counter("Records that were synced.")
+    journal_bytes: int = counter("Bytes of records that were synced.")
+    journal_queue_bytes: int = gauge("Bytes of records that are handed over and not answered.")
+    journal_full_groups: int = counter("Groups that failed because the disk was full.")
+    journal_commit_s: Histogram = histogram("Append and sync of one group.")
 
-    def count_failure(self, status: int) -> None:
+    # Checkpoints
+    checkpoints: int = counter("Checkpoints.")
+    checkpoint_failures: int = counter("Checkpoints that failed; the journal keeps everything.")
+    checkpoint_s: Histogram = histogram("One checkpoint.")
+
+    def count_failure(self, status: str) -> None:
         self.failures[status] = self.failures.get(status, 0) + 1

@@ -55,7 +55,7 @@ class Replies:
 
     def put_error(self, connection: Connection, frame: Frame, status: Status, text: str) -> None:
         """Another status, with a text for people."""
-        self._metrics.count_failure(status)
+        self._metrics.count_failure(status.name)
         self._put(connection, frame, status, text.encode())
 
     def put_empty(

@@ -13,6 +13,7 @@ from random import Random
 from typing import TypeVar
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark
@@ -78,11 +79,11 @@ class SimBookieProcess(Bookie):
     def _sim_worker(self, name: str) -> Worker:
         return _DiskWorker(self._machine)
 
-    def _make_storage(self) -> LedgerStorage:
+    def _make_storage(self) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         machine = self._machine
         machine.storage = SimStorage(machine.flushed, flush_latency_s=machine.flush_latency_s)
         machine.storage.rotten.update(machine.rotten)
-        return machine.storage
+        return machine.storage, ()
 
     def _start_journal(  # type: ignore[override]  # a stand-in: same promises, no thread
         self, end: LastMark, owner: bytes, handler: RequestHandler
@@ -91,7 +92,7 @@ class SimBookieProcess(Bookie):
         settings = machine.settings
         files = JournalFiles(
             machine.disk,
-            self._journal_directory,
+            self._directories.journals[0],
             owner=owner,
             last_mark=end,
             first_file_id=machine.loop.wall_ms,

@@ -1,15 +1,14 @@
 """The bookie: its parts put together, its start and its end.
 
-Start: lock the data directory; check the cookie; open the storage; replay the journal, flush,
+Start: lock the directories; check the cookies; open the storage; replay the journal, flush,
 persist the mark; start journal and checkpoints; listen; register last, so that nobody asks before
-everything acknowledged is readable again (defect B21).
+everything acknowledged is readable again (defect B21). Then what runs beside the requests.
 
 A journal that fails ends the bookie: connections are cut, nothing is answered any more, and
 `on_fatal` ends the process. What is true is what replay finds.
 """
 
 import asyncio
-import posixpath
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,13 +16,14 @@ from contextlib import AsyncExitStack
 import structlog
 
 from magnetar.bookie.cookie import validate_cookie
+from magnetar.bookie.disks.directories import directories_of, lock_directories
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.errors import (
     CookieError,
-    DirectoryLockedError,
     JournalFullError,
     PortTakenError,
     RegistrationTakenError,
+    StartError,
     StorageError,
 )
 from magnetar.bookie.journaling.checkpoint import Checkpointer
@@ -34,6 +34,7 @@ from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarkFile
 from magnetar.bookie.journaling.replay import StorageReplay
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.request_batch import Batch, BatchContext
@@ -43,7 +44,7 @@ from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import MetadataError, NodeExistsError
 from magnetar.ledger.metadata.store import MetadataStore, SessionState
-from magnetar.ledger.ports import Clock, Disk, Lock, Network, Worker
+from magnetar.ledger.ports import Clock, Disk, Network, Worker
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.system import ThreadWorker
 
@@ -56,7 +57,7 @@ _REGISTER_RETRY_S = 1.0
 
 
 class Bookie:
-    """One bookie server on one data directory."""
+    """One bookie server on its directories."""
 
     def __init__(
         self,
@@ -81,9 +82,8 @@ class Bookie:
         self._make_worker = worker
         self.bookie_id = settings.effective_bookie_id
         self.metrics = BookieMetrics()
-        self._directory = str(settings.data_directory.absolute())
-        self._journal_directory = posixpath.join(self._directory, "journal")
-        self._ledgers_directory = posixpath.join(self._directory, "ledgers")
+        self._directories = directories_of(settings)
+        self._instance_id = ""
         self._registry = BookieRegistry(store, random=random)
         self._opened = AsyncExitStack()
         self._server: BookieServer | None = None
@@ -107,18 +107,21 @@ class Bookie:
         """
         async with AsyncExitStack() as opened:
             started_s = self._clock.monotonic_s()
-            opened.callback(self._lock().release)
+            opened.callback(lock_directories(self._disk, self._directories).close)
             owner = await self._check_identity()
-            storage = self._make_storage()
+            storage, shards = self._make_storage()
             await storage.open()
             opened.push_async_callback(storage.close)
-            mark_file = LastMarkFile(self._disk, self._ledgers_directory)
+            mark_file = LastMarkFile(self._disk, self._directories.ledgers[0])
             end, records = await self._replay(storage, mark_file, owner)
-            await self._serve(storage, mark_file, end, owner, opened)
+            parts = await self._serve(storage, shards, mark_file, end, owner, opened)
             await self._register()
             opened.push_async_callback(self._unregister)
             watch = self._store.on_session_change(self._on_session_change)
             opened.callback(watch.close)
+            for service in self._background(parts):
+                opened.push_async_callback(service.close)
+                service.start()
             self._opened = opened.pop_all()
         _log.info(
             "bookie_started",
@@ -129,47 +132,46 @@ class Bookie:
         )
 
     async def stop(self) -> None:
-        """Unregister, answer what was taken, checkpoint, close. Stopping twice is fine."""
+        """End what runs beside, unregister, answer what was taken, checkpoint, close.
+
+        Stopping twice is fine.
+        """
         opened, self._opened = self._opened, AsyncExitStack()
         await opened.aclose()
 
     # Start
 
-    def _lock(self) -> Lock:
-        for directory in (self._directory, self._journal_directory, self._ledgers_directory):
-            self._disk.make_directory(directory)
-        try:
-            return self._disk.lock(posixpath.join(self._directory, "lock"))
-        except BlockingIOError as error:
-            raise DirectoryLockedError(
-                f"{self._directory} is in use by another bookie process; "
-                f"stop that one, or choose another data directory"
-            ) from error
-
     async def _check_identity(self) -> bytes:
         """Check or stamp the cookie; returns the owner mark of our journal files."""
-        instance_id = await self._registry.instance_id()
+        self._instance_id = instance_id = await self._registry.instance_id()
         await validate_cookie(
             self._registry,
             self._disk,
-            self._directory,
+            self._directories.data,
             bookie_id=self.bookie_id,
             instance_id=instance_id,
-            data_directories=(self._journal_directory, self._ledgers_directory),
+            data_directories=(*self._directories.journals, *self._directories.ledgers),
             random=self._random,
         )
         return owner_of(instance_id=instance_id, bookie_id=self.bookie_id)
 
-    def _make_storage(self) -> LedgerStorage:
-        settings = self._settings
+    def _make_storage(self) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
+        """The storage that requests use, and what it is made of: one per ledger directory."""
+        shards = tuple(self._make_shard(each) for each in self._directories.ledgers)
+        if len(shards) > 1:
+            raise StartError("there can be only one ledger directory yet")
+        return shards[0], shards
+
+    def _make_shard(self, directory: str) -> EntryStorage:
+        settings, count = self._settings, len(self._directories.ledgers)
         return EntryStorage(
-            self._ledgers_directory,
+            directory,
             disk=self._disk,
             clock=self._clock,
             make_worker=self._make_worker,
             options=StorageOptions(
-                write_buffer_bytes=settings.write_cache_bytes_max // 2,
-                read_cache_bytes=settings.read_cache_bytes_max,
+                write_buffer_bytes=settings.write_cache_bytes_max // count // 2,
+                read_cache_bytes=settings.read_cache_bytes_max // count,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
             ),
         )
@@ -179,7 +181,7 @@ class Bookie:
     ) -> tuple[LastMark, int]:
         """Replay, flush, persist the mark; returns the end of the journal and the records read."""
         mark = mark_file.load()
-        journal = JournalReplay(self._disk, self._journal_directory, mark=mark, owner=owner)
+        journal = JournalReplay(self._disk, self._directories.journals[0], mark=mark, owner=owner)
         replay = StorageReplay(storage)
         await replay.run(journal)
         if journal.end > mark:
@@ -192,11 +194,12 @@ class Bookie:
     async def _serve(
         self,
         storage: LedgerStorage,
+        shards: tuple[EntryStorage, ...],
         mark_file: LastMarkFile,
         end: LastMark,
         owner: bytes,
         opened: AsyncExitStack,
-    ) -> None:
+    ) -> BookieParts:
         """Start journal, checkpoints and server; `opened` gets how to end them, in that order."""
         settings = self._settings
         ledgers = LedgerTable(storage)
@@ -207,7 +210,7 @@ class Bookie:
             metrics=self.metrics,
             bookie_id=self.bookie_id,
             version=VERSION,
-            free_bytes=lambda: self._disk.free_bytes(self._ledgers_directory),
+            free_bytes=lambda: self._disk.free_bytes(self._directories.ledgers[0]),
             full_wait_ms_max=settings.write_cache_full_wait_ms_max,
             read_reply_bytes_max=settings.read_reply_bytes_max,
             on_bug=self._on_fatal,
@@ -222,6 +225,41 @@ class Bookie:
         checkpointer = await self._start_checkpoints(
             storage, mark_file, ledgers, handler, journal, opened
         )
+        server = await self._listen(handler, journal)
+        opened.push_async_callback(self._stop_serving, server, handler, journal, checkpointer)
+        worker = self._make_worker("bookie-background")
+        opened.callback(worker.close)
+        return BookieParts(
+            bookie_id=self.bookie_id,
+            instance_id=self._instance_id,
+            settings=settings,
+            directories=self._directories,
+            storage=storage,
+            shards=shards,
+            ledgers=ledgers,
+            handler=handler,
+            journals=journal,
+            checkpointer=checkpointer,
+            registry=self._registry,
+            store=self._store,
+            metrics=self.metrics,
+            clock=self._clock,
+            disk=self._disk,
+            network=self._network,
+            random=self._random,
+            make_worker=self._make_worker,
+            worker=worker,
+            on_fatal=self._on_fatal,
+        )
+
+    def _background(self, parts: BookieParts) -> list[BackgroundService]:
+        """What runs beside the requests. Started in this order, ended in the reverse one."""
+        return []
+
+    async def _listen(
+        self, handler: RequestHandler, journal: Journal[BatchContext]
+    ) -> BookieServer:
+        settings = self._settings
         self._server = server = BookieServer(
             handler,
             journal,
@@ -240,7 +278,7 @@ class Bookie:
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
                 f"stop what listens there, or choose another port"
             ) from error
-        opened.push_async_callback(self._stop_serving, server, handler, journal, checkpointer)
+        return server
 
     def _start_journal(
         self, end: LastMark, owner: bytes, handler: RequestHandler
@@ -248,7 +286,7 @@ class Bookie:
         settings = self._settings
         files = JournalFiles(
             self._disk,
-            self._journal_directory,
+            self._directories.journals[0],
             owner=owner,
             last_mark=end,
             first_file_id=self._clock.wall_ms(),
@@ -290,7 +328,7 @@ class Bookie:
             storage,
             mark_file,
             disk=self._disk,
-            journal_directory=self._journal_directory,
+            journal_directory=self._directories.journals[0],
             worker=worker,
             clock=self._clock,
             metrics=self.metrics,

@@ -19,6 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from magnetar.bookie.disks.directories import has_data
 from magnetar.bookie.errors import CookieError
 from magnetar.ledger.errors import NodeExistsError, UnknownOutcomeError
 from magnetar.ledger.ports import Disk
@@ -166,7 +167,7 @@ async def validate_cookie(
             on_disk=read_cookie(disk, directory),
             stamping=stamping,
             in_metadata=await _read_metadata(registry, bookie_id),
-            is_directory_empty=not any(disk.list(each) for each in data_directories),
+            is_directory_empty=not any(has_data(disk, each) for each in data_directories),
         )
         match action:
             case CookieAction.NOTHING:

@@ -18,7 +18,8 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │   ├── JournalCorruptError           a synced record is damaged: the bookie must not start
 │   └── JournalFileMissingError       a file that replay needs is gone: it must not start
 └── StartError                        the bookie cannot start; the text says what to do
-    ├── DirectoryLockedError          another process uses the data directory
+    ├── DirectoryLockedError          another process uses a directory of the bookie
+    ├── DirectoryUnusableError        a directory cannot be made or written
     ├── PortTakenError                another process listens on the port
     ├── CookieError                   data directory, cluster and bookie id do not belong together
     └── RegistrationTakenError        another live process is registered under this bookie id
@@ -119,7 +120,11 @@ class StartError(BookieServiceError):
 
 
 class DirectoryLockedError(StartError):
-    """Another process holds the lock of the data directory."""
+    """Another process holds the lock of a directory of the bookie."""
+
+
+class DirectoryUnusableError(StartError):
+    """A directory of the bookie cannot be made, locked or written."""
 
 
 class PortTakenError(StartError):

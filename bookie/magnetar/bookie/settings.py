@@ -16,6 +16,19 @@ class BookieSettings(BaseModel):
     data_directory: Path = Field(
         description="Where the journal, the ledgers, the cookie and the lock lie. One per bookie."
     )
+    journal_directories: tuple[Path, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Directories of the journals, best one device each. A ledger's journal is "
+        "chosen by its id. Empty: journal in the data directory.",
+    )
+    ledger_directories: tuple[Path, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Directories of the entry logs and indexes. A ledger's directory is chosen by "
+        "its id: their number and order are part of the data. Empty: ledgers in the data "
+        "directory.",
+    )
     bookie_id: str = Field(
         default="",
         pattern=r"^([A-Za-z0-9.:-]{1,255})?$",
@@ -187,6 +200,9 @@ class BookieSettings(BaseModel):
             raise ValueError("port 0 needs a bookie_id, since the port can change at every start")
         if self.journal_group_bytes_max > self.journal_queue_bytes_max:
             raise ValueError("journal_group_bytes_max is above journal_queue_bytes_max")
+        directories = [*self.journal_directories, *self.ledger_directories]
+        if len({each.absolute() for each in directories}) < len(directories):
+            raise ValueError("a directory is named twice among the journal and ledger directories")
         return self
 
     @property

@@ -1,8 +1,9 @@
 """A disk in memory that keeps after a crash only what was synced, and fails as it is told to.
 
-What a program sees is the page cache; what survives is kept beside it. A crash loses what was not
-synced: all of it, or all but a first part, whose last write may be torn in the middle. Names count
-when their directory was synced. Every write and sync is a step at which a crash can be ordered.
+What a program sees is the page cache; what survives is kept beside it (`inode.py`, `directory.py`).
+Every write and sync is a step at which a crash can be ordered; on a `faithful` disk so is every
+change of a name, and a file that is replaced passes through all its steps. There a crash leaves any
+subset of what was not synced, names included; else it leaves nothing, or a first part.
 """
 
 import errno
@@ -10,82 +11,71 @@ import os
 import posixpath
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from magnetar.ledger.ports import Buffer, File, Lock
+from tests.simulation.directory import Directory, TreeImage, image_of, tree_of
+from tests.simulation.inode import Inode, Survival
 
 
 class PowerLossError(BaseException):
     """The machine stopped in the middle of a call. Not an `Exception`: nobody handles it."""
 
 
-class _Inode:
-    """One file's content, as programs see it and as it is on the platters."""
+class ShortWriteError(OSError):
+    """To be raised by `SimDisk.on_call` for a write: only `written` bytes of it are done."""
 
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.durable = bytearray()
-        self.unsynced: list[tuple[int, bytes]] = []
-
-    def write(self, data: bytes, offset: int) -> None:
-        _put(self.content, data, offset)
-        self.unsynced.append((offset, data))
-
-    def sync(self) -> None:
-        for offset, data in self.unsynced:
-            _put(self.durable, data, offset)
-        if len(self.durable) < len(self.content):
-            self.durable.extend(bytes(len(self.content) - len(self.durable)))
-        self.unsynced.clear()
+    def __init__(self, error: int, written: int) -> None:
+        super().__init__(error, os.strerror(error))
+        self.written = written
 
 
-def _put(target: bytearray, data: bytes, offset: int) -> None:
-    if len(target) < offset:
-        target.extend(bytes(offset - len(target)))
-    target[offset : offset + len(data)] = data
+class DiskImage(NamedTuple):
+    """A disk at one moment, as programs see it and as it surely is."""
+
+    tree: TreeImage
+    bytes_left: int | None
 
 
 class _SimFile:
-    def __init__(self, disk: "SimDisk", inode: _Inode, *, anew: bool = False) -> None:
+    def __init__(self, disk: "SimDisk", inode: Inode, path: str, *, anew: bool = False) -> None:
         self._disk = disk
         self._inode = inode
+        self._path = path
         self._size = 0 if anew else len(inode.content)
         self._mounted = disk.crashes
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         start = self._size
-        data = b"".join(buffers)
+        self._write(b"".join(buffers), start)
+        return start
+
+    def write_at(self, data: Buffer, offset: int) -> None:
+        self._write(bytes(data), offset)
+
+    def _write(self, data: bytes, offset: int) -> None:
         self._check_mounted()
         disk = self._disk
         if disk.write_error is not None:
             raise OSError(disk.write_error, os.strerror(disk.write_error))
+        try:
+            disk.on_call("write", self._path)
+        except ShortWriteError as error:
+            self._inode.write(data[: error.written], offset)
+            raise
         fits = data
         if disk.bytes_left is not None:
-            grows = max(0, start + len(data) - len(self._inode.content))
+            grows = max(0, offset + len(data) - len(self._inode.content))
             if grows > disk.bytes_left:
                 fits = data[: max(0, len(data) - (grows - disk.bytes_left))]
                 disk.bytes_left = 0
             else:
                 disk.bytes_left -= grows
-        self._inode.write(fits, start)
+        self._inode.write(fits, offset)
         if len(fits) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(data)
-        disk.step("write")
-        return start
-
-    def write_at(self, data: Buffer, offset: int) -> None:
-        self._check_mounted()
-        disk = self._disk
-        if disk.write_error is not None:
-            raise OSError(disk.write_error, os.strerror(disk.write_error))
-        grows = max(0, offset + len(data) - len(self._inode.content))
-        if disk.bytes_left is not None:
-            if grows > disk.bytes_left:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            disk.bytes_left -= grows
-        self._inode.write(bytes(data), offset)
         self._size = max(self._size, offset + len(data))
-        disk.step("write")
+        disk.step("write", self._path)
 
     def preallocate(self, size: int) -> None:
         self._check_mounted()
@@ -93,16 +83,20 @@ class _SimFile:
         if grows <= 0:
             return
         disk = self._disk
+        disk.on_call("preallocate", self._path)
         if disk.bytes_left is not None:
             if grows > disk.bytes_left:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             disk.bytes_left -= grows
-        self._inode.content.extend(bytes(grows))
+        self._inode.preallocate(size)
+        if disk.is_faithful:
+            disk.step("preallocate", self._path)
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check_mounted()
         if self._disk.read_error is not None:
             raise OSError(self._disk.read_error, os.strerror(self._disk.read_error))
+        self._disk.on_call("read", self._path)
         return bytes(self._inode.content[offset : offset + size])
 
     def read_once(self, size: int, offset: int) -> bytes:
@@ -112,13 +106,17 @@ class _SimFile:
         self._check_mounted()
         disk = self._disk
         disk.syncs += 1
+        try:
+            disk.on_call("sync", self._path)
+        except OSError:
+            self._inode.lose_pages()
+            raise
         if disk.sync_error is not None:
-            # The kernel drops the pages it could not write: programs still see them, no disk does.
-            self._inode.unsynced.clear()
+            self._inode.lose_pages()
             raise OSError(disk.sync_error, os.strerror(disk.sync_error))
         if not disk.is_lying:
             self._inode.sync()
-        disk.step("sync")
+        disk.step("sync", self._path)
 
     def drop_cache(self) -> None:
         """A hint."""
@@ -147,11 +145,10 @@ class _SimLock:
 class SimDisk:
     """`Disk` in memory; see the module. The attributes are the faults."""
 
-    def __init__(self, *, seed: str) -> None:
+    def __init__(self, *, seed: str, faithful: bool = False) -> None:
         self._random = Random(seed)
-        self._names: dict[str, _Inode] = {}
-        self._durable_names: dict[str, _Inode] = {}
-        self._directories: set[str] = {"/"}
+        self._root = Directory()
+        self.is_faithful = faithful
         self.locked: set[str] = set()
         self.crashes = 0
         self.syncs = 0
@@ -166,125 +163,173 @@ class SimDisk:
         self.keeps_some = False
         """A crash keeps a first part of what was not synced, the last write of it torn."""
         self.on_step: Callable[[str, int], None] = _nothing
-        """Called behind each write and sync: kind, number. May raise `PowerLossError`."""
+        """Called behind each step: kind, number. May raise `PowerLossError`."""
+        self.on_call: Callable[[str, str], None] = _allow
+        """Called ahead of each call: kind and path. May raise an `OSError`: the call fails."""
+        self.last_path = ""
+        """Where the last step was."""
 
-    def step(self, kind: str) -> None:
+    def step(self, kind: str, path: str) -> None:
         self.steps += 1
+        self.last_path = path
         self.on_step(kind, self.steps)
 
-    def crash(self) -> None:
-        """Power off and on: lose what was not synced."""
+    def crash(self, survival: Survival | None = None) -> None:
+        """Power off and on: lose what was not synced, or what of it `survival` says."""
         self.crashes += 1
         self.locked.clear()
-        self._names = dict(self._durable_names)
-        seen: list[_Inode] = []
-        for path in sorted(self._names):
-            inode = self._names[path]
-            if any(inode is each for each in seen):
-                continue
-            seen.append(inode)
-            self._crash_file(inode)
+        if survival is None:
+            survival = Survival.FIRST_PART if self.keeps_some else Survival.NOTHING
+        self._root.lose_power(survival, self._random, set())
 
-    def _crash_file(self, inode: _Inode) -> None:
-        if self.keeps_some and inode.unsynced:
-            kept = inode.unsynced[: self._random.randint(0, len(inode.unsynced))]
-            if kept:
-                offset, data = kept[-1]
-                kept[-1] = (offset, data[: self._random.randint(0, len(data))])
-            for offset, data in kept:
-                _put(inode.durable, data, offset)
-        inode.unsynced.clear()
-        inode.content = bytearray(inode.durable)
+    def image(self) -> DiskImage:
+        """The disk as it is. Cheap: files that did not change are shared between images."""
+        return DiskImage(image_of(self._root), self.bytes_left)
+
+    @classmethod
+    def of(cls, image: DiskImage, *, seed: str, survival: Survival) -> "SimDisk":
+        """A faithful disk of its own that lost its power when the image was taken."""
+        disk = cls(seed=seed, faithful=True)
+        disk._root = tree_of(image.tree)
+        disk.bytes_left = image.bytes_left
+        disk.crash(survival)
+        return disk
+
+    def files(self) -> list[str]:
+        """The paths of all files."""
+        found: list[str] = []
+
+        def visit(directory: Directory, prefix: str) -> None:
+            for name, node in directory.entries.items():
+                path = f"{prefix}/{name}"
+                if isinstance(node, Directory):
+                    visit(node, path)
+                else:
+                    found.append(path)
+
+        visit(self._root, "")
+        return sorted(found)
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Change a stored byte behind everybody's back."""
-        inode = self._names[path]
-        inode.content[offset] ^= mask
-        inode.durable[offset] ^= mask
+        self._find(path).flip(offset, mask)
 
     # Disk
 
     def create(self, path: str) -> File:
-        self._check_directory(path)
-        if path in self._names:
+        directory, name = self._place(path)
+        if name in directory.entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self.on_call("create", path)
         if self.bytes_left == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        inode = self._names[path] = _Inode()
-        return _SimFile(self, inode)
+        inode = Inode()
+        directory.link(name, inode)
+        self._step_of_names("create", path)
+        return _SimFile(self, inode, path)
 
     def open(self, path: str) -> File:
-        return _SimFile(self, self._find(path))
+        inode = self._find(path)
+        self.on_call("open", path)
+        return _SimFile(self, inode, path)
 
     def reuse(self, path: str) -> File:
-        return _SimFile(self, self._find(path), anew=True)
+        return _SimFile(self, self._find(path), path, anew=True)
 
     def update(self, path: str) -> File:
-        if path not in self._names:
+        directory, name = self._place(path)
+        if name not in directory.entries:
             return self.create(path)
-        return _SimFile(self, self._find(path))
+        return self.open(path)
 
     def read_file(self, path: str) -> bytes:
-        return bytes(self._find(path).content)
+        inode = self._find(path)
+        if self.read_error is not None and self.is_faithful:
+            raise OSError(self.read_error, os.strerror(self.read_error), path)
+        self.on_call("read", path)
+        return bytes(inode.content)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        self._check_directory(path)
+        directory, name = self._place(path)
         if self.write_error is not None:
             raise OSError(self.write_error, os.strerror(self.write_error), path)
         if self.sync_error is not None:
             raise OSError(self.sync_error, os.strerror(self.sync_error), path)
         if self.bytes_left is not None and self.bytes_left < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        self.step("write")
-        inode = _Inode()
+        if self.is_faithful:
+            self._replace_in_steps(path, data)
+            return
+        self.step("write", path)
+        inode = Inode()
         inode.write(data, 0)
         inode.sync()
-        self._names[path] = inode
-        self._durable_names[path] = inode
-        self.step("sync")
+        directory.entries[name] = inode
+        directory.durable[name] = inode
+        self.step("sync", path)
+
+    def _replace_in_steps(self, path: str, data: bytes) -> None:
+        """As `SystemDisk` does it."""
+        temporary = f"{path}.new"
+        directory, name = self._place(temporary)
+        if name in directory.entries:
+            directory.unlink(name)  # truncated: for a power loss the same as made anew
+        file = self.create(temporary)
+        file.append([data])
+        file.datasync()
+        self.rename(temporary, path)
+        self.sync_directory(posixpath.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
-        self._check_directory(target)
-        self._names[target] = self._find(source)
-        del self._names[source]
+        directory, name = self._place(source)
+        into, new_name = self._place(target)
+        assert into is directory, f"{source} to {target}: renames stay within a directory"
+        if name not in directory.entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        self.on_call("rename", source)
+        directory.rename(name, new_name)
+        self._step_of_names("rename", target)
 
     def remove(self, path: str) -> None:
         inode = self._find(path)
-        del self._names[path]
+        self.on_call("remove", path)
+        directory, name = self._place(path)
+        directory.unlink(name)
         if self.bytes_left is not None:
             self.bytes_left += len(inode.content)
+        self._step_of_names("remove", path)
 
     def list(self, directory: str) -> list[str]:
-        if directory not in self._directories:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
-        names = {posixpath.basename(path) for path in self._names if _parent(path) == directory}
-        names |= {
-            posixpath.basename(path)
-            for path in self._directories
-            if _parent(path) == directory and path != "/"
-        }
-        return sorted(names)
+        found = self._directory(directory)
+        self.on_call("list", directory)
+        return sorted(found.entries)
 
     def exists(self, path: str) -> bool:
-        return path in self._names or path in self._directories
+        try:
+            directory, name = self._place(path)
+        except FileNotFoundError:
+            return False
+        return not name or name in directory.entries
 
     def make_directory(self, path: str) -> None:
-        while path not in self._directories:
-            self._directories.add(path)
-            path = _parent(path)
+        directory = self._root
+        for name in path.split("/")[1:]:
+            node = directory.entries.get(name)
+            if node is None:
+                self.on_call("create", path)
+                node = directory.entries[name] = directory.durable[name] = Directory()
+            assert isinstance(node, Directory), path
+            directory = node
 
     def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
         if self.sync_error is not None:
             raise OSError(self.sync_error, os.strerror(self.sync_error), path)
+        self.on_call("sync", path)
         if self.is_lying:
             return
-        for name in [name for name in self._durable_names if _parent(name) == path]:
-            if self._names.get(name) is not self._durable_names[name]:
-                del self._durable_names[name]
-        for name, inode in self._names.items():
-            if _parent(name) == path:
-                self._durable_names[name] = inode
-        self.step("sync")
+        directory.sync()
+        self.step("sync", path)
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40 if self.bytes_left is None else self.bytes_left
@@ -298,20 +343,42 @@ class SimDisk:
         self.locked.add(path)
         return _SimLock(self, path)
 
-    def _find(self, path: str) -> _Inode:
-        inode = self._names.get(path)
-        if inode is None:
+    def _step_of_names(self, kind: str, path: str) -> None:
+        if self.is_faithful:
+            self.step(kind, path)
+
+    def _find(self, path: str) -> Inode:
+        directory, name = self._place(path)
+        node = directory.entries.get(name)
+        if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return inode
+        assert isinstance(node, Inode), f"{path} is a directory"
+        return node
 
-    def _check_directory(self, path: str) -> None:
-        if _parent(path) not in self._directories:
+    def _directory(self, path: str) -> Directory:
+        directory, name = self._place(path)
+        if not name:
+            return directory
+        node = directory.entries.get(name)
+        if not isinstance(node, Directory):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
 
-
-def _parent(path: str) -> str:
-    return posixpath.dirname(path) or "/"
+    def _place(self, path: str) -> tuple[Directory, str]:
+        """The directory of a path, and the name in it."""
+        directory = self._root
+        *parents, name = path.split("/")[1:]
+        for parent in parents:
+            node = directory.entries.get(parent)
+            if not isinstance(node, Directory):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            directory = node
+        return directory, name
 
 
 def _nothing(kind: str, number: int) -> None:
+    return None
+
+
+def _allow(kind: str, path: str) -> None:
     return None

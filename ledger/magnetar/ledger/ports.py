@@ -159,7 +159,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents; fine if it is there already."""
+        """Create a directory and its parents, durably; fine if it is there already."""
         ...
 
     def sync_directory(self, path: str) -> None:

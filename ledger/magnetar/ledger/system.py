@@ -182,7 +182,13 @@ class SystemDisk:
         return os.path.exists(path)
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        missing: list[str] = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for each in reversed(missing):
+            os.makedirs(each, exist_ok=True)
+            self.sync_directory(os.path.dirname(each))
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

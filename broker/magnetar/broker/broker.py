@@ -5,6 +5,8 @@ are the caller's, who starts them before the broker and closes them after it.
 """
 
 import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -18,6 +20,10 @@ from magnetar.broker.topics import Topics
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from prometheus_client.registry import Collector
 
 _log = structlog.get_logger()
 
@@ -38,8 +44,11 @@ class Broker:
         clock: Clock,
         network: Network,
         random: random.Random,
+        collectors: "Sequence[Collector]" = (),
     ) -> None:
+        """`collectors`: what else in this process its /metrics shows."""
         self._settings = settings
+        self.collectors = tuple(collectors)
         self._random = random
         # Unique for every start: a producer that reconnects with the name it was given must not
         # meet a newer producer of that name.
@@ -57,7 +66,7 @@ class Broker:
             next_producer_name=self._next_producer_name,
         )
         self._server = BinaryServer(self.services, network)
-        self._http = HttpServer(self, host=settings.host, port=settings.http_port)
+        self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self.is_serving = False
 
     @property
@@ -106,6 +115,11 @@ class Broker:
         self._server.close_connections()
         await self._http.stop()
         _log.info("broker_stopped")
+
+    def _make_app(self) -> "FastAPI":
+        from magnetar.broker.app import make_app
+
+        return make_app(self)
 
     def _next_producer_name(self) -> str:
         self._producer_names += 1

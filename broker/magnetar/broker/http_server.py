@@ -1,11 +1,12 @@
-"""The HTTP server: uvicorn in the broker's event loop.
+"""The HTTP server: uvicorn in the event loop of the process.
 
-Everything heavy is imported when the server starts, so that importing the broker stays cheap.
+Everything heavy is imported when the server starts, so that importing the broker stays cheap. It
+serves whatever application it is given: a process without a broker shows its metrics by it too.
 """
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,15 @@ from magnetar.broker.errors import ListenError
 
 if TYPE_CHECKING:
     import uvicorn
-
-    from magnetar.broker.broker import Broker
+    from fastapi import FastAPI
 
 
 class HttpServer:
-    """Serves the FastAPI application of a broker."""
+    """Serves a FastAPI application."""
 
-    def __init__(self, broker: "Broker", *, host: str, port: int) -> None:
-        self._broker = broker
+    def __init__(self, make_app: "Callable[[], FastAPI]", *, host: str, port: int) -> None:
+        """`make_app` is called when the server starts."""
+        self._make_app = make_app
         self._host = host
         self._port = port
         self._server: uvicorn.Server | None = None
@@ -41,16 +42,14 @@ class HttpServer:
         self._port = listener.getsockname()[1]
         import uvicorn
 
-        from magnetar.broker.app import make_app
-
         class Server(uvicorn.Server):
             @contextmanager
             def capture_signals(self) -> Iterator[None]:
-                """Leave the signals to the process: stopping is the broker's decision."""
+                """Leave the signals to the process: stopping is its owner's decision."""
                 yield
 
         config = uvicorn.Config(
-            make_app(self._broker),
+            self._make_app(),
             log_config=None,
             access_log=False,
             lifespan="off",

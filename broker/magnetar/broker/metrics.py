@@ -130,9 +130,10 @@ class BrokerCollector(Collector):
 
 
 def registry_of(broker: "Broker") -> CollectorRegistry:
-    """A registry with the broker's metrics."""
+    """A registry with the broker's metrics, and with what else its process shows."""
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(broker))
+    for collector in (BrokerCollector(broker), *broker.collectors):
+        registry.register(collector)
     return registry
 
 

@@ -181,13 +181,23 @@ def bookie(
             help="Its data centre or availability zone; default: not known.",
         ),
     ] = "",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_METRICS_PORT",
+            min=0,
+            max=65535,
+            help="HTTP port of /metrics and /health; 0: any free; default: none.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
     """Run one storage server.
 
-    Prints one line when it serves: ready bookie://HOST:PORT. SIGTERM drains and ends with status 0.
+    Prints one line when it serves: ready bookie://HOST:PORT, and http://HOST:PORT if it has a
+    metrics port. SIGTERM drains and ends with status 0.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
@@ -202,6 +212,7 @@ def bookie(
         bookie_id=bookie_id,
         rack=rack,
         zone=zone,
+        metrics_port=metrics_port,
     )
     sources = sources_of(context)
     run_server(lambda: BookieServer(settings, sources))

@@ -3,14 +3,18 @@
 import os
 import random
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.broker import Broker
+from magnetar.broker.http_server import HttpServer
 from magnetar.broker.settings import BrokerSettings
+from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
@@ -20,6 +24,10 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from prometheus_client.registry import Collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class BookieServerSettings:
     bookie_id: str
     rack: str = ""
     zone: str = ""
+    metrics_port: int | None = None
+    """Where /metrics and /health are served; 0: any free port; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class BookieServer:
         self._sources = sources
         self._opened = AsyncExitStack()
         self._bookie: Bookie | None = None
+        self._http: HttpServer | None = None
+        self._is_stopping = False
 
     async def start(self) -> None:
         settings = self._settings
@@ -76,14 +88,37 @@ class BookieServer:
                 )
                 await self._bookie.start()
                 opened.push_async_callback(self._bookie.stop)
+                if settings.metrics_port is not None:
+                    await self._serve_metrics(self._bookie, settings.metrics_port, opened)
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:
         assert self._bookie is not None, "start() comes first"
-        return [self._settings.listen.url("bookie", self._bookie.port)]
+        listen = self._settings.listen
+        addresses = [listen.url("bookie", self._bookie.port)]
+        if self._http is not None:
+            addresses.append(listen.url("http", self._http.port))
+        return addresses
 
     async def stop(self) -> None:
+        self._is_stopping = True
         await self._opened.aclose()
+
+    async def _serve_metrics(self, bookie: Bookie, port: int, opened: AsyncExitStack) -> None:
+        from magnetar.deploy.metrics_http import Health, make_metrics_app, process_collectors
+
+        collectors = [BookieCollector([bookie]), *process_collectors(opened)]
+
+        def health() -> Health:
+            status = "stopping" if self._is_stopping else "ok"
+            return Health(status=status, bookie=bookie.bookie_id, port=bookie.port)
+
+        def make_app() -> "FastAPI":
+            return make_metrics_app(collectors, health=health)
+
+        self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
+        await self._http.start()
+        opened.push_async_callback(self._http.stop)
 
 
 class BrokerServer:
@@ -104,6 +139,8 @@ class BrokerServer:
                     settings=self._sources.component(MetadataSettings, "metadata"),
                 )
                 opened.push_async_callback(store.close)
+                from magnetar.deploy.metrics_http import process_collectors
+
                 self._broker = await start_broker(
                     store,
                     self._sources,
@@ -112,6 +149,7 @@ class BrokerServer:
                     port=settings.port,
                     http_port=settings.http_port,
                     quorum=settings.quorum,
+                    collectors=process_collectors(opened),
                 )
                 self._opened = opened.pop_all()
 
@@ -171,8 +209,12 @@ async def start_broker(
     port: int,
     http_port: int,
     quorum: Quorum,
+    collectors: "Sequence[Collector]",
 ) -> Broker:
-    """Start a ledger client and a broker on it; `opened` gets what must be closed again."""
+    """Start a ledger client and a broker on it; `opened` gets what must be closed again.
+
+    `collectors`: what its /metrics shows besides its own.
+    """
     settings = sources.component(
         BrokerSettings,
         "broker",
@@ -202,6 +244,7 @@ async def start_broker(
         clock=SystemClock(),
         network=SystemNetwork(),
         random=random.SystemRandom(),
+        collectors=collectors,
     )
     await broker.start()
     opened.push_async_callback(broker.stop)

@@ -22,6 +22,7 @@ import structlog
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import bookie_id_in
 from magnetar.broker.broker import Broker
+from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
@@ -95,7 +96,9 @@ class Standalone:
                     metadata_url, settings=self._sources.component(MetadataSettings, "metadata")
                 )
                 opened.push_async_callback(store.close)
-                await self._start_bookies(store, opened)
+                bookies = await self._start_bookies(store, opened)
+                from magnetar.deploy.metrics_http import process_collectors
+
                 self._broker = await start_broker(
                     store,
                     self._sources,
@@ -104,6 +107,7 @@ class Standalone:
                     port=settings.port,
                     http_port=settings.http_port,
                     quorum=settings.quorum,
+                    collectors=[BookieCollector(bookies), *process_collectors(opened)],
                 )
                 self._opened = opened.pop_all()
 
@@ -126,7 +130,7 @@ class Standalone:
             ) from error
         opened.callback(lock.release)
 
-    async def _start_bookies(self, store: MetadataStore, opened: AsyncExitStack) -> None:
+    async def _start_bookies(self, store: MetadataStore, opened: AsyncExitStack) -> list[Bookie]:
         assignment = await self._assign_ids(store)
         for bookie_id in assignment.lost:
             _log.warning("bookie_files_lost", bookie=bookie_id, data=str(self._data))
@@ -137,6 +141,7 @@ class Standalone:
         async with asyncio.TaskGroup() as starting:
             for bookie in bookies:
                 starting.create_task(self._start_bookie(bookie, opened))
+        return bookies
 
     async def _assign_ids(self, store: MetadataStore) -> Assignment:
         disk = SystemDisk()

@@ -1,0 +1,49 @@
+"""How late the event loop is: a clock that strikes at an interval, and how long each stroke waits.
+
+Everything in a process shares one loop, so a callback that takes long delays all others; the
+lateness of a callback that is due is what each of them feels.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from magnetar.bookie.metric_fields import Histogram
+from magnetar.deploy.bookie_metrics import buckets_of
+
+INTERVAL_S = 0.1
+
+
+class LoopWatch(Collector):
+    """Watches the running loop, from `start` to `stop`."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self.lateness_s = Histogram()
+        self._interval_s = interval_s
+        self._due_s = 0.0
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due_s = loop.time() + self._interval_s
+        self._next = loop.call_at(self._due_s, self._strike, loop)
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "magnetar_event_loop_lateness_seconds",
+            "How late callbacks of the event loop ran, sampled every 100 ms.",
+        )
+        family.add_metric([], buckets_of(self.lateness_s), sum_value=self.lateness_s.total)
+        yield family
+
+    def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        self.lateness_s.observe(max(0.0, now_s - self._due_s))
+        self._due_s = now_s + self._interval_s
+        self._next = loop.call_at(self._due_s, self._strike, loop)

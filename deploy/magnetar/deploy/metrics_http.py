@@ -1,0 +1,59 @@
+"""GET /metrics and GET /health of a process without a broker; and what every process shows.
+
+Imported late: FastAPI takes its time.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+from pydantic import BaseModel
+
+from magnetar.deploy.loop_watch import LoopWatch
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health(BaseModel):
+    """Answer of GET /health."""
+
+    status: str
+    """`ok`, or else what the process is doing instead of serving."""
+    bookie: str
+    port: int
+
+
+def make_metrics_app(collectors: Sequence[Collector], *, health: Callable[[], Health]) -> FastAPI:
+    """The application; all of it runs on the event loop, where the numbers belong."""
+    app = FastAPI(title="Magnetar metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+
+    @app.get("/health")
+    async def answer_health(response: Response) -> Health:
+        """200 while clients are served, 503 otherwise."""
+        now = health()
+        if now.status != "ok":
+            response.status_code = 503
+        return now
+
+    @app.get("/metrics")
+    async def answer_metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(generate_latest(registry), media_type=METRICS_TYPE)
+
+    return app
+
+
+def process_collectors(opened: AsyncExitStack) -> list[Collector]:
+    """Memory, processor time, open files and the event loop of this process.
+
+    `opened` gets what must be stopped again.
+    """
+    watch = LoopWatch()
+    watch.start()
+    opened.callback(watch.stop)
+    return [ProcessCollector(registry=None), watch]

@@ -1,0 +1,76 @@
+"""GET /metrics and GET /health of bookie processes and of a standalone."""
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.cluster import READY_TIMEOUT_S
+from tests.integration.deploy.commands import magnetar
+from tests.processes import HOST, ServerProcess, magnetar_command
+from tests.standalone import Standalone, is_ready_line
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> None:
+    server = ServerProcess(
+        magnetar_command(
+            *("bookie", "--metadata", f"embedded:{tmp_path / 'metadata.db'}"),
+            *("--data", str(tmp_path / "b1"), "--id", "b1"),
+            *("--port", "0", "--metrics-port", "0"),
+        ),
+        log_path=tmp_path / "b1.log",
+        is_ready=is_ready_line,
+    )
+    try:
+        server.wait_ready(READY_TIMEOUT_S)
+        bookie_url, http_url = server.ready_line.split()[1:]
+        status, body = get(f"{http_url}/metrics")
+        assert status == 200
+        for line in (
+            'magnetar_bookie_connections{bookie="b1"} 0.0',
+            'magnetar_bookie_journal_commit_seconds_count{bookie="b1"}',
+            "magnetar_event_loop_lateness_seconds_bucket",
+            "process_resident_memory_bytes",
+        ):
+            assert line in body, body
+        status, body = get(f"{http_url}/health")
+        port = bookie_url.rpartition(":")[2]
+        assert (status, body) == (200, f'{{"status":"ok","bookie":"b1","port":{port}}}')
+        assert get(f"{http_url}/nothing")[0] == 404
+        assert server.terminate() == 0
+    finally:
+        if server.returncode is None:
+            server.kill()
+
+
+def test_a_taken_metrics_port_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as running:
+        ended = magnetar(
+            *("bookie", "--metadata", f"embedded:{tmp_path / 'metadata.db'}"),
+            *("--data", str(tmp_path / "b1"), "--id", "b1", "--port", "0"),
+            *("--metrics-port", str(running.http_port)),
+        )
+    assert ended.status == 3
+    (message,) = ended.messages()
+    assert f"{HOST}:{running.http_port}" in message
+
+
+def test_a_standalone_shows_the_metrics_of_all_its_bookies(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", arguments=["--bookies", "2"]) as server:
+        sent = magnetar("produce", "--url", server.url, "t", stdin="hello\n")
+        assert sent.status == 0, sent
+        body = get(f"{server.http_url}/metrics")[1]
+    values = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in body.splitlines()}
+    for bookie in ("bookie-1", "bookie-2"):
+        assert float(values[f'magnetar_bookie_add_entries_total{{bookie="{bookie}"}}']) > 0
+        assert float(values[f'magnetar_bookie_connections{{bookie="{bookie}"}}']) > 0
+    assert "magnetar_broker_topics" in values
+    assert "magnetar_event_loop_lateness_seconds_sum" in values

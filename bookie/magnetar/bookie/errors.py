@@ -11,6 +11,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │       ├── StorageLogMissingError    the index points to an entry log that is not there
 │       ├── StorageBusyError          too many reads are waiting for the disk
 │       └── StorageClosedError        the storage is closed or closing
+├── LedgerInLimboError                entries of the ledger may be lost here: absence is not known
 ├── BadAddError                       the packets of an add do not fit the request or each other
 ├── JournalError                      the journal
 │   ├── JournalFullError              the journal's disk is full; the group was not written
@@ -25,6 +26,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
     └── RegistrationTakenError        another live process is registered under this bookie id
 """
 
+from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.ledger.wire import Status
 
 
@@ -63,6 +65,11 @@ class StorageIOError(StorageError):
 
     retryable = True
 
+    def __init__(self, text: str, damage: Damage | None = None) -> None:
+        super().__init__(text)
+        self.damage = damage
+        """The place and the entries that cannot be read for it, if they are known."""
+
 
 class StorageCorruptError(StorageIOError):
     """Bytes of an entry log or of the index that cannot be what was written there."""
@@ -82,6 +89,17 @@ class StorageBusyError(StorageIOError):
 
 class StorageClosedError(StorageIOError):
     """The storage was closed; the answer is unknown."""
+
+
+class LedgerInLimboError(BookieServiceError):
+    """The bookie lost data and has not got back what this ledger needs: it is certain of nothing
+    that it lacks. Retryable: copies come from the other replicas."""
+
+    status = Status.UNKNOWN_LEDGER_STATE
+    retryable = True
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"data of ledger {ledger_id} was lost here and is not complete again")
 
 
 class BadAddError(BookieServiceError):

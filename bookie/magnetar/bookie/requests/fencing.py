@@ -170,6 +170,19 @@ class LedgerTable:
         descriptor = self.find(ledger_id)
         return descriptor is not None and descriptor.fence is FenceState.DURABLE
 
+    def is_in_limbo(self, ledger_id: int) -> bool:
+        """Whether entries of the ledger may have been lost here."""
+        descriptor = self.find(ledger_id)
+        return descriptor is not None and descriptor.is_in_limbo
+
+    def leave_limbo(self, ledger_id: int) -> None:
+        """All that the ledger lost is stored again. Durable after the next flush, which makes the
+        entries durable too; a crash before it finds the ledger in limbo."""
+        descriptor = self.find(ledger_id)
+        if descriptor is not None and descriptor.is_in_limbo:
+            descriptor.is_in_limbo = False
+            self._storage.put_state(ledger_id, descriptor.state)
+
     def last_add_confirmed(self, ledger_id: int) -> int:
         """The highest LAC seen of the ledger; -1 if none."""
         descriptor = self.find(ledger_id)

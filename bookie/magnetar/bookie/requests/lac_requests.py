@@ -3,12 +3,16 @@
 A LAC is a claim of the writer about what it has seen confirmed. It is true whether or not this
 bookie keeps what told it, so readers hear of it at once; only the answer to a WRITE_LAC waits for
 the journal. What memory can answer needs no task, and no request that waits has one.
+
+Of a ledger in limbo the last entry may be lost, and who reads a LAC counts the bookies that told
+theirs: such a ledger is fenced if that is asked for, and the reply is UNKNOWN_LEDGER_STATE. News is
+news, though: a LAC above the one that a long poll knows is told.
 """
 
 import asyncio
 from functools import partial
 
-from magnetar.bookie.errors import BookieServiceError
+from magnetar.bookie.errors import BookieServiceError, LedgerInLimboError
 from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
@@ -117,6 +121,9 @@ class LacRequests:
 
     def _reply_lac(self, connection: Connection, frame: Frame) -> None:
         ledger_id = frame.ledger_id
+        if self._ledgers.is_in_limbo(ledger_id):
+            self._reads.put_failure(connection, frame, LedgerInLimboError(ledger_id))
+            return
 
         def reply(packet: bytes) -> None:
             ledger = self._ledgers.find(ledger_id)
@@ -220,6 +227,8 @@ class LacRequests:
         connection, frame = waiting.connection, waiting.frame
         if self._storage.state(frame.ledger_id) is None:
             self._refuse_unknown(connection, frame)
+        elif self._ledgers.is_in_limbo(frame.ledger_id):
+            self._reads.put_failure(connection, frame, LedgerInLimboError(frame.ledger_id))
         else:
             self._replies.put(connection, frame, encode_lac_reply(b"", b""))
 

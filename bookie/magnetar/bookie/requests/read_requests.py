@@ -1,14 +1,20 @@
 """Reads of entries and lists of entry ids.
 
 What memory can answer is answered at once, the rest by a task each. NO_SUCH_ENTRY and
-NO_SUCH_LEDGER only when the storage is certain (contract C3).
+NO_SUCH_LEDGER only when the storage is certain (contract C3); of a ledger in limbo it never is:
+what is found is served, and what is not is UNKNOWN_LEDGER_STATE.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from magnetar.bookie.errors import BookieServiceError
+from magnetar.bookie.errors import (
+    BookieServiceError,
+    LedgerInLimboError,
+    NoSuchEntryInStorageError,
+    NoSuchLedgerInStorageError,
+)
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import LedgerTable
@@ -84,6 +90,10 @@ class ReadRequests:
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
             return
         self._metrics.list_requests += 1
+        if self._ledgers.is_in_limbo(ledger_id):
+            # A list says what is absent, too.
+            self.put_failure(connection, frame, LedgerInLimboError(ledger_id))
+            return
         bytes_max = max(1, min(bytes_max, ENTRY_LIST_BYTES_MAX))
 
         async def read() -> None:
@@ -112,26 +122,44 @@ class ReadRequests:
 
     def _read_range(self, connection: Connection, frame: Frame, last: int, bytes_max: int) -> None:
         ledger_id, first = frame.ledger_id, frame.entry_id
+        # Asked before the read, too: one that misses may end after the ledger was made whole.
+        was_in_limbo = self._ledgers.is_in_limbo(ledger_id)
         try:
             packets = self._storage.read_now(ledger_id, first, last, bytes_max)
         except BookieServiceError as error:
-            self._replies.put_error(connection, frame, error.status, str(error))
+            self.put_failure(connection, frame, self._in_limbo(ledger_id, was_in_limbo, error))
             return
         if packets is not None:
             self._reply_packets(connection, frame, packets)
             return
 
         async def read() -> None:
-            found = await self._storage.read(ledger_id, first, last, bytes_max)
+            try:
+                found = await self._storage.read(ledger_id, first, last, bytes_max)
+            except BookieServiceError as error:
+                raise self._in_limbo(ledger_id, was_in_limbo, error) from error
             self._reply_packets(connection, frame, found)
 
         self.start(connection, frame, bytes_max, read)
+
+    def put_failure(self, connection: Connection, frame: Frame, error: BookieServiceError) -> None:
+        """Reply with an error."""
+        self._replies.put_error(connection, frame, error.status, str(error))
+
+    def _in_limbo(
+        self, ledger_id: int, was_in_limbo: bool, error: BookieServiceError
+    ) -> BookieServiceError:
+        """What a failed read may say: of a ledger in limbo nobody knows what is absent."""
+        is_negative = isinstance(error, NoSuchEntryInStorageError | NoSuchLedgerInStorageError)
+        if is_negative and (was_in_limbo or self._ledgers.is_in_limbo(ledger_id)):
+            return LedgerInLimboError(ledger_id)
+        return error
 
     async def _finish(self, connection: Connection, frame: Frame, charge: int, read: Read) -> None:
         try:
             await read()
         except BookieServiceError as error:
-            self._replies.put_error(connection, frame, error.status, str(error))
+            self.put_failure(connection, frame, error)
         finally:
             self._metrics.reads_pending -= 1
             connection.reads_bytes -= charge

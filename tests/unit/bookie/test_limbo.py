@@ -1,0 +1,163 @@
+"""A ledger in limbo: what is found is served, what is not found is not denied."""
+
+import pytest
+
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.system import SystemClock
+from magnetar.ledger.wire import Flag, Frame, Op, Status
+from magnetar.ledger.wire_bodies import (
+    LongPoll,
+    decode_entry_list,
+    decode_lac_reply,
+    encode_list_entries,
+    encode_long_poll,
+)
+from tests.bookie_parts import (
+    KEY,
+    ManualConnection,
+    ManualJournal,
+    MemoryStorage,
+    add_request,
+    packets_in,
+    packets_of,
+    read_lac_request,
+    read_request,
+)
+
+LEDGER = 7
+
+
+class Parts:
+    """A handler whose ledger 7 is in limbo, fenced or not, as a pre-boot pass leaves it."""
+
+    def __init__(self, *, fenced: bool = True) -> None:
+        def on_bug(error: BaseException) -> None:
+            raise error
+
+        self.storage = MemoryStorage()
+        self.storage.put_state(LEDGER, LedgerState(b"", fenced, -1, limbo=True))
+        self.ledgers = LedgerTable(self.storage)
+        self.handler = RequestHandler(
+            self.storage,
+            self.ledgers,
+            clock=SystemClock(),
+            metrics=BookieMetrics(),
+            bookie_id="b1",
+            version="1",
+            free_bytes=lambda: 1000,
+            full_wait_ms_max=4000,
+            read_reply_bytes_max=1 << 20,
+            on_bug=on_bug,
+        )
+        self.journal = ManualJournal(self.handler)
+        self.handler.use_journal(self.journal)
+        self.connection = ManualConnection()
+
+    def handle(self, *frames: Frame) -> None:
+        assert self.handler.handle(self.connection, frames) == len(frames)
+
+    def store(self, first: int, count: int) -> None:
+        """Entries as a repair brings them: fenced ledgers take them too."""
+        self.handle(add_request(1000 + first, LEDGER, first, count, flags=Flag.RECOVERY))
+        self.journal.commit()
+        assert self.connection.replies[1000 + first].status == Status.OK
+
+
+@pytest.fixture
+async def parts() -> Parts:
+    return Parts()
+
+
+def list_request(request_id: int) -> Frame:
+    return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, LEDGER, 0, encode_list_entries(64))
+
+
+def poll_request(request_id: int, previous_lac: int, *, wait_ms: int) -> Frame:
+    body = encode_long_poll(LongPoll(previous_lac, wait_ms, 0))
+    return Frame(Op.READ_LAC, False, Flag.LONG_POLL, 0, request_id, LEDGER, -1, body)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_what_is_found_is_served_and_what_is_not_is_unknown(
+    parts: Parts, is_slow: bool
+) -> None:
+    parts.store(0, 2)
+    parts.storage.is_slow = is_slow
+    parts.handle(read_request(1, LEDGER, 0, 5), read_request(2, LEDGER, 2))
+    assert packets_in(await parts.connection.wait_reply(1)) == packets_of(LEDGER, 0, 2)
+    reply = await parts.connection.wait_reply(2)
+    assert reply.status == Status.UNKNOWN_LEDGER_STATE
+
+
+async def test_a_fencing_read_fences_and_does_not_deny(parts: Parts) -> None:
+    open_parts = Parts(fenced=False)
+    open_parts.handle(read_request(1, LEDGER, 0, fence_key=KEY))
+    assert not open_parts.connection.replies, "the fence is not durable yet"
+    open_parts.journal.commit()
+    reply = open_parts.connection.replies[1]
+    assert reply.status == Status.UNKNOWN_LEDGER_STATE
+    assert reply.flags & Flag.FENCED
+    assert open_parts.storage.states[LEDGER].limbo
+
+
+async def test_a_lac_read_says_unknown_and_fences_all_the_same(parts: Parts) -> None:
+    parts.store(0, 2)
+    parts.handle(read_lac_request(1, LEDGER), read_lac_request(2, LEDGER, fence_key=KEY))
+    parts.journal.commit()
+    for request_id in (1, 2):
+        reply = parts.connection.replies[request_id]
+        assert reply.status == Status.UNKNOWN_LEDGER_STATE
+        assert reply.flags & Flag.FENCED
+
+
+async def test_a_list_of_entries_is_refused(parts: Parts) -> None:
+    parts.store(0, 2)
+    parts.handle(list_request(1))
+    assert parts.connection.replies[1].status == Status.UNKNOWN_LEDGER_STATE
+
+
+async def test_a_long_poll_hears_news_and_never_that_there_is_none(parts: Parts) -> None:
+    parts.store(0, 2)
+    parts.store(2, 1)  # it carries LAC 1
+    parts.handle(poll_request(1, -1, wait_ms=0), poll_request(2, 1, wait_ms=0))
+    assert decode_lac_reply(parts.connection.replies[1].body).last_packet
+    assert parts.connection.replies[2].status == Status.UNKNOWN_LEDGER_STATE
+
+
+async def test_a_long_poll_that_waits_in_vain_ends_with_unknown(parts: Parts) -> None:
+    parts.handle(poll_request(1, -1, wait_ms=1))
+    reply = await parts.connection.wait_reply(1)
+    assert reply.status == Status.UNKNOWN_LEDGER_STATE
+
+
+async def test_the_first_real_key_replaces_the_empty_one_and_the_fence_stays(parts: Parts) -> None:
+    parts.handle(add_request(1, LEDGER, 0))
+    assert parts.connection.replies[1].status == Status.FENCED
+    parts.store(0, 1)
+    assert parts.storage.states[LEDGER] == LedgerState(KEY, True, -1, limbo=True)
+
+
+async def test_a_ledger_that_left_limbo_denies_again(parts: Parts) -> None:
+    parts.store(0, 2)
+    parts.ledgers.leave_limbo(LEDGER)
+    assert not parts.storage.states[LEDGER].limbo
+    assert parts.storage.states[LEDGER].fenced
+    parts.handle(read_request(1, LEDGER, 2), list_request(2), read_lac_request(3, LEDGER))
+    assert parts.connection.replies[1].status == Status.NO_SUCH_ENTRY
+    page = decode_entry_list((await parts.connection.wait_reply(2)).body)
+    assert page.entry_ids() == [0, 1]
+    assert parts.connection.replies[3].status == Status.OK
+
+
+async def test_a_read_that_began_in_limbo_denies_nothing_when_it_ends_after_it(
+    parts: Parts,
+) -> None:
+    """It may have looked before the repair stored what it asked for."""
+    parts.storage.is_slow = True
+    parts.handle(read_request(1, LEDGER, 0))
+    parts.ledgers.leave_limbo(LEDGER)
+    reply = await parts.connection.wait_reply(1)
+    assert reply.status == Status.UNKNOWN_LEDGER_STATE

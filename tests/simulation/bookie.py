@@ -13,6 +13,7 @@ from random import Random
 from typing import TypeVar
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.cookie import Cookie
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
@@ -79,7 +80,7 @@ class SimBookieProcess(Bookie):
     def _sim_worker(self, name: str) -> Worker:
         return _DiskWorker(self._machine)
 
-    def _make_storage(self) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
+    def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         machine = self._machine
         machine.storage = SimStorage(machine.flushed, flush_latency_s=machine.flush_latency_s)
         machine.storage.rotten.update(machine.rotten)

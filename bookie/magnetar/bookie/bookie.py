@@ -15,7 +15,9 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from magnetar.bookie.cookie import validate_cookie
+from magnetar.bookie.cookie import Cookie
+from magnetar.bookie.cookie_rules import Wanted
+from magnetar.bookie.cookie_stamping import Identity, check_cookies
 from magnetar.bookie.disks.directories import directories_of, lock_directories
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.errors import (
@@ -83,7 +85,6 @@ class Bookie:
         self.bookie_id = settings.effective_bookie_id
         self.metrics = BookieMetrics()
         self._directories = directories_of(settings)
-        self._instance_id = ""
         self._registry = BookieRegistry(store, random=random)
         self._opened = AsyncExitStack()
         self._server: BookieServer | None = None
@@ -108,13 +109,16 @@ class Bookie:
         async with AsyncExitStack() as opened:
             started_s = self._clock.monotonic_s()
             opened.callback(lock_directories(self._disk, self._directories).close)
-            owner = await self._check_identity()
-            storage, shards = self._make_storage()
+            cookie, lost = await self._check_identity()
+            if lost:
+                raise StartError("what was lost cannot be restored yet")
+            owner = owner_of(instance_id=cookie.instance_id, bookie_id=cookie.bookie_id)
+            storage, shards = self._make_storage(cookie)
             await storage.open()
             opened.push_async_callback(storage.close)
             mark_file = LastMarkFile(self._disk, self._directories.ledgers[0])
             end, records = await self._replay(storage, mark_file, owner)
-            parts = await self._serve(storage, shards, mark_file, end, owner, opened)
+            parts = await self._serve(storage, shards, mark_file, end, cookie, opened)
             await self._register()
             opened.push_async_callback(self._unregister)
             watch = self._store.on_session_change(self._on_session_change)
@@ -141,21 +145,28 @@ class Bookie:
 
     # Start
 
-    async def _check_identity(self) -> bytes:
-        """Check or stamp the cookie; returns the owner mark of our journal files."""
-        self._instance_id = instance_id = await self._registry.instance_id()
-        await validate_cookie(
+    async def _check_identity(self, *, is_restored: bool = False) -> Identity:
+        """Check the cookies, or stamp what is new."""
+        settings = self._settings
+        wanted = Wanted(
+            bookie_id=self.bookie_id,
+            instance_id=await self._registry.instance_id(),
+            engine=settings.storage_engine,
+            journals=len(self._directories.journals),
+            ledgers=len(self._directories.ledgers),
+            may_expand=settings.allow_storage_expansion,
+            may_restore=settings.integrity_stamp_missing_cookies,
+        )
+        return await check_cookies(
             self._registry,
             self._disk,
-            self._directories.data,
-            bookie_id=self.bookie_id,
-            instance_id=instance_id,
-            data_directories=(*self._directories.journals, *self._directories.ledgers),
+            self._directories,
+            wanted,
             random=self._random,
+            is_restored=is_restored,
         )
-        return owner_of(instance_id=instance_id, bookie_id=self.bookie_id)
 
-    def _make_storage(self) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
+    def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         """The storage that requests use, and what it is made of: one per ledger directory."""
         shards = tuple(self._make_shard(each) for each in self._directories.ledgers)
         if len(shards) > 1:
@@ -197,7 +208,7 @@ class Bookie:
         shards: tuple[EntryStorage, ...],
         mark_file: LastMarkFile,
         end: LastMark,
-        owner: bytes,
+        cookie: Cookie,
         opened: AsyncExitStack,
     ) -> BookieParts:
         """Start journal, checkpoints and server; `opened` gets how to end them, in that order."""
@@ -220,6 +231,7 @@ class Bookie:
                 connection_long_polls_max=settings.connection_long_polls_max,
             ),
         )
+        owner = owner_of(instance_id=cookie.instance_id, bookie_id=cookie.bookie_id)
         journal = self._start_journal(end, owner, handler)
         opened.callback(journal.close)
         checkpointer = await self._start_checkpoints(
@@ -231,7 +243,7 @@ class Bookie:
         opened.callback(worker.close)
         return BookieParts(
             bookie_id=self.bookie_id,
-            instance_id=self._instance_id,
+            instance_id=cookie.instance_id,
             settings=settings,
             directories=self._directories,
             storage=storage,

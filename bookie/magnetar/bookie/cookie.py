@@ -1,34 +1,31 @@
-"""The cookie: proof that this data directory, this bookie id and this cluster belong together.
+"""The cookie: proof that these directories, this bookie id and this cluster belong together.
 
-The same record lies in the metadata store and in the data directory. A bookie whose copies do not
-agree must not start: with an emptied or exchanged disk it would deny entries that it acknowledged,
-and accept adds to ledgers that it had fenced (defects D14, D16, B24).
+The same record lies in the metadata store and in every directory of the bookie, there with the
+directory's role. A bookie whose copies do not agree must not start: with an emptied, exchanged or
+unmounted disk it would deny entries that it acknowledged, and accept adds to ledgers that it had
+fenced (defects D14, D16, B24).
 
-Stamping a new bookie takes three steps, each of which may be the last before a crash: the cookie is
-written into the directory as "being stamped", then into the metadata store, then it takes its real
-name. Its random incarnation tells our own half-done stamp from the cookie of another directory.
+This file has the record and its files; what a start makes of the copies is in `cookie_rules.py`,
+and what it writes in `cookie_stamping.py`.
 
 Layout: docs/formats/cookie.md. Source: ledger protocol section 11, storage sheet section 12.
 """
 
 import posixpath
-import random
-from collections.abc import Sequence
-from enum import Enum, auto
-from typing import Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from magnetar.bookie.disks.directories import has_data
+from magnetar.bookie.disks.directories import COOKIE_NAME, STAMPING_NAME
 from magnetar.bookie.errors import CookieError
-from magnetar.ledger.errors import NodeExistsError, UnknownOutcomeError
 from magnetar.ledger.ports import Disk
-from magnetar.ledger.registration import BookieRegistry
 
-_NAME = "cookie"
-_STAMPING_NAME = "cookie.stamping"
-_STAMP_ATTEMPTS_MAX = 5
-_INCARNATION_BITS = 128
+Engine = Literal["db", "interleaved"]
+"""How the index of a ledger storage is kept."""
+
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Record = TypeVar("_Record", bound=BaseModel)
 
 
 class Cookie(BaseModel):
@@ -36,181 +33,117 @@ class Cookie(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     bookie_id: str
     instance_id: str
     """The cluster's id in the metadata store."""
     incarnation: str
-    """Random; a directory that was stamped again is another bookie."""
-    storage_shards: Literal[1] = 1
-    """Ledgers are spread over shards by id: with another number they would not be found."""
+    """Random; directories that were stamped again are another bookie."""
+    storage_engine: Engine = "db"
+    journals: _Count = 1
+    """Journal directories."""
+    storage_shards: tuple[_Count, ...] = Field(default=(1,), min_length=1)
+    """How many ledger directories there were, oldest first; the last count is that of now. New
+    ledgers are spread over them by id; a ledger stays where an earlier count put it."""
+
+    @model_validator(mode="after")
+    def _check_growth(self) -> Self:
+        counts = self.storage_shards
+        if any(before >= after for before, after in pairwise(counts)):
+            raise ValueError("storage_shards does not grow")
+        return self
 
     def to_json(self) -> bytes:
         return self.model_dump_json(indent=1).encode()
 
 
-class CookieAction(Enum):
-    """What to do next about the cookie."""
+class DirectoryCookie(BaseModel):
+    """What the file in a directory says: the cookie, and which directory this is."""
 
-    NOTHING = auto()
-    """All copies agree."""
-    BEGIN_STAMP = auto()
-    """New here and in the cluster."""
-    STAMP_METADATA = auto()
-    """The directory is marked as being stamped; the cluster does not know it yet."""
-    FINISH_STAMP = auto()
-    """The cluster has the cookie; the directory's copy has yet to take its name."""
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
+    directory: str
+    """Its role: `data`, `journal-0`, `ledgers-1`, ... Exchanged directories are noticed so."""
+    cookie: Cookie
 
-def next_action(
-    *,
-    directory: str,
-    bookie_id: str,
-    instance_id: str,
-    on_disk: Cookie | None,
-    stamping: Cookie | None,
-    in_metadata: Cookie | None,
-    is_directory_empty: bool,
-) -> CookieAction:
-    """Judge the copies.
-
-    Raises:
-        CookieError: they do not belong together; the text says what to do.
-    """
-    if on_disk is not None:
-        _check_ours(on_disk, directory, bookie_id, instance_id)
-        if in_metadata is None:
-            raise CookieError(
-                f"{directory} holds data of bookie {bookie_id}, but the metadata store does not "
-                f"know that bookie; check that this is the right metadata store"
-            )
-        if in_metadata != on_disk:
-            raise CookieError(
-                f"bookie id {bookie_id} belongs to another data directory than {directory}; "
-                f"start with that directory, or give this one its own bookie id"
-            )
-        return CookieAction.NOTHING
-    if not is_directory_empty:
-        raise CookieError(
-            f"{directory} holds bookie data but no cookie; restore the file "
-            f"{posixpath.join(directory, _NAME)}, or use an empty directory and a new bookie id"
-        )
-    if in_metadata is None:
-        is_begun = stamping is not None and (stamping.bookie_id, stamping.instance_id) == (
-            bookie_id,
-            instance_id,
-        )
-        return CookieAction.STAMP_METADATA if is_begun else CookieAction.BEGIN_STAMP
-    if stamping == in_metadata:
-        return CookieAction.FINISH_STAMP
-    raise CookieError(
-        f"bookie id {bookie_id} was in use, and {directory} does not hold its data (lost, or the "
-        f"wrong directory); restore the data, or start under a new bookie id"
-    )
+    def to_json(self) -> bytes:
+        return self.model_dump_json(indent=1).encode()
 
 
-def _check_ours(cookie: Cookie, directory: str, bookie_id: str, instance_id: str) -> None:
-    if cookie.instance_id != instance_id:
-        raise CookieError(
-            f"{directory} belongs to another cluster (instance {cookie.instance_id}, the metadata "
-            f"store says {instance_id}); use that cluster's metadata store, or another directory"
-        )
-    if cookie.bookie_id != bookie_id:
-        raise CookieError(
-            f"{directory} belongs to bookie {cookie.bookie_id}, not {bookie_id}; "
-            f"start it under that id, or use another directory"
-        )
+class Stamp(BaseModel):
+    """A cookie on its way to all its places; lies in the data directory while it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cookie: Cookie
+    previous: str = ""
+    """Incarnation of the cookie that it replaces; empty for a new bookie."""
+    added: tuple[str, ...] = ()
+    """Roles of the directories that are new with it: those alone may be without a cookie."""
+    lost: tuple[str, ...] = ()
+    """Roles of the directories whose data was lost, and which have to be checked before the cookie
+    is given to them."""
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(indent=1).encode()
 
 
 def read_cookie(disk: Disk, directory: str) -> Cookie | None:
-    """The cookie of a data directory; None if it has none (or was never stamped to the end).
+    """The cookie of a directory; None if it has none (or was never stamped to the end).
 
     Raises:
         CookieError: the file is damaged.
     """
-    return _read(disk, posixpath.join(directory, _NAME))
+    found = read_directory_cookie(disk, directory)
+    return found.cookie if found is not None else None
+
+
+def read_directory_cookie(disk: Disk, directory: str) -> DirectoryCookie | None:
+    """As `read_cookie`, with the directory's role."""
+    return _read(disk, posixpath.join(directory, COOKIE_NAME), DirectoryCookie)
+
+
+def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
+    """The stamp that is under way in a data directory, if any.
+
+    Raises:
+        CookieError: the file is damaged.
+    """
+    return _read(disk, posixpath.join(data_directory, STAMPING_NAME), Stamp)
 
 
 def bookie_id_in(disk: Disk, directory: str) -> str | None:
-    """Whose data a directory holds, a half-done stamp included; None for an empty or missing one.
+    """Whose data a data directory holds, a half-done stamp included; None for an empty or missing
+    one.
 
     Raises:
         CookieError: the file is damaged.
     """
-    cookie = read_cookie(disk, directory) or _read(disk, posixpath.join(directory, _STAMPING_NAME))
+    cookie = read_cookie(disk, directory)
+    if cookie is None and (stamp := read_stamp(disk, directory)) is not None:
+        cookie = stamp.cookie
     return cookie.bookie_id if cookie is not None else None
 
 
-async def validate_cookie(
-    registry: BookieRegistry,
-    disk: Disk,
-    directory: str,
-    *,
-    bookie_id: str,
-    instance_id: str,
-    data_directories: Sequence[str],
-    random: random.Random,
-) -> None:
-    """Check the copies of the cookie, and stamp a new bookie. The caller holds the lock.
-
-    Raises:
-        CookieError: the copies do not belong together.
-        MetadataError: as the store.
+def decode_cookie(data: bytes, place: str) -> Cookie:
     """
-    stamping_path = posixpath.join(directory, _STAMPING_NAME)
-    for _ in range(_STAMP_ATTEMPTS_MAX):
-        stamping = _read(disk, stamping_path)
-        action = next_action(
-            directory=directory,
-            bookie_id=bookie_id,
-            instance_id=instance_id,
-            on_disk=read_cookie(disk, directory),
-            stamping=stamping,
-            in_metadata=await _read_metadata(registry, bookie_id),
-            is_directory_empty=not any(has_data(disk, each) for each in data_directories),
-        )
-        match action:
-            case CookieAction.NOTHING:
-                return
-            case CookieAction.BEGIN_STAMP:
-                incarnation = f"{random.getrandbits(_INCARNATION_BITS):032x}"
-                cookie = Cookie(
-                    bookie_id=bookie_id, instance_id=instance_id, incarnation=incarnation
-                )
-                disk.replace_file(stamping_path, cookie.to_json())
-            case CookieAction.STAMP_METADATA:
-                assert stamping is not None
-                try:
-                    await registry.write_cookie(bookie_id, stamping.to_json(), None)
-                except (NodeExistsError, UnknownOutcomeError):
-                    pass  # the next turn reads what is there now, and judges
-            case CookieAction.FINISH_STAMP:
-                disk.rename(stamping_path, posixpath.join(directory, _NAME))
-                disk.sync_directory(directory)
-    raise CookieError(
-        f"the cookie of bookie {bookie_id} could not be written to the metadata store in "
-        f"{_STAMP_ATTEMPTS_MAX} attempts; try again when the store is well"
-    )
+    Raises:
+        CookieError: what is in `place` is no cookie.
+    """
+    return _decode(data, place, Cookie)
 
 
-async def _read_metadata(registry: BookieRegistry, bookie_id: str) -> Cookie | None:
-    stored = await registry.read_cookie(bookie_id)
-    if stored is None:
-        return None
-    return _decode(stored.value, f"the metadata store (cookie of bookie {bookie_id})")
-
-
-def _read(disk: Disk, path: str) -> Cookie | None:
+def _read(disk: Disk, path: str, kind: type[_Record]) -> _Record | None:
     try:
         data = disk.read_file(path)
     except FileNotFoundError:
         return None
-    return _decode(data, path)
+    return _decode(data, path, kind)
 
 
-def _decode(data: bytes, place: str) -> Cookie:
+def _decode(data: bytes, place: str, kind: type[_Record]) -> _Record:
     try:
-        return Cookie.model_validate_json(data)
+        return kind.model_validate_json(data)
     except ValidationError as error:
         raise CookieError(
             f"the cookie in {place} cannot be read ({error.error_count()} problems, the first: "

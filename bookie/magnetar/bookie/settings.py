@@ -1,6 +1,7 @@
 """Settings of a bookie. Plain values reach the parts inside; this class stays at the edge."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -55,6 +56,21 @@ class BookieSettings(BaseModel):
         max_length=DOMAIN_CHARACTERS_MAX,
         description="The data centre or availability zone. Racks of one name in two zones are two "
         "racks. Empty: not known.",
+    )
+    storage_engine: Literal["db", "interleaved"] = Field(
+        default="db",
+        description="How the places of entries are kept: db, in RocksDB, for many ledgers and "
+        "random reads; interleaved, in one file of pages per ledger. Part of the data.",
+    )
+    allow_storage_expansion: bool = Field(
+        default=False,
+        description="Journal and ledger directories may be added: empty ones, behind those that "
+        "are known. What is stored stays where it is. Cannot be undone.",
+    )
+    integrity_stamp_missing_cookies: bool = Field(
+        default=False,
+        description="A bookie whose directories were lost may start with empty ones under its old "
+        "id: what it held is fetched from the other bookies.",
     )
 
     journal_file_bytes_max: int = Field(

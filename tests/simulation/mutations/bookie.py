@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from magnetar.bookie import bookie as bookie_module
+from magnetar.bookie.cookie import Cookie
+from magnetar.bookie.cookie_rules import Wanted
+from magnetar.bookie.cookie_stamping import Identity
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.requests.add_requests import AddRequests
@@ -15,10 +18,15 @@ from tests.simulation.mutations.mutation import Mutation, edited, replaced
 
 @contextmanager
 def _no_identity() -> Iterator[None]:
-    async def validate_nothing(*args: object, **named: object) -> None:
-        return None
+    async def check_nothing(
+        registry: object, disk: object, directories: object, wanted: Wanted, **named: object
+    ) -> Identity:
+        cookie = Cookie(
+            bookie_id=wanted.bookie_id, instance_id=wanted.instance_id, incarnation="any"
+        )
+        return Identity(cookie, ())
 
-    with replaced(bookie_module, "validate_cookie", validate_nothing):
+    with replaced(bookie_module, "check_cookies", check_nothing):
         yield
 
 

@@ -1,0 +1,327 @@
+"""What a start makes of the copies of the cookie. Pure.
+
+A stamp goes the same way whether a bookie is new, gets more directories, or lost some: it is
+written into the data directory (`BeginStamp`), then the metadata store gets the cookie
+(`PublishStamp`), then every directory (`FinishStamp`), and last the stamp is removed. Each step may
+be the last before a crash; the next start finds which one it was. Source: storage sheet section 12,
+rule 11.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from magnetar.bookie.cookie import Cookie, DirectoryCookie, Engine, Stamp
+from magnetar.bookie.errors import CookieError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the settings and the cluster say."""
+
+    bookie_id: str
+    instance_id: str
+    engine: Engine
+    journals: int
+    ledgers: int
+    may_expand: bool = False
+    """Directories may be added."""
+    may_restore: bool = False
+    """Lost directories may be filled again from the other bookies."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """What was found in one directory."""
+
+    path: str
+    role: str
+    cookie: DirectoryCookie | None
+    has_data: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """All copies agree."""
+
+    cookie: Cookie
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStamp:
+    """Write this into the data directory."""
+
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """These directories are empty and must not be: find out what they held, then publish."""
+
+    stamp: Stamp
+    lost: tuple[str, ...]
+    """Paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStamp:
+    """The cookie belongs into the metadata store."""
+
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class FinishStamp:
+    """The metadata store has the cookie; write it into every directory."""
+
+    stamp: Stamp
+
+
+Action = Nothing | BeginStamp | Restore | PublishStamp | FinishStamp
+
+
+def next_action(
+    directories: Sequence[DirectoryView],
+    stamp: Stamp | None,
+    in_metadata: Cookie | None,
+    wanted: Wanted,
+    *,
+    incarnation: str,
+    is_restored: bool = False,
+) -> Action:
+    """Judge the copies. The data directory comes first.
+
+    `incarnation` is for a cookie that is made now; `is_restored` says that what the last `Restore`
+    asked for was done.
+
+    Raises:
+        CookieError: they do not belong together; the text says what to do.
+    """
+    for view in directories:
+        _check_ours(view, wanted)
+    if stamp is not None and not _is_of(stamp.cookie, wanted):
+        stamp = None  # begun under another name, and never published by us
+    if in_metadata is None:
+        return _judge_unknown(directories, stamp, wanted, incarnation)
+    if stamp is not None and stamp.cookie == in_metadata:
+        return _judge_published(directories, stamp, wanted)
+    lost = _lost(directories, stamp, in_metadata, wanted)
+    if lost:
+        return _judge_lost(lost, stamp, in_metadata, wanted, incarnation, is_restored)
+    return _judge_counts(directories, stamp, in_metadata, wanted)
+
+
+def _judge_unknown(
+    directories: Sequence[DirectoryView], stamp: Stamp | None, wanted: Wanted, incarnation: str
+) -> Action:
+    """The cluster does not know this bookie: then nothing may be here either."""
+    for view in directories:
+        if view.cookie is not None:
+            raise CookieError(
+                f"{view.path} holds data of bookie {wanted.bookie_id}, but the metadata store does "
+                f"not know that bookie; check that this is the right metadata store"
+            )
+        if view.has_data:
+            raise _no_cookie(view)
+    if stamp is not None and not stamp.previous and _fits(stamp.cookie, wanted):
+        return PublishStamp(stamp)
+    cookie = Cookie(
+        bookie_id=wanted.bookie_id,
+        instance_id=wanted.instance_id,
+        incarnation=incarnation,
+        storage_engine=wanted.engine,
+        journals=wanted.journals,
+        storage_shards=(wanted.ledgers,),
+    )
+    return BeginStamp(Stamp(cookie=cookie, added=tuple(_roles_of(cookie))))
+
+
+def _judge_published(
+    directories: Sequence[DirectoryView], stamp: Stamp, wanted: Wanted
+) -> FinishStamp:
+    """Some directories have the new cookie, some the one before, some none yet."""
+    cookie = stamp.cookie
+    if not _fits(cookie, wanted):
+        raise CookieError(
+            f"the directories of bookie {wanted.bookie_id} were being changed to "
+            f"{_counts(cookie)}; start it once with these settings before anything else is changed"
+        )
+    for view in directories:
+        if view.cookie is None:
+            if view.has_data and view.role not in stamp.lost:
+                raise _no_cookie(view)
+            if view.role not in (*stamp.added, *stamp.lost):
+                raise _data_lost(view.path, wanted)
+        elif view.cookie.cookie.incarnation not in (cookie.incarnation, stamp.previous):
+            raise _of_another(view, wanted)
+    return FinishStamp(stamp)
+
+
+def _lost(
+    directories: Sequence[DirectoryView], stamp: Stamp | None, known: Cookie, wanted: Wanted
+) -> list[DirectoryView]:
+    """The directories that must have a cookie and have none.
+
+    Raises:
+        CookieError: a directory holds what is not known to be ours.
+    """
+    expected = _roles_of(known)
+    lost: list[DirectoryView] = []
+    for view in directories:
+        if view.cookie is not None:
+            if view.cookie.cookie != known:
+                raise _of_another(view, wanted)
+        elif view.has_data and not (stamp is not None and view.role in stamp.lost):
+            raise _no_cookie(view)
+        elif view.role in expected:
+            lost.append(view)
+    return lost
+
+
+def _judge_lost(
+    lost: Sequence[DirectoryView],
+    stamp: Stamp | None,
+    known: Cookie,
+    wanted: Wanted,
+    incarnation: str,
+    is_restored: bool,
+) -> Action:
+    paths = ", ".join(view.path for view in lost)
+    if not wanted.may_restore:
+        raise _data_lost(paths, wanted)
+    if not _fits(known, wanted):
+        raise CookieError(
+            f"{paths} of bookie {wanted.bookie_id} are empty, and its directories are changed at "
+            f"the same time: it has {_counts(known)}; restore it first"
+        )
+    is_begun = (
+        stamp is not None
+        and stamp.previous == known.incarnation
+        and {view.role for view in lost} <= set(stamp.lost)
+    )
+    if not is_begun:
+        cookie = known.model_copy(update={"incarnation": incarnation})
+        return BeginStamp(
+            Stamp(
+                cookie=cookie,
+                previous=known.incarnation,
+                lost=tuple(view.role for view in lost),
+            )
+        )
+    assert stamp is not None
+    if is_restored:
+        return PublishStamp(stamp)
+    return Restore(stamp, tuple(view.path for view in lost))
+
+
+def _judge_counts(
+    directories: Sequence[DirectoryView], stamp: Stamp | None, known: Cookie, wanted: Wanted
+) -> Action:
+    """All directories that the cookie speaks of are there. Are they those of the settings?"""
+    if known.storage_engine != wanted.engine:
+        raise CookieError(
+            f"the ledgers of bookie {wanted.bookie_id} are stored by the engine "
+            f"{known.storage_engine}, not {wanted.engine}; set storage_engine to "
+            f"{known.storage_engine}, or convert them with: magnetar bookie-tool convert-index"
+        )
+    if _fits(known, wanted):
+        return Nothing(known)
+    if wanted.journals < known.journals or wanted.ledgers < _shards(known):
+        raise CookieError(
+            f"bookie {wanted.bookie_id} has {_counts(known)}, the settings name fewer; "
+            f"name all of them, in their order"
+        )
+    if not wanted.may_expand:
+        raise CookieError(
+            f"bookie {wanted.bookie_id} has {_counts(known)}, the settings name more; set "
+            f"allow_storage_expansion to add empty directories behind the known ones"
+        )
+    shards = known.storage_shards
+    cookie = known.model_copy(
+        update={
+            "journals": wanted.journals,
+            "storage_shards": shards if wanted.ledgers == shards[-1] else (*shards, wanted.ledgers),
+        }
+    )
+    added = tuple(role for role in _roles_of(cookie) if role not in _roles_of(known))
+    wanted_stamp = Stamp(cookie=cookie, previous=known.incarnation, added=added)
+    return PublishStamp(wanted_stamp) if stamp == wanted_stamp else BeginStamp(wanted_stamp)
+
+
+def roles(journals: int, ledgers: int) -> list[str]:
+    """The roles of a bookie's directories, in the order of `BookieDirectories`."""
+    return [
+        "data",
+        *(f"journal-{index}" for index in range(journals)),
+        *(f"ledgers-{index}" for index in range(ledgers)),
+    ]
+
+
+def _roles_of(cookie: Cookie) -> list[str]:
+    return roles(cookie.journals, _shards(cookie))
+
+
+def _check_ours(view: DirectoryView, wanted: Wanted) -> None:
+    if view.cookie is None:
+        return
+    cookie, path = view.cookie.cookie, view.path
+    if cookie.instance_id != wanted.instance_id:
+        raise CookieError(
+            f"{path} belongs to another cluster (instance {cookie.instance_id}, the metadata "
+            f"store says {wanted.instance_id}); use that cluster's metadata store, or another "
+            f"directory"
+        )
+    if cookie.bookie_id != wanted.bookie_id:
+        raise CookieError(
+            f"{path} belongs to bookie {cookie.bookie_id}, not {wanted.bookie_id}; "
+            f"start it under that id, or use another directory"
+        )
+    if view.cookie.directory != view.role:
+        raise CookieError(
+            f"{path} is {view.cookie.directory} of bookie {cookie.bookie_id}, and the settings "
+            f"name it as {view.role}; name the directories in their order"
+        )
+
+
+def _is_of(cookie: Cookie, wanted: Wanted) -> bool:
+    return (cookie.bookie_id, cookie.instance_id) == (wanted.bookie_id, wanted.instance_id)
+
+
+def _fits(cookie: Cookie, wanted: Wanted) -> bool:
+    return (cookie.storage_engine, cookie.journals, _shards(cookie)) == (
+        wanted.engine,
+        wanted.journals,
+        wanted.ledgers,
+    )
+
+
+def _shards(cookie: Cookie) -> int:
+    return cookie.storage_shards[-1]
+
+
+def _counts(cookie: Cookie) -> str:
+    return (
+        f"{cookie.journals} journal and {_shards(cookie)} ledger directories and the engine "
+        f"{cookie.storage_engine}"
+    )
+
+
+def _no_cookie(view: DirectoryView) -> CookieError:
+    return CookieError(
+        f"{view.path} holds bookie data but no cookie; restore its file cookie, or use an empty "
+        f"directory and a new bookie id"
+    )
+
+
+def _data_lost(paths: str, wanted: Wanted) -> CookieError:
+    return CookieError(
+        f"bookie id {wanted.bookie_id} was in use, and its data is not in {paths} (lost, not "
+        f"mounted, or the wrong directory); restore the data, or start under a new bookie id "
+        f"with empty directories, or allow integrity_stamp_missing_cookies"
+    )
+
+
+def _of_another(view: DirectoryView, wanted: Wanted) -> CookieError:
+    return CookieError(
+        f"bookie id {wanted.bookie_id} belongs to another directory than {view.path}; "
+        f"start with that directory, or give this one its own bookie id"
+    )

@@ -1,0 +1,174 @@
+"""Checking and stamping the cookies of a bookie's directories, step by step (`cookie_rules.py`)."""
+
+import posixpath
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from magnetar.bookie.cookie import (
+    Cookie,
+    DirectoryCookie,
+    Stamp,
+    decode_cookie,
+    read_directory_cookie,
+    read_stamp,
+)
+from magnetar.bookie.cookie_rules import (
+    BeginStamp,
+    DirectoryView,
+    FinishStamp,
+    Nothing,
+    PublishStamp,
+    Restore,
+    Wanted,
+    next_action,
+    roles,
+)
+from magnetar.bookie.disks.directories import (
+    COOKIE_NAME,
+    STAMPING_NAME,
+    BookieDirectories,
+    has_data,
+)
+from magnetar.bookie.errors import CookieError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.ports import Disk
+from magnetar.ledger.registration import BookieRegistry
+
+_STEPS_MAX = 8
+_INCARNATION_BITS = 128
+
+
+class Identity(NamedTuple):
+    """Who the bookie is."""
+
+    cookie: Cookie
+    lost: tuple[str, ...]
+    """Directories whose data is lost: to be restored before `check_cookies(is_restored=True)`
+    gives them their cookie. Empty when all is well."""
+
+
+async def check_cookies(
+    registry: BookieRegistry,
+    disk: Disk,
+    directories: BookieDirectories,
+    wanted: Wanted,
+    *,
+    random: random.Random,
+    is_restored: bool = False,
+) -> Identity:
+    """Check the copies of the cookie; stamp what is new. The caller holds the locks.
+
+    Changes nothing if all copies agree. `is_restored`: what was lost has been restored.
+
+    Raises:
+        CookieError: the copies do not belong together.
+        MetadataError: as the store.
+        OSError: as the disk.
+    """
+    for _ in range(_STEPS_MAX):
+        stored = await registry.read_cookie(wanted.bookie_id)
+        known = None
+        if stored is not None:
+            place = f"the metadata store (cookie of bookie {wanted.bookie_id})"
+            known = decode_cookie(stored.value, place)
+        action = next_action(
+            view_of(disk, directories),
+            read_stamp(disk, directories.data),
+            known,
+            wanted,
+            incarnation=f"{random.getrandbits(_INCARNATION_BITS):032x}",
+            is_restored=is_restored,
+        )
+        match action:
+            case Nothing(cookie):
+                return Identity(cookie, ())
+            case Restore(stamp, lost):
+                return Identity(stamp.cookie, lost)
+            case BeginStamp(stamp):
+                path = posixpath.join(directories.data, STAMPING_NAME)
+                disk.replace_file(path, stamp.to_json())
+            case PublishStamp(stamp):
+                version = stored.version if stored is not None else None
+                await _publish(registry, wanted.bookie_id, stamp.cookie, version)
+            case FinishStamp(stamp):
+                finish_stamp(disk, directories, stamp)
+    raise CookieError(
+        f"the cookie of bookie {wanted.bookie_id} could not be written to the metadata store in "
+        f"{_STEPS_MAX} steps; try again when the store is well"
+    )
+
+
+def view_of(disk: Disk, directories: BookieDirectories) -> Sequence[DirectoryView]:
+    """What is in the directories; the data directory comes first. Blocks.
+
+    Raises:
+        CookieError: a cookie is damaged.
+        OSError: as the disk.
+    """
+    # The data directory holds nothing but the others, or nothing at all.
+    data = directories.data
+    views = [DirectoryView(data, "data", read_directory_cookie(disk, data), has_data=False)]
+    for path, role in _with_roles(directories)[1:]:
+        cookie = read_directory_cookie(disk, path)
+        views.append(DirectoryView(path, role, cookie, has_data(disk, path)))
+    return views
+
+
+def finish_stamp(disk: Disk, directories: BookieDirectories, stamp: Stamp) -> None:
+    """Write the cookie into every directory, and forget the stamp. Blocks."""
+    for path, role in _with_roles(directories):
+        cookie = DirectoryCookie(directory=role, cookie=stamp.cookie)
+        disk.replace_file(posixpath.join(path, COOKIE_NAME), cookie.to_json())
+    disk.remove(posixpath.join(directories.data, STAMPING_NAME))
+    disk.sync_directory(directories.data)
+
+
+async def restamp_engine(
+    registry: BookieRegistry, disk: Disk, directories: BookieDirectories, cookie: Cookie
+) -> None:
+    """Record another storage engine, after all ledger directories have been converted to it.
+
+    `cookie` is the one to be stored: that of now with the new engine. Done again after a crash it
+    goes on where it was. The caller holds the locks.
+
+    Raises:
+        CookieError: the metadata store knows another cookie of this bookie.
+        MetadataError: as the store.
+        OSError: as the disk.
+    """
+    stamp = Stamp(cookie=cookie, previous=cookie.incarnation)
+    disk.replace_file(posixpath.join(directories.data, STAMPING_NAME), stamp.to_json())
+    for _ in range(_STEPS_MAX):
+        stored = await registry.read_cookie(cookie.bookie_id)
+        known = decode_cookie(stored.value, "the metadata store") if stored is not None else None
+        if known == cookie:
+            finish_stamp(disk, directories, stamp)
+            return
+        if known is None or known.incarnation != cookie.incarnation:
+            break
+        assert stored is not None
+        await _publish(registry, cookie.bookie_id, cookie, stored.version)
+    raise CookieError(
+        f"the metadata store knows another cookie of bookie {cookie.bookie_id}; the engine was not "
+        f"recorded"
+    )
+
+
+async def _publish(
+    registry: BookieRegistry, bookie_id: str, cookie: Cookie, version: int | None
+) -> None:
+    try:
+        await registry.write_cookie(bookie_id, cookie.to_json(), version)
+    except (NodeExistsError, BadVersionError, NoNodeError, UnknownOutcomeError):
+        pass  # the next step reads what is there now, and judges
+
+
+def _with_roles(directories: BookieDirectories) -> list[tuple[str, str]]:
+    names = roles(len(directories.journals), len(directories.ledgers))
+    return list(zip(directories, names, strict=True))

@@ -12,7 +12,14 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │       ├── StorageBusyError          too many reads are waiting for the disk
 │       └── StorageClosedError        the storage is closed or closing
 ├── LedgerInLimboError                entries of the ledger may be lost here: absence is not known
+├── IntegrityError                    copies of entries from the other bookies
+│   ├── ReplicasUnavailableError      no other replica could give an entry just now
+│   ├── NoOtherCopyError              every other replica is certain not to have the entry
+│   ├── BeyondEndError                the ledger is closed and ends before the entry
+│   └── OwnAddError                   what was fetched could not be stored here just now
 ├── BadAddError                       the packets of an add do not fit the request or each other
+├── GarbageError                      garbage collection: what was begun is left as it is
+│   └── ImplausibleListingError       the listing of ledgers is not believed; nothing is deleted
 ├── JournalError                      the journal
 │   ├── JournalFullError              the journal's disk is full; the group was not written
 │   ├── JournalFailedError            a write or sync failed: final, the process must end
@@ -22,6 +29,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
     ├── DirectoryLockedError          another process uses a directory of the bookie
     ├── DirectoryUnusableError        a directory cannot be made or written
     ├── PortTakenError                another process listens on the port
+    ├── WrongEngineError              the index on disk is of another kind than the settings say
     ├── CookieError                   data directory, cluster and bookie id do not belong together
     └── RegistrationTakenError        another live process is registered under this bookie id
 """
@@ -102,10 +110,44 @@ class LedgerInLimboError(BookieServiceError):
         super().__init__(f"data of ledger {ledger_id} was lost here and is not complete again")
 
 
+class IntegrityError(BookieServiceError):
+    """Root of what keeps the bookie from getting its entries back."""
+
+
+class ReplicasUnavailableError(IntegrityError):
+    """The other replicas were silent, in trouble, or damaged. Says nothing about the entry."""
+
+    retryable = True
+
+
+class NoOtherCopyError(IntegrityError):
+    """All bookies that should have a copy, this one left aside, say that they have none."""
+
+
+class BeyondEndError(IntegrityError):
+    """The entry was never confirmed, and the ledger was closed without it: nobody needs it."""
+
+
+class OwnAddError(IntegrityError):
+    """The bookie refused to store an entry that it had fetched."""
+
+    retryable = True
+
+
 class BadAddError(BookieServiceError):
     """The packets of an add are too short, out of order, or of another ledger."""
 
     status = Status.BAD_REQUEST
+
+
+class GarbageError(BookieServiceError):
+    """Root of what keeps garbage collection from its work. Nothing of use was deleted."""
+
+    retryable = True
+
+
+class ImplausibleListingError(GarbageError):
+    """The metadata's list of ledgers cannot be true, or is too different from what is here."""
 
 
 class JournalError(BookieServiceError):
@@ -147,6 +189,10 @@ class DirectoryUnusableError(StartError):
 
 class PortTakenError(StartError):
     """The address to listen on is taken, or is none of this machine."""
+
+
+class WrongEngineError(StartError):
+    """The storage on disk has the index of the other engine: convert it, or set that engine."""
 
 
 class CookieError(StartError):

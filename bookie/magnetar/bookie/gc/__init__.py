@@ -1,0 +1,1 @@
+"""Garbage collection: dead ledgers, entry logs without use, compaction."""

@@ -1,0 +1,108 @@
+"""The record of a compaction: which logs it replaces, and which run went where. Pure.
+
+Layout: docs/formats/compaction.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from struct import Struct
+
+import google_crc32c
+
+from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.errors import StorageCorruptError
+from magnetar.bookie.indexes.location_index import RunMove
+
+# Stored on disk: never renumber.
+_MAGIC = b"MGNTCMPC"
+_VERSION = 1
+_SOURCE_HAS_IDS = 1
+_TARGET_HAS_IDS = 2
+
+_HEADER = Struct(">8sHHIII")
+_MOVE = Struct(">BqqqIQIIQII")
+_U32 = Struct(">I")
+
+MOVE_BYTES = _MOVE.size
+"""What a move takes, on disk and in memory."""
+
+
+def encode_move(move: RunMove) -> bytes:
+    source, target = move.source, move.target
+    flags = (_SOURCE_HAS_IDS if source.has_ids else 0) | (_TARGET_HAS_IDS if target.has_ids else 0)
+    return _MOVE.pack(
+        flags,
+        move.ledger_id,
+        move.first,
+        move.last,
+        source.log_id,
+        source.offset,
+        source.size_bytes,
+        source.entries,
+        target.offset,
+        target.size_bytes,
+        target.entries,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRecord:
+    """What a compaction has copied. The moves stay encoded: there may be hundreds of thousands."""
+
+    target_log_id: int
+    replaced: tuple[int, ...]
+    """The logs that nothing is left in that is of use: to be removed."""
+    moves: bytes | bytearray
+    """One after the other, as `encode_move` makes them."""
+
+    @property
+    def move_count(self) -> int:
+        return len(self.moves) // MOVE_BYTES
+
+    def batches(self, moves_max: int) -> Iterator[Sequence[RunMove]]:
+        """The moves, decoded, up to so many at a time."""
+        each = _MOVE.iter_unpack(self.moves)
+        while batch := [self._decode(values) for values in islice(each, moves_max)]:
+            yield batch
+
+    def _decode(self, values: tuple[int, ...]) -> RunMove:
+        flags, ledger_id, first, last, log_id, *places = values
+        offset, size_bytes, entries, new_offset, new_size_bytes, new_entries = places
+        source_has_ids, target_has_ids = flags & _SOURCE_HAS_IDS, flags & _TARGET_HAS_IDS
+        source = RunLocation(log_id, offset, size_bytes, entries, bool(source_has_ids))
+        target = RunLocation(
+            self.target_log_id, new_offset, new_size_bytes, new_entries, bool(target_has_ids)
+        )
+        return RunMove(ledger_id, first, last, source, target)
+
+
+def encode_record(record: CompactionRecord) -> bytes:
+    replaced = record.replaced
+    head = _HEADER.pack(_MAGIC, _VERSION, 0, record.target_log_id, len(replaced), record.move_count)
+    body = b"".join((head, *[_U32.pack(log_id) for log_id in replaced], record.moves))
+    return body + _U32.pack(google_crc32c.value(body))
+
+
+def decode_record(data: bytes, *, log_id: int) -> CompactionRecord:
+    """
+    Raises:
+        StorageCorruptError: not the record of the compaction that made this log.
+    """
+    if len(data) < _HEADER.size + 4:
+        raise StorageCorruptError(f"compaction record of log {log_id} has {len(data)} bytes")
+    magic, version, _, target_log_id, replaced_count, move_count = _HEADER.unpack_from(data)
+    if magic != _MAGIC or google_crc32c.value(data[:-4]) != _U32.unpack(data[-4:])[0]:
+        raise StorageCorruptError(f"compaction record of log {log_id}: wrong magic or checksum")
+    moves_at = _HEADER.size + 4 * replaced_count
+    if (
+        version != _VERSION
+        or target_log_id != log_id
+        or len(data) != moves_at + MOVE_BYTES * move_count + 4
+    ):
+        raise StorageCorruptError(
+            f"compaction record of log {log_id}: version {version}, of log {target_log_id}, with "
+            f"{replaced_count} sources and {move_count} moves in {len(data)} bytes"
+        )
+    replaced = tuple(log for (log,) in _U32.iter_unpack(data[_HEADER.size : moves_at]))
+    return CompactionRecord(log_id, replaced, data[moves_at:-4])

@@ -1,0 +1,100 @@
+"""How much of an entry log is still of use. Pure.
+
+A log's footer, or a scan, says how many bytes of it each ledger takes. It is kept as two arrays: a
+million ledgers of one log take 16 MB. What is dead is not remembered: which ledgers are alive is
+asked anew in each round, so that no event can be missed.
+
+Bytes of entries that were stored again elsewhere count as used: only the index knows better, and
+asking it for every run would cost more than the space is worth.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_CHUNK_LEDGERS = 4096
+"""Ledgers looked at in one piece: other threads run in between."""
+
+
+class LiveUse(NamedTuple):
+    """What of a log is in use."""
+
+    ledgers: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """The ledgers of one entry log."""
+
+    log_id: int
+    file_bytes: int
+    is_certain: bool
+    """Nothing can be in the log that the arrays do not tell of: they are from its footer, or from a
+    scan that ended exactly where the file ends. Else a torn or damaged end may hide ledgers."""
+    ledger_ids: "array[int]"
+    """Ascending."""
+    ledger_bytes: "array[int]"
+
+    @property
+    def memory_bytes(self) -> int:
+        return 16 * len(self.ledger_ids)
+
+    def live(self, alive: Set[int]) -> LiveUse:
+        """The use of the ledgers that are alive."""
+        ids, sizes = self.ledger_ids, self.ledger_bytes
+        ledgers = total = 0
+        for at in range(0, len(ids), _CHUNK_LEDGERS):
+            chunk = ids[at : at + _CHUNK_LEDGERS]
+            dead = set(chunk).difference(alive)
+            ledgers += len(chunk) - len(dead)
+            if len(dead) < len(chunk):
+                total += sum(sizes[at : at + len(chunk)])
+                total -= sum(sizes[bisect_left(ids, each, at, at + len(chunk))] for each in dead)
+        return LiveUse(ledgers, total)
+
+
+def usage_of(
+    log_id: int, ledger_bytes: Mapping[int, int], *, file_bytes: int, is_certain: bool
+) -> LogUsage:
+    """The arrays of a footer or a scan."""
+    ids = sorted(ledger_bytes)
+    return LogUsage(
+        log_id,
+        file_bytes,
+        is_certain,
+        array("q", ids),
+        array("q", [ledger_bytes[ledger_id] for ledger_id in ids]),
+    )
+
+
+class UsageTable:
+    """The usages of the logs that were looked at, bounded in memory; the rest is read again."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._usages: dict[int, LogUsage] = {}
+        self.memory_bytes = 0
+
+    def find(self, log_id: int) -> LogUsage | None:
+        return self._usages.get(log_id)
+
+    def put(self, usage: LogUsage) -> None:
+        """Keep a usage if there is room."""
+        self.forget(usage.log_id)
+        if self.memory_bytes + usage.memory_bytes <= self._bytes_max:
+            self._usages[usage.log_id] = usage
+            self.memory_bytes += usage.memory_bytes
+
+    def forget(self, log_id: int) -> None:
+        """The log is gone."""
+        usage = self._usages.pop(log_id, None)
+        if usage is not None:
+            self.memory_bytes -= usage.memory_bytes
+
+    def keep_only(self, log_ids: Set[int]) -> None:
+        """Forget all others."""
+        for log_id in [each for each in self._usages if each not in log_ids]:
+            self.forget(log_id)

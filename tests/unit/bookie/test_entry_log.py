@@ -8,36 +8,23 @@ from magnetar.bookie.engine.write_cache import LedgerRuns
 from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
     TRAILER_BYTES,
+    LogHeader,
     RunLocation,
-    read_footer,
-    scan_log,
+    StoredRun,
+    decode_log_header,
+    decode_run_head,
+    encode_log_header,
+    rebind_run_head,
 )
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_log
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids, log_name
 from magnetar.bookie.entry_logs.packet_run import block_run
-from magnetar.bookie.entry_logs.run_plan import PlannedRun, plan_runs
-from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
-from magnetar.ledger.system import SystemClock, SystemDisk
+from magnetar.bookie.entry_logs.run_plan import plan_runs
+from magnetar.bookie.errors import StorageCorruptError
+from magnetar.ledger.system import SystemDisk
+from tests.entry_logs import make_writer, planned
 from tests.ledger_storage import FailingDisk, make_block
-
-
-def planned(ledger_id: int, ids: range | tuple[int, ...], payload: bytes = b"") -> PlannedRun:
-    runs = LedgerRuns()
-    runs.append(block_run(make_block(ledger_id, ids, payload), ids), 0)
-    (run,) = plan_runs(runs, entries_max=4096, bytes_max=1 << 20)
-    return run
-
-
-def make_writer(
-    directory: Path, *, disk: SystemDisk | None = None, log_bytes_max: int = 1 << 30
-) -> EntryLogWriter:
-    return EntryLogWriter(
-        str(directory),
-        last_log_id=0,
-        log_bytes_max=log_bytes_max,
-        disk=disk or SystemDisk(),
-        clock=SystemClock(),
-    )
 
 
 def write_three_runs(writer: EntryLogWriter) -> list[RunLocation]:
@@ -165,7 +152,7 @@ def test_many_small_buffers_are_written_whole(tmp_path: Path) -> None:
     location = writer.write(1, run)
     writer.sync()
     reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
-    assert reader.load_run(1, location).count == 3000
+    assert reader.load_run(StoredRun(1, 0, 2999, location)).count == 3000
     reader.close()
 
 
@@ -196,53 +183,52 @@ def test_an_abandoned_log_that_the_index_points_to_stays(tmp_path: Path) -> None
     file.close()
 
 
-def test_4_2_a_read_for_another_ledger_or_of_another_place_is_an_error(tmp_path: Path) -> None:
+def test_a_log_tells_by_which_rank_its_copies_are_ordered(tmp_path: Path) -> None:
+    write_three_runs(make_writer(tmp_path))
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    assert read_log_header(file, 1).rank == 1
+    file.close()
+    assert decode_log_header(encode_log_header(9, 0, rank=4)) == LogHeader(9, 0, 4)
+
+
+def test_a_scan_beyond_damage_finds_the_runs_behind_it(tmp_path: Path) -> None:
     locations = write_three_runs(make_writer(tmp_path))
-    reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
-    wrong = locations[0]._replace(offset=locations[0].offset + 1)
-    for ledger_id, location in ((2, locations[0]), (1, locations[1]), (1, wrong)):
-        with pytest.raises(StorageCorruptError):
-            reader.load_run(ledger_id, location)
-        with pytest.raises(StorageCorruptError):
-            reader.load_tables(ledger_id, location)
-    with pytest.raises(StorageLogMissingError):
-        reader.load_run(1, locations[0]._replace(log_id=9))
-    reader.close()
-
-
-def test_one_damaged_packet_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    location = write_three_runs(make_writer(tmp_path))[0]
     path = tmp_path / log_name(1)
-    data = bytearray(path.read_bytes())
-    packet_bytes = 36
-    data[location.offset + location.tables_bytes + 5 * packet_bytes] ^= 1
-    path.write_bytes(data)
-    reader = EntryLogReader(str(tmp_path), open_files_max=1, disk=SystemDisk())
-    with pytest.raises(StorageCorruptError, match="ledger 1 entry 5"):
-        reader.load_run(1, location)
-    tables = reader.load_tables(1, location)
-    assert len(reader.load_packets(1, location, tables, 0, 9, 1 << 20)) == 5
-    assert len(reader.load_packets(1, location, tables, 6, 9, 1 << 20)) == 4
-    with pytest.raises(StorageCorruptError, match="ledger 1 entry 5"):
-        reader.load_packets(1, location, tables, 5, 9, 1 << 20)
-    reader.close()
+    data = path.read_bytes()
+    second = locations[1]
+    for at in range(second.offset, second.offset + second.tables_bytes, 3):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        path.write_bytes(changed)
+        file = SystemDisk().open(str(path))
+        scan = scan_log(file, 1, beyond_damage=True)
+        assert [run.location for run in scan.runs] == [locations[0], locations[2]]
+        assert scan.skipped == [(second.offset, locations[2].offset)]
+        file.close()
 
 
-def test_files_kept_open_are_bounded(tmp_path: Path) -> None:
-    writer = make_writer(tmp_path, log_bytes_max=500)
-    locations = [writer.write(1, planned(1, range(at, at + 1), b"x" * 400)) for at in range(6)]
+def test_a_scan_beyond_damage_is_not_led_astray_by_packets_that_hold_runs(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path)
+    run = writer.write(1, planned(1, range(3), b"inner"))
     writer.sync()
-    opened: list[str] = []
+    whole = (tmp_path / log_name(1)).read_bytes()[run.offset :]
+    outer = writer.write(2, planned(2, range(2), b"MRUN" + whole))
+    behind = writer.write(3, planned(3, range(2)))
+    writer.sync()
+    data = bytearray((tmp_path / log_name(1)).read_bytes())
+    data[outer.offset + 20] ^= 1
+    (tmp_path / log_name(1)).write_bytes(data)
+    file = SystemDisk().open(str(tmp_path / log_name(1)))
+    scan = scan_log(file, 1, beyond_damage=True)
+    assert [run.location for run in scan.runs] == [run, behind]
+    file.close()
 
-    class CountingDisk(SystemDisk):
-        def open(self, path: str):  # type: ignore[no-untyped-def]
-            opened.append(path)
-            return super().open(path)
 
-    reader = EntryLogReader(str(tmp_path), open_files_max=2, disk=CountingDisk())
-    for location in (locations[0], locations[1], locations[0], locations[2], locations[0]):
-        reader.load_run(1, location)
-    assert len(opened) == 3
-    reader.load_run(1, locations[1])
-    assert len(opened) == 4
-    reader.close()
+def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_path: Path) -> None:
+    location = write_three_runs(make_writer(tmp_path))[1]
+    data = (tmp_path / log_name(1)).read_bytes()[location.offset :][: location.tables_bytes]
+    head = decode_run_head(data, log_id=1, offset=location.offset)
+    moved = rebind_run_head(data, log_id=7, offset=4711)
+    assert decode_run_head(moved, log_id=7, offset=4711) == head
+    with pytest.raises(StorageCorruptError):
+        decode_run_head(moved, log_id=1, offset=location.offset)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar.bookie.engine.read_cache import CachedRun
+from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
@@ -35,6 +37,8 @@ class Loaded(NamedTuple):
 
     packets: list[bytes]
     run: CachedRun | None
+    damage: Damage | None = None
+    """What was found to be damaged beside them."""
 
 
 class RunReader:
@@ -116,7 +120,7 @@ class RunReader:
     def _id_source(self, ledger_id: int, record: IndexRecord) -> IdSource:
         ids: Sequence[int] | None = None
         if record.location.has_ids:
-            ids = self._logs.load_tables(ledger_id, record.location).ids
+            ids = self._logs.load_head(StoredRun(ledger_id, *record)).ids
         return IdSource(record.first, record.last, ids)
 
     def _read(self, wanted: Wanted) -> Loaded | None:
@@ -125,41 +129,38 @@ class RunReader:
         if record is None:
             return None
         last = min(wanted.last, record.last)
+        stored = StoredRun(ledger_id, *record)
+        head = self._logs.load_head(stored)
+        if not head.holds(first):
+            return None
+        damage = None
         if _wants_whole(wanted, record):
             try:
-                run = self._logs.load_run(ledger_id, record.location)
-            except StorageCorruptError:
+                run = self._logs.load_run(stored, head)
+            except StorageCorruptError as error:
                 # One damaged packet must not take the others with it: read what is wanted, alone.
-                pass
+                damage = error.damage
             else:
-                if not run.holds(first):
-                    return None
                 cached = CachedRun(record.first, record.last, run)
                 return Loaded(run.take(first, last, bytes_max), cached)
-        tables = self._logs.load_tables(ledger_id, record.location)
-        if not tables.holds(first):
-            return None
-        packets = self._logs.load_packets(
-            ledger_id, record.location, tables, first, last, bytes_max
-        )
-        return Loaded(packets, None)
+        packets = self._logs.load_packets(stored, head, first, last, bytes_max)
+        return Loaded(packets, None, damage)
 
     def _last_packet(self, ledger_id: int, above: int) -> bytes | None:
         record = self._index.floor(ledger_id, ENTRY_ID_MAX)
         if record is None or record.last <= above:
             return None
         location, entry_id = record.location, record.last
-        tables = self._logs.load_tables(ledger_id, location)
+        stored = StoredRun(ledger_id, *record)
+        head = self._logs.load_head(stored)
         # Records are cut where newer ones hold an entry. Nothing is behind the last record, so
         # its end was never cut off: it is an entry of its run.
-        if not tables.holds(entry_id):
+        if not head.holds(entry_id):
             raise StorageCorruptError(
                 f"index: ledger {ledger_id} should end with entry {entry_id}, "
                 f"which its run in entry log {location.log_id} at {location.offset} does not hold"
             )
-        return self._logs.load_packets(
-            ledger_id, location, tables, entry_id, entry_id, ENTRY_ID_MAX
-        )[0]
+        return self._logs.load_packets(stored, head, entry_id, entry_id, ENTRY_ID_MAX)[0]
 
 
 def _wants_whole(wanted: Wanted, record: IndexRecord) -> bool:

@@ -1,31 +1,32 @@
-"""The entry log format: file header, runs, footer, and the scan of a log.
+"""The entry log format: file header, runs, footer.
 
 Layout: docs/formats/entry-log.md. The codecs are pure. Every decoder either returns a value or
 raises `StorageCorruptError`; nothing that a checksum covers is used before it was compared.
 """
 
+import sys
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from struct import Struct, pack, unpack_from
+from itertools import accumulate
+from struct import Struct, unpack
 from typing import NamedTuple
 
 import google_crc32c
 
+from magnetar.bookie.entry_logs.pieces import piece_count
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.ledger.ports import File
 
 # Stored on disk: never renumber.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _LOG_MAGIC = b"MGNTELOG"
-_RUN_MAGIC = 0x4D52554E
+RUN_MAGIC = b"MRUN"
 _FOOTER_MAGIC = 0x4D465452
 _TRAILER_MAGIC = 0x4D454E44
 _HAS_IDS = 1
 
-_LOG_HEADER = Struct(">8sHHIq36x")
-_RUN_HEADER = Struct(">IB3xqqqII")
+_LOG_HEADER = Struct(">8sHHIqI32x")
+_RUN_HEADER = Struct(">4sB3xqqqII")
 _FOOTER_HEADER = Struct(">II")
 _FOOTER_ITEM = Struct(">qQ")
 _TRAILER = Struct(">QI")
@@ -38,6 +39,8 @@ TRAILER_BYTES = _TRAILER.size + 4
 LOG_ID_MAX = (1 << 32) - 1
 ID_SPAN_MAX = (1 << 32) - 1
 """Greatest difference between the ids of a run with gaps: its id table has u32 differences."""
+
+_PIECE_AND_CHECKSUM_BYTES = 4096 + 4
 
 
 class RunLocation(NamedTuple):
@@ -53,21 +56,106 @@ class RunLocation(NamedTuple):
     @property
     def tables_bytes(self) -> int:
         """Bytes of the header and the tables: what comes before the packets."""
-        return RUN_HEADER_BYTES + 4 * self.entries * (1 + self.has_ids)
+        before = RUN_HEADER_BYTES + 4 * self.entries * (1 + self.has_ids)
+        # What is left are the packets and a checksum for each piece of them.
+        return before + 4 * -(-(self.size_bytes - before) // _PIECE_AND_CHECKSUM_BYTES)
 
 
-class RunHeader(NamedTuple):
+class StoredRun(NamedTuple):
+    """A run in an entry log, and whose it is."""
+
+    ledger_id: int
+    first: int
+    """Of the ids from `first` to `last`, those that the run holds are meant."""
+    last: int
+    location: RunLocation
+
+
+class LogHeader(NamedTuple):
+    """The file header of a log."""
+
+    log_id: int
+    created_ms: int
+    rank: int
+    """Among copies of an entry, the one in the log of the highest rank is the newest; within a log
+    the last one. The id of the log that a flush wrote, also of what compaction copied from there.
+    """
+
+
+class RunHead(NamedTuple):
     """Header and tables of a run, decoded."""
 
     ledger_id: int
-    ids: Sequence[int]
-    """A range if the ids are contiguous."""
-    offsets: list[int]
-    """Begin of each packet, counted from the begin of the run, and the end of the last one."""
+    first: int
+    last: int
+    offsets: "array[int]"
+    """Begin of each packet, counted from the begin of the first one, and the end of the last."""
+    differences: "array[int] | None"
+    """Each id minus the first one; None if the ids are contiguous."""
+    checksums: "array[int]"
+    """CRC32C of each piece of the packets."""
+    tables_bytes: int
+    """Bytes of header and tables: the packets begin behind them."""
 
     @property
-    def tables_bytes(self) -> int:
-        return self.offsets[0]
+    def entries(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def packets_bytes(self) -> int:
+        return self.offsets[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Header, tables and packets."""
+        return self.tables_bytes + self.offsets[-1]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """A range if the ids are contiguous."""
+        first = self.first
+        if self.differences is None:
+            return range(first, self.last + 1)
+        return array("q", [first + difference for difference in self.differences])
+
+    def location(self, log_id: int, offset: int) -> RunLocation:
+        """The location of the run, if it lies there."""
+        return RunLocation(
+            log_id, offset, self.size_bytes, self.entries, self.differences is not None
+        )
+
+    def holds(self, entry_id: int) -> bool:
+        if not self.first <= entry_id <= self.last:
+            return False
+        differences = self.differences
+        if differences is None:
+            return True
+        difference = entry_id - self.first
+        return differences[bisect_left(differences, difference)] == difference
+
+    def positions(self, entry_id: int, last: int) -> tuple[int, int]:
+        """Start and stop positions of the entries from `entry_id`, which must be held, without a
+        gap and not beyond `last`."""
+        start = entry_id - self.first
+        last = min(last, self.last) - self.first
+        differences = self.differences
+        if differences is None:
+            return start, last + 1
+        at = stop = bisect_left(differences, start)
+        while stop < len(differences) and differences[stop] - start == stop - at:
+            if differences[stop] > last:
+                break
+            stop += 1
+        return at, stop
+
+    def ids_within(self, begin: int, end: int) -> tuple[int, int]:
+        """First and last id of the packets that have bytes between `begin` and `end`, counted as
+        the offsets are."""
+        start = bisect_right(self.offsets, begin, 0, self.entries) - 1
+        stop = max(start, bisect_left(self.offsets, end, 0, self.entries) - 1)
+        if self.differences is None:
+            return self.first + start, self.first + stop
+        return self.first + self.differences[start], self.first + self.differences[stop]
 
 
 def _crc(log_id: int, offset: int, data: bytes) -> int:
@@ -75,20 +163,36 @@ def _crc(log_id: int, offset: int, data: bytes) -> int:
     return crc
 
 
-def encode_log_header(log_id: int, created_ms: int) -> bytes:
-    head = _LOG_HEADER.pack(_LOG_MAGIC, FORMAT_VERSION, LOG_HEADER_BYTES, log_id, created_ms)
+def _table(data: bytes) -> "array[int]":
+    table = array("I", data)
+    if sys.byteorder == "little":
+        table.byteswap()
+    return table
+
+
+def _encode_table(values: Sequence[int]) -> bytes:
+    table = array("I", values)
+    if sys.byteorder == "little":
+        table.byteswap()
+    return table.tobytes()
+
+
+def encode_log_header(log_id: int, created_ms: int, rank: int | None = None) -> bytes:
+    """`rank` is that of the log whose runs are copied, if they are."""
+    rank = log_id if rank is None else rank
+    head = _LOG_HEADER.pack(_LOG_MAGIC, FORMAT_VERSION, LOG_HEADER_BYTES, log_id, created_ms, rank)
     return head + _U32.pack(google_crc32c.value(head))
 
 
-def decode_log_header(data: bytes) -> tuple[int, int]:
-    """Log id and creation time in ms.
+def decode_log_header(data: bytes) -> LogHeader:
+    """The file header.
 
     Raises:
         StorageCorruptError: no header of a log of this version.
     """
     if len(data) < LOG_HEADER_BYTES:
         raise StorageCorruptError(f"entry log header of {len(data)} bytes")
-    magic, version, header_bytes, log_id, created_ms = _LOG_HEADER.unpack_from(data)
+    magic, version, header_bytes, log_id, created_ms, rank = _LOG_HEADER.unpack_from(data)
     (crc,) = _U32.unpack_from(data, _LOG_HEADER.size)
     if magic != _LOG_MAGIC or google_crc32c.value(data[: _LOG_HEADER.size]) != crc:
         raise StorageCorruptError("entry log header: wrong magic or checksum")
@@ -96,7 +200,7 @@ def decode_log_header(data: bytes) -> tuple[int, int]:
         raise StorageCorruptError(
             f"entry log {log_id}: format version {version}, expected {FORMAT_VERSION}"
         )
-    return log_id, created_ms
+    return LogHeader(log_id, created_ms, rank)
 
 
 def encode_run_head(
@@ -107,24 +211,31 @@ def encode_run_head(
     first: int,
     last: int,
     length_table: bytes,
-    packets_bytes: int,
     gap_ids: Sequence[int] | None,
+    checksums: Sequence[int],
 ) -> bytes:
     """Header and tables of a run whose packets follow.
 
     `length_table` has a u32 per packet, as in an `EntryBlock`; `gap_ids` are the ids if they are
-    not contiguous.
+    not contiguous; `checksums` those of the pieces of the packets.
     """
     flags = 0
-    tables = length_table
+    count = len(length_table) // 4
+    ends = list(accumulate(unpack(f">{count}I", length_table)))
+    tables = [_encode_table(ends), _encode_table(checksums)]
     if gap_ids is not None:
         flags = _HAS_IDS
         assert last - first <= ID_SPAN_MAX
-        tables += pack(f">{len(gap_ids)}I", *[entry_id - first for entry_id in gap_ids])
-    count = len(length_table) // 4
-    head = _RUN_HEADER.pack(_RUN_MAGIC, flags, ledger_id, first, last, count, packets_bytes)
-    crc = _crc(log_id, offset, head + tables)
-    return b"".join((head, _U32.pack(crc), tables))
+        tables.insert(1, _encode_table([entry_id - first for entry_id in gap_ids]))
+    assert len(checksums) == piece_count(ends[-1])
+    header = _RUN_HEADER.pack(RUN_MAGIC, flags, ledger_id, first, last, count, ends[-1])
+    crc = _crc(log_id, offset, b"".join((header, *tables)))
+    return b"".join((header, _U32.pack(crc), *tables))
+
+
+def run_bytes_max(packets_bytes: int, entries: int) -> int:
+    """The greatest size of a run with these packets, with and without an id table."""
+    return RUN_HEADER_BYTES + 8 * entries + 4 * piece_count(packets_bytes) + packets_bytes
 
 
 def run_tables_bytes(data: bytes, at: int = 0) -> int | None:
@@ -132,13 +243,14 @@ def run_tables_bytes(data: bytes, at: int = 0) -> int | None:
     claims; None if no header is there. Nothing is checked: the caller bounds it."""
     if len(data) - at < RUN_HEADER_BYTES:
         return None
-    magic, flags, _, _, _, count, _ = _RUN_HEADER.unpack_from(data, at)
-    if magic != _RUN_MAGIC:
+    magic, flags, _, _, _, count, packets_bytes = _RUN_HEADER.unpack_from(data, at)
+    if magic != RUN_MAGIC:
         return None
-    return RUN_HEADER_BYTES + 4 * int(count) * (2 if flags & _HAS_IDS else 1)
+    words = int(count) * (2 if flags & _HAS_IDS else 1) + piece_count(int(packets_bytes))
+    return RUN_HEADER_BYTES + 4 * words
 
 
-def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHeader:
+def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
     """Header and tables of the run that lies at `offset` of the log; what follows is left alone.
 
     Raises:
@@ -147,27 +259,38 @@ def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHeader:
     tables_bytes = run_tables_bytes(data)
     if tables_bytes is None or len(data) < tables_bytes:
         raise StorageCorruptError(f"entry log {log_id}: no run at offset {offset}")
-    head_bytes = _RUN_HEADER.size
-    (crc,) = _U32.unpack_from(data, head_bytes)
-    if _crc(log_id, offset, data[:head_bytes] + data[RUN_HEADER_BYTES:tables_bytes]) != crc:
+    header_bytes = _RUN_HEADER.size
+    (crc,) = _U32.unpack_from(data, header_bytes)
+    if _crc(log_id, offset, data[:header_bytes] + data[RUN_HEADER_BYTES:tables_bytes]) != crc:
         raise StorageCorruptError(f"entry log {log_id}: run at {offset} has a wrong checksum")
     _, flags, ledger_id, first, last, count, packets_bytes = _RUN_HEADER.unpack_from(data)
-    lengths = unpack_from(f">{count}I", data, RUN_HEADER_BYTES)
-    offsets = list(accumulate(lengths, initial=tables_bytes))
-    ids: Sequence[int]
+    at = RUN_HEADER_BYTES + 4 * count
+    # The first packet begins at zero: with that the ends are the begins.
+    offsets = _table(bytes(4) + data[RUN_HEADER_BYTES:at])
+    differences = None
+    is_possible = count > 0 and ledger_id >= 0 and first >= 0 and offsets[-1] == packets_bytes
     if flags & _HAS_IDS:
-        differences = unpack_from(f">{count}I", data, RUN_HEADER_BYTES + 4 * count)
-        ids = array("q", [first + difference for difference in differences])
-        ordered = all(a < b for a, b in pairwise(ids))
+        differences = _table(data[at : at + 4 * count])
+        at += 4 * count
+        is_possible = (
+            is_possible
+            and differences[0] == 0
+            and differences[-1] == last - first
+            and differences == array("I", sorted(differences))
+        )
     else:
-        ids = range(first, first + count)
-        ordered = True
+        is_possible = is_possible and last - first + 1 == count
     # The checksum held, so these are errors of the writer; they must not become wrong answers.
-    if not (count and ordered and ledger_id >= 0 and 0 <= first == ids[0] and last == ids[-1]):
-        raise StorageCorruptError(f"entry log {log_id}: run at {offset} has impossible ids")
-    if offsets[-1] != tables_bytes + packets_bytes:
-        raise StorageCorruptError(f"entry log {log_id}: run at {offset} has wrong lengths")
-    return RunHeader(ledger_id, ids, offsets)
+    if not is_possible:
+        raise StorageCorruptError(f"entry log {log_id}: run at {offset} has impossible tables")
+    checksums = _table(data[at:tables_bytes])
+    return RunHead(ledger_id, first, last, offsets, differences, checksums, tables_bytes)
+
+
+def rebind_run_head(data: bytes, *, log_id: int, offset: int) -> bytes:
+    """The same header and tables, valid at another place. The caller has decoded them before."""
+    header, tables = data[: _RUN_HEADER.size], data[RUN_HEADER_BYTES:]
+    return b"".join((header, _U32.pack(_crc(log_id, offset, header + tables)), tables))
 
 
 def encode_footer(log_id: int, offset: int, ledger_bytes: Mapping[int, int]) -> bytes:
@@ -220,88 +343,3 @@ def decode_footer(data: bytes, *, log_id: int, offset: int) -> dict[int, int]:
     if _crc(log_id, offset, data[:body_bytes]) != _U32.unpack_from(data, body_bytes)[0]:
         raise StorageCorruptError(f"entry log {log_id}: footer has a wrong checksum")
     return dict(_FOOTER_ITEM.iter_unpack(data[_FOOTER_HEADER.size : body_bytes]))
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedRun:
-    """A run found by a scan."""
-
-    ledger_id: int
-    first: int
-    last: int
-    location: RunLocation
-
-
-@dataclass(frozen=True, slots=True)
-class LogScan:
-    """What a scan of a log found."""
-
-    runs: list[ScannedRun]
-    end: int
-    """The end of the last whole run: what follows is a footer, or torn."""
-
-    def ledger_bytes(self) -> dict[int, int]:
-        """Bytes per ledger, as the footer would say."""
-        total: dict[int, int] = {}
-        for run in self.runs:
-            total[run.ledger_id] = total.get(run.ledger_id, 0) + run.location.size_bytes
-        return total
-
-
-def scan_log(file: File, log_id: int) -> LogScan:
-    """All whole runs from the begin of a log up to the first thing that is none.
-
-    Reads headers and tables only. Packets are not looked at.
-
-    Raises:
-        StorageCorruptError: the file header is damaged.
-        OSError: a read failed.
-    """
-    found_id, _ = decode_log_header(file.pread(LOG_HEADER_BYTES, 0))
-    if found_id != log_id:
-        raise StorageCorruptError(f"entry log {log_id}: its header says {found_id}")
-    runs: list[ScannedRun] = []
-    at, end = LOG_HEADER_BYTES, file.size
-    while True:
-        run = _scan_run(file, log_id, at, end)
-        if run is None:
-            return LogScan(runs, at)
-        runs.append(run)
-        at += run.location.size_bytes
-
-
-def _scan_run(file: File, log_id: int, at: int, end: int) -> ScannedRun | None:
-    tables_bytes = run_tables_bytes(file.pread(RUN_HEADER_BYTES, at))
-    # The size is not checked yet: a torn header may claim anything, but not beyond the file.
-    if tables_bytes is None or at + tables_bytes > end:
-        return None
-    try:
-        head = decode_run_head(file.pread(tables_bytes, at), log_id=log_id, offset=at)
-    except StorageCorruptError:
-        return None  # the first torn run is where the log ends
-    size_bytes = head.offsets[-1]
-    if at + size_bytes > end:
-        return None
-    count = len(head.ids)
-    has_ids = tables_bytes != RUN_HEADER_BYTES + 4 * count
-    location = RunLocation(log_id, at, size_bytes, count, has_ids)
-    return ScannedRun(head.ledger_id, head.ids[0], head.ids[-1], location)
-
-
-def read_footer(file: File, log_id: int) -> dict[int, int] | None:
-    """Bytes per ledger from the footer of a log; None if it has none and must be scanned.
-
-    Raises:
-        StorageCorruptError: a trailer is there, but its footer is damaged.
-        OSError: a read failed.
-    """
-    end = file.size - TRAILER_BYTES
-    if end < LOG_HEADER_BYTES:
-        return None
-    try:
-        offset = decode_trailer(file.pread(TRAILER_BYTES, end), log_id=log_id)
-    except StorageCorruptError:
-        return None
-    if not LOG_HEADER_BYTES <= offset < end:
-        raise StorageCorruptError(f"entry log {log_id}: its footer cannot be at {offset}")
-    return decode_footer(file.pread(end - offset, offset), log_id=log_id, offset=offset)

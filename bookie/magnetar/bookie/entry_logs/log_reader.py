@@ -1,20 +1,25 @@
 """Reads runs, or single packets of runs, from entry logs. Lives on the reader worker.
 
-Whatever is read is checked: the run's checksum, that it is the run the index means, and that each
-packet begins with its ledger id and entry id. What does not match is an I/O error: it never means
-that an entry is absent.
+Whatever is read is checked before it is handed out: the checksum of the run's head, that it is the
+run the index means, the checksums of all pieces of packets that are touched, and that each packet
+begins with its ledger id and entry id (rule 4.2). What does not match is an I/O error that names
+the place and the entries: it never means that an entry is absent (defect B14).
 """
 
+import posixpath
 from collections import OrderedDict
 
+from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import (
     RUN_HEADER_BYTES,
-    RunHeader,
-    RunLocation,
+    RunHead,
+    StoredRun,
     decode_run_head,
+    run_tables_bytes,
 )
 from magnetar.bookie.entry_logs.log_writer import log_name
 from magnetar.bookie.entry_logs.packet_run import PacketRun, first_foreign, stop_within
+from magnetar.bookie.entry_logs.pieces import PIECE_BYTES, damaged_pieces, stretches
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.ledger.ports import Disk, File
 
@@ -31,54 +36,47 @@ class EntryLogReader:
         self._disk = disk
         self._files: OrderedDict[int, File] = OrderedDict()
 
-    def load_run(self, ledger_id: int, location: RunLocation) -> PacketRun:
-        """The whole run with one read.
+    def load_head(self, run: StoredRun) -> RunHead:
+        """Header and tables.
 
         Raises:
             StorageIOError: unreadable, damaged, missing, or not the run that was meant.
         """
-        data = self._pread(location.log_id, location.size_bytes, location.offset, once=True)
-        head = _checked_head(data, ledger_id, location)
-        if len(data) != location.size_bytes:
-            raise StorageCorruptError(
-                f"entry log {location.log_id}: run at {location.offset} of ledger {ledger_id} "
-                f"ends after {len(data)} of {location.size_bytes} bytes"
-            )
-        foreign = first_foreign(data, head.offsets, ledger_id, head.ids)
-        if foreign < location.entries:
-            raise _foreign_packet(ledger_id, head.ids[foreign], location)
-        return PacketRun(
-            data,
-            ids=head.ids,
-            table_at=RUN_HEADER_BYTES,
-            packets_at=head.tables_bytes,
-            offsets=head.offsets,
+        location = run.location
+        data = self._pread(run, location.tables_bytes, location.offset)
+        try:
+            head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
+        except StorageCorruptError as error:
+            raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
+        is_meant = (
+            head.ledger_id == run.ledger_id
+            and head.first <= run.first
+            and head.last >= run.last
+            and head.location(location.log_id, location.offset) == location
         )
+        if not is_meant:
+            reason = (
+                f"the run is not the one the index means, but entries {head.first} to {head.last} "
+                f"of ledger {head.ledger_id}"
+            )
+            raise self._corrupt(run, 0, run.first, run.last, reason)
+        return head
 
-    def load_tables(self, ledger_id: int, location: RunLocation) -> PacketRun:
-        """The run without its packets: good for ids and offsets only.
+    def load_run(self, run: StoredRun, head: RunHead | None = None) -> PacketRun:
+        """All packets with one read; `head` is the run's, if it was loaded before.
 
         Raises:
-            StorageIOError: as for `load_run`.
+            StorageIOError: as `load_head`, or a packet is damaged: others may not be.
         """
-        data = self._pread(location.log_id, location.tables_bytes, location.offset)
-        head = _checked_head(data, ledger_id, location)
-        return PacketRun(
-            data,
-            ids=head.ids,
-            table_at=RUN_HEADER_BYTES,
-            packets_at=head.tables_bytes,
-            offsets=head.offsets,
-        )
+        if head is None:
+            head = self.load_head(run)
+        packets, damages = self._load_packets_area(run, head)
+        if damages:
+            raise StorageCorruptError(str(damages[0]), damages[0])
+        return PacketRun(packets, ids=head.ids, packets_at=0, offsets=head.offsets)
 
     def load_packets(
-        self,
-        ledger_id: int,
-        location: RunLocation,
-        tables: PacketRun,
-        entry_id: int,
-        last: int,
-        bytes_max: int,
+        self, run: StoredRun, head: RunHead, entry_id: int, last: int, bytes_max: int
     ) -> list[bytes]:
         """The packets of `entry_id` (held by the run), `entry_id + 1`, ... as `PacketRun.take`.
 
@@ -87,20 +85,57 @@ class EntryLogReader:
         Raises:
             StorageIOError: the first packet is unreadable or damaged.
         """
-        offsets = tables.offsets()
-        start, stop = tables.positions(entry_id, last)
+        offsets = head.offsets
+        start, stop = head.positions(entry_id, last)
         stop = stop_within(offsets, start, stop, bytes_max)
-        begin = offsets[start]
-        size = offsets[stop] - begin
-        data = self._pread(location.log_id, size, location.offset + begin)
-        bounds = [offset - begin for offset in offsets[start : stop + 1]]
-        whole = stop - start
-        while whole and bounds[whole] > len(data):
-            whole -= 1
-        whole = first_foreign(data, bounds, ledger_id, range(entry_id, entry_id + whole))
+        first_piece = offsets[start] // PIECE_BYTES
+        area_begin = first_piece * PIECE_BYTES
+        area_end = min(-(-offsets[stop] // PIECE_BYTES) * PIECE_BYTES, head.packets_bytes)
+        size = area_end - area_begin
+        at = run.location.offset + head.tables_bytes + area_begin
+        data = self._pread(run, size, at)
+        checksums = head.checksums[first_piece : first_piece + -(-size // PIECE_BYTES)]
+        damaged = damaged_pieces(data, checksums, size)
+        if damaged:
+            whole_end = area_begin + damaged[0] * PIECE_BYTES
+            while stop > start and offsets[stop] > whole_end:
+                stop -= 1
+            if stop == start:
+                begin, end = stretches(damaged)[0]
+                raise self._piece_damage(run, head, first_piece + begin, first_piece + end)
+        bounds = [offset - area_begin for offset in offsets[start : stop + 1]]
+        whole = first_foreign(data, bounds, run.ledger_id, range(entry_id, entry_id + stop - start))
         if whole == 0:
-            raise _foreign_packet(ledger_id, entry_id, location)
+            raise self._foreign_packet(run, head, entry_id, offsets[start])
         return [data[bounds[at] : bounds[at + 1]] for at in range(whole)]
+
+    def check_run(self, run: StoredRun) -> list[Damage]:
+        """Read all of a run, and tell all that is damaged in it.
+
+        Raises:
+            StorageIOError: it cannot be read at all (missing log, I/O error).
+        """
+        try:
+            head = self.load_head(run)
+        except StorageCorruptError as error:
+            if error.damage is None:
+                raise
+            return [error.damage]
+        return self._load_packets_area(run, head)[1]
+
+    def locate(self, log_id: int, offset: int) -> StoredRun:
+        """The run at a place, for an index that knows no more than that.
+
+        Raises:
+            StorageIOError: there is no valid run.
+        """
+        header = self._pread_at(log_id, RUN_HEADER_BYTES, offset)
+        tables_bytes = run_tables_bytes(header)
+        if tables_bytes is None:
+            raise StorageCorruptError(f"{self._path(log_id)} at {offset}: no run begins here")
+        data = self._pread_at(log_id, tables_bytes, offset)
+        head = decode_run_head(data, log_id=log_id, offset=offset)
+        return StoredRun(head.ledger_id, head.first, head.last, head.location(log_id, offset))
 
     def forget(self, log_id: int) -> None:
         """Close the log's file, if it is open."""
@@ -112,7 +147,65 @@ class EntryLogReader:
         for log_id in list(self._files):
             self.forget(log_id)
 
-    def _pread(self, log_id: int, size: int, offset: int, *, once: bool = False) -> bytes:
+    # Packets
+
+    def _load_packets_area(self, run: StoredRun, head: RunHead) -> tuple[bytes, list[Damage]]:
+        size = head.packets_bytes
+        at = run.location.offset + head.tables_bytes
+        data = self._pread(run, size, at, once=True)
+        damages = [
+            self._piece_damage(run, head, begin, end).damage
+            for begin, end in stretches(damaged_pieces(data, head.checksums, size))
+        ]
+        if not damages:
+            foreign = first_foreign(data, head.offsets, run.ledger_id, head.ids)
+            if foreign < head.entries:
+                begin = head.offsets[foreign]
+                damages = [self._foreign_packet(run, head, head.ids[foreign], begin).damage]
+        return data, [damage for damage in damages if damage is not None]
+
+    # Errors
+
+    def _corrupt(
+        self, run: StoredRun, at: int, first: int, last: int, reason: str
+    ) -> StorageCorruptError:
+        """`at` counts from the begin of the run."""
+        path, offset = self._path(run.location.log_id), run.location.offset + at
+        damage = Damage(path, offset, run.ledger_id, first, last, reason)
+        return StorageCorruptError(str(damage), damage)
+
+    def _piece_damage(
+        self, run: StoredRun, head: RunHead, begin: int, end: int
+    ) -> StorageCorruptError:
+        at = begin * PIECE_BYTES
+        first, last = head.ids_within(at, min(end * PIECE_BYTES, head.packets_bytes))
+        return self._corrupt(
+            run, head.tables_bytes + at, first, last, "packets have a wrong checksum"
+        )
+
+    def _foreign_packet(
+        self, run: StoredRun, head: RunHead, entry_id: int, begin: int
+    ) -> StorageCorruptError:
+        return self._corrupt(
+            run,
+            head.tables_bytes + begin,
+            entry_id,
+            entry_id,
+            "the packet is of another entry",
+        )
+
+    # Files
+
+    def _pread(self, run: StoredRun, size: int, offset: int, *, once: bool = False) -> bytes:
+        """Read for a run; an error tells whose entries cannot be read."""
+        try:
+            return self._pread_at(run.location.log_id, size, offset, once=once)
+        except StorageIOError as error:
+            path = self._path(run.location.log_id)
+            error.damage = Damage(path, offset, run.ledger_id, run.first, run.last, str(error))
+            raise
+
+    def _pread_at(self, log_id: int, size: int, offset: int, *, once: bool = False) -> bytes:
         try:
             file = self._file(log_id)
             # A whole run goes into the read cache: a second copy in the page cache is memory that
@@ -121,40 +214,21 @@ class EntryLogReader:
                 return file.read_once(size, offset)
             return file.pread(size, offset)
         except FileNotFoundError as exc:
-            raise StorageLogMissingError(f"entry log {log_id} does not exist") from exc
+            raise StorageLogMissingError(f"{self._path(log_id)} does not exist") from exc
         except OSError as exc:
             self.forget(log_id)
-            raise StorageIOError(f"entry log {log_id}: cannot read at {offset}: {exc}") from exc
+            raise StorageIOError(f"{self._path(log_id)}: cannot read at {offset}: {exc}") from exc
+
+    def _path(self, log_id: int) -> str:
+        return posixpath.join(self._directory, log_name(log_id))
 
     def _file(self, log_id: int) -> File:
         file = self._files.get(log_id)
         if file is not None:
             self._files.move_to_end(log_id)
             return file
-        file = self._disk.open(f"{self._directory}/{log_name(log_id)}")
+        file = self._disk.open(self._path(log_id))
         self._files[log_id] = file
         if len(self._files) > self._open_files_max:
             self.forget(next(iter(self._files)))
         return file
-
-
-def _checked_head(data: bytes, ledger_id: int, location: RunLocation) -> RunHeader:
-    head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
-    if (
-        head.ledger_id != ledger_id
-        or len(head.ids) != location.entries
-        or head.offsets[-1] != location.size_bytes
-        or head.tables_bytes != location.tables_bytes
-    ):
-        raise StorageCorruptError(
-            f"entry log {location.log_id}: the run at {location.offset} is not the one the index "
-            f"means: ledger {head.ledger_id}, expected {ledger_id}"
-        )
-    return head
-
-
-def _foreign_packet(ledger_id: int, entry_id: int, location: RunLocation) -> StorageCorruptError:
-    return StorageCorruptError(
-        f"entry log {location.log_id}: the packet of ledger {ledger_id} entry {entry_id} in the "
-        f"run at {location.offset} is damaged"
-    )

@@ -15,7 +15,9 @@ from magnetar.bookie.entry_logs.entry_log import (
     encode_footer,
     encode_log_header,
     encode_run_head,
+    run_bytes_max,
 )
+from magnetar.bookie.entry_logs.pieces import piece_checksums
 from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
 from magnetar.ledger.ports import Buffer, Clock, Disk, File
@@ -76,7 +78,7 @@ class EntryLogWriter:
         Raises:
             OSError, StorageIOError: call `abandon`.
         """
-        size_bytes_max = run.packets_bytes + 64 + 8 * run.entries
+        size_bytes_max = run_bytes_max(run.packets_bytes, run.entries)
         active = self._active
         if active is not None and self._end(active) + size_bytes_max > self._log_bytes_max:
             self._finish()
@@ -85,6 +87,9 @@ class EntryLogWriter:
             active = self._begin()
         offset = self._end(active)
         contiguous = run.is_contiguous
+        packets = b"".join(
+            [piece.run.packets_view(piece.start, piece.stop) for piece in run.pieces]
+        )
         head = encode_run_head(
             log_id=active.log_id,
             offset=offset,
@@ -94,13 +99,10 @@ class EntryLogWriter:
             length_table=b"".join(
                 piece.run.length_table(piece.start, piece.stop) for piece in run.pieces
             ),
-            packets_bytes=run.packets_bytes,
             gap_ids=None if contiguous else list(run.ids()),
+            checksums=piece_checksums(packets),
         )
-        self._buffers.append(head)
-        self._buffers.extend(
-            piece.run.packets_view(piece.start, piece.stop) for piece in run.pieces
-        )
+        self._buffers += (head, packets)
         size_bytes = len(head) + run.packets_bytes
         self._buffered_bytes += size_bytes
         active.ledger_bytes[ledger_id] = active.ledger_bytes.get(ledger_id, 0) + size_bytes

@@ -1,9 +1,9 @@
 """A run of entry packets of one ledger, in ascending order of entry id, in one buffer.
 
-Both an `EntryBlock` in the write cache and a run read from an entry log have this shape: somewhere
-in the buffer a table of packet lengths, somewhere the packets, side by side. A `PacketRun` gives
-access to single packets without having taken the buffer apart: what is never read costs nothing
-per entry.
+An `EntryBlock` in the write cache has this shape, with the table of packet lengths in the same
+buffer, and so have the packets of a run read from an entry log, whose head says where each begins.
+A `PacketRun` gives access to single packets without having taken the buffer apart: what is never
+read costs nothing per entry.
 """
 
 from array import array
@@ -32,10 +32,11 @@ class PacketRun:
         data: bytes,
         *,
         ids: Sequence[int],
-        table_at: int,
         packets_at: int,
-        offsets: list[int] | None = None,
+        table_at: int = -1,
+        offsets: Sequence[int] | None = None,
     ) -> None:
+        """`table_at` is where the lengths are, `offsets` what they give: one of them is needed."""
         count = len(ids)
         assert count > 0
         self.data = data
@@ -55,7 +56,7 @@ class PacketRun:
         """Bytes of all packets together; they are the end of the buffer."""
         return len(self.data) - self._packets_at
 
-    def offsets(self) -> list[int]:
+    def offsets(self) -> Sequence[int]:
         """Where each packet begins in the buffer, and at last where the last one ends."""
         offsets = self._offsets
         if offsets is None:

@@ -1,0 +1,140 @@
+"""What a whole entry log holds: its runs by a scan, its ledgers by its footer.
+
+A log of a process that was killed has no footer, and may end in a torn flush that nothing points
+to. The scan ends there (rule 4.1): no size or ledger id is used before the checksum that covers it
+was compared, so garbage never becomes a ledger (defect B15).
+"""
+
+from dataclasses import dataclass
+
+from magnetar.bookie.entry_logs.entry_log import (
+    LOG_HEADER_BYTES,
+    RUN_HEADER_BYTES,
+    RUN_MAGIC,
+    TRAILER_BYTES,
+    LogHeader,
+    StoredRun,
+    decode_footer,
+    decode_log_header,
+    decode_run_head,
+    decode_trailer,
+    run_tables_bytes,
+)
+from magnetar.bookie.errors import StorageCorruptError
+from magnetar.ledger.ports import File
+
+_SEARCH_BYTES = 1 << 20
+"""What is read at once when the next run behind a damaged place is searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogScan:
+    """What a scan of a log found."""
+
+    header: LogHeader
+    runs: list[StoredRun]
+    end: int
+    """The end of the last whole run: what follows is a footer, or torn."""
+    skipped: list[tuple[int, int]]
+    """Begin and end of the places that were passed over because no run could be read there."""
+
+    def ledger_bytes(self) -> dict[int, int]:
+        """Bytes per ledger, as the footer would say."""
+        total: dict[int, int] = {}
+        for run in self.runs:
+            total[run.ledger_id] = total.get(run.ledger_id, 0) + run.location.size_bytes
+        return total
+
+
+def read_log_header(file: File, log_id: int) -> LogHeader:
+    """The file header of the log.
+
+    Raises:
+        StorageCorruptError: it is damaged, or that of another log.
+        OSError: a read failed.
+    """
+    header = decode_log_header(file.pread(LOG_HEADER_BYTES, 0))
+    if header.log_id != log_id:
+        raise StorageCorruptError(f"entry log {log_id}: its header says {header.log_id}")
+    return header
+
+
+def scan_log(file: File, log_id: int, *, beyond_damage: bool = False) -> LogScan:
+    """All whole runs from the begin of a log up to the first thing that is none.
+
+    With `beyond_damage`, the next valid run behind a place that is none is searched: for repair and
+    inspection of logs that were once whole. Reads headers and tables only, packets are not looked
+    at.
+
+    Raises:
+        StorageCorruptError: the file header is damaged.
+        OSError: a read failed.
+    """
+    header = read_log_header(file, log_id)
+    runs: list[StoredRun] = []
+    skipped: list[tuple[int, int]] = []
+    at = end = LOG_HEADER_BYTES
+    while True:
+        run = scan_run(file, log_id, at)
+        if run is None and beyond_damage:
+            run = _next_run(file, log_id, at + 1)
+            if run is not None:
+                skipped.append((at, run.location.offset))
+        if run is None:
+            return LogScan(header, runs, end, skipped)
+        runs.append(run)
+        at = end = run.location.offset + run.location.size_bytes
+
+
+def scan_run(file: File, log_id: int, at: int) -> StoredRun | None:
+    """The run that begins there, all of it within the file; None if there is none.
+
+    Raises:
+        OSError: a read failed.
+    """
+    tables_bytes = run_tables_bytes(file.pread(RUN_HEADER_BYTES, at))
+    # The size is not checked yet: a torn header may claim anything, but not beyond the file.
+    if tables_bytes is None or at + tables_bytes > file.size:
+        return None
+    try:
+        head = decode_run_head(file.pread(tables_bytes, at), log_id=log_id, offset=at)
+    except StorageCorruptError:
+        return None
+    if at + head.size_bytes > file.size:
+        return None
+    return StoredRun(head.ledger_id, head.first, head.last, head.location(log_id, at))
+
+
+def _next_run(file: File, log_id: int, at: int) -> StoredRun | None:
+    """The first run that begins at or behind a place. A run's checksum is bound to its place: bytes
+    of a packet that look like one are not taken for one."""
+    while True:
+        data = file.pread(_SEARCH_BYTES, at)
+        found = data.find(RUN_MAGIC)
+        while found >= 0:
+            run = scan_run(file, log_id, at + found)
+            if run is not None:
+                return run
+            found = data.find(RUN_MAGIC, found + 1)
+        if len(data) < _SEARCH_BYTES:
+            return None
+        at += len(data) - len(RUN_MAGIC) + 1
+
+
+def read_footer(file: File, log_id: int) -> dict[int, int] | None:
+    """Bytes per ledger from the footer of a log; None if it has none and must be scanned.
+
+    Raises:
+        StorageCorruptError: a trailer is there, but its footer is damaged.
+        OSError: a read failed.
+    """
+    end = file.size - TRAILER_BYTES
+    if end < LOG_HEADER_BYTES:
+        return None
+    try:
+        offset = decode_trailer(file.pread(TRAILER_BYTES, end), log_id=log_id)
+    except StorageCorruptError:
+        return None
+    if not LOG_HEADER_BYTES <= offset < end:
+        raise StorageCorruptError(f"entry log {log_id}: its footer cannot be at {offset}")
+    return decode_footer(file.pread(end - offset, offset), log_id=log_id, offset=offset)

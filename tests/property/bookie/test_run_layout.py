@@ -10,7 +10,7 @@ from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX, block_run
 from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.indexes.location_index import IndexRecord, NewRun
-from magnetar.bookie.indexes.rocks_index import overlay
+from magnetar.bookie.indexes.run_records import overlay
 from tests.ledger_storage import make_block, make_packet
 
 id_sets = st.sets(st.integers(0, 40), min_size=1, max_size=15).map(sorted)

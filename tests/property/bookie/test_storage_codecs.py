@@ -10,7 +10,7 @@ from magnetar.bookie.entry_logs import entry_log
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError
 from magnetar.bookie.indexes import index_mark, ledger_state
-from magnetar.bookie.indexes import rocks_index as index
+from magnetar.bookie.indexes import run_records as index
 from magnetar.bookie.indexes.location_index import IndexRecord
 from magnetar.bookie.storage import LedgerState
 
@@ -119,12 +119,19 @@ def test_a_run_record_comes_back(
     assert index.decode_run(key, index.encode_run(record)) == (ledger_id, record)
 
 
-@given(u64, st.integers(0), st.integers(1, 255))
+@given(
+    st.one_of(
+        u64.map(lambda sequence: index_mark.Promise("db", sequence)),
+        st.builds(index_mark.Promise, st.just("interleaved"), u64, u32, u64, u64),
+    ),
+    st.integers(0),
+    st.integers(1, 255),
+)
 def test_an_index_mark_comes_back_and_is_refused_when_damaged(
-    sequence: int, at: int, mask: int
+    promise: index_mark.Promise, at: int, mask: int
 ) -> None:
-    data = index_mark.encode_mark(sequence)
-    assert index_mark.decode_mark(data) == sequence
+    data = index_mark.encode_mark(promise)
+    assert index_mark.decode_mark(data) == promise
     damaged = bytearray(data)
     damaged[at % len(data)] ^= mask
     try:

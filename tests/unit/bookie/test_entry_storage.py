@@ -68,6 +68,12 @@ def storage_with(
     )
 
 
+def _rocks_index(storage: EntryStorage) -> RocksIndex:
+    index = storage._open_parts().index
+    assert isinstance(index, RocksIndex)
+    return index
+
+
 def test_it_is_a_ledger_storage(tmp_path: Path) -> None:
     storage: LedgerStorage = make_storage(tmp_path)
     assert storage.wants_flush is False
@@ -265,13 +271,13 @@ async def test_8_6_after_a_failed_index_write_nothing_is_lost(
             patch.setattr(RocksIndex, "_write", failing)
             with pytest.raises(StorageIOError):
                 await storage.flush()
-        database = storage._open_parts().index._database
+        store = _rocks_index(storage)._store
         assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(10))
         crashed = copy_as_after_a_crash(tmp_path / "a", tmp_path / "crashed")
         add(storage, 1, range(5, 12), b"newer")
         await storage.flush()
         # RocksDB takes no write after a failed one: it was opened anew.
-        assert storage._open_parts().index._database is not database
+        assert _rocks_index(storage)._store is not store
         expected = packets(1, range(5)) + packets(1, range(5, 12), b"newer")
         assert await storage.read(1, 0, ALL, BYTES) == expected
         copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
@@ -414,10 +420,12 @@ async def test_6_3_an_older_index_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_start_that_ended_before_the_mark_is_repeated(tmp_path: Path) -> None:
+    (tmp_path / "entry-logs").mkdir()
     disk = FailingDisk()
     disk.calls_until_failure = 0
     with pytest.raises(StorageIOError):
         await make_storage(tmp_path, disk=disk).open()
+    assert disk.writes == ["replace_file"]
     assert (tmp_path / "index").exists()
     async with open_storage(tmp_path) as storage:
         assert storage.ledger_ids() == []

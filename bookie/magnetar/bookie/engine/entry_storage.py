@@ -33,8 +33,12 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.indexes.index_mark import IndexMark, open_index
-from magnetar.bookie.indexes.rocks_index import RocksIndex
+from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.key_value import MakeKeyValue
+from magnetar.bookie.indexes.ledger_state import decode_state
+from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.bookie.indexes.open_index import open_index
+from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
@@ -46,8 +50,9 @@ _SEQUENTIAL_LEDGERS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Sizes of a `EntryStorage`."""
+    """Kind and sizes of an `EntryStorage`."""
 
+    engine: EngineKind = "db"
     write_buffer_bytes: int = 64 << 20
     """Size at which the active buffer wants a flush. Two of them bound the write cache."""
     read_cache_bytes: int = 64 << 20
@@ -72,12 +77,14 @@ class EntryStorage:
         clock: Clock,
         make_worker: Callable[[str], Worker],
         options: StorageOptions | None = None,
+        make_key_value: MakeKeyValue = RocksStore.open,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
         self._directory = directory
         self._disk = disk
         self._clock = clock
         self._make_worker = make_worker
+        self._make_key_value = make_key_value
         self._options = options or StorageOptions()
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
@@ -99,7 +106,8 @@ class EntryStorage:
         try:
             index, flusher, reader, logs = await flush_worker.run(self._open_files)
             try:
-                self._states = await flush_worker.run(index.states)
+                stored = await flush_worker.run(index.states)
+                self._states = {each: decode_state(value) for each, value in stored.items()}
             except BaseException:
                 index.close()
                 raise
@@ -109,14 +117,19 @@ class EntryStorage:
             raise
         self._parts = _Parts(index, flusher, reader, logs, flush_worker, read_worker)
 
-    def _open_files(self) -> tuple[RocksIndex, Flusher, RunReader, EntryLogReader]:
+    def _open_files(self) -> tuple[LocationIndex, Flusher, RunReader, EntryLogReader]:
         options, disk = self._options, self._disk
         directory = f"{self._directory}/entry-logs"
-        mark = IndexMark(f"{self._directory}/index-mark", disk)
         try:
             disk.make_directory(directory)
             used_ids = log_ids(disk.list(directory))
-            index = open_index(f"{self._directory}/index", mark, has_logs=bool(used_ids))
+            index = open_index(
+                self._directory,
+                engine=options.engine,
+                disk=disk,
+                has_logs=bool(used_ids),
+                make_key_value=self._make_key_value,
+            )
         except OSError as exc:
             raise StorageIOError(f"storage {self._directory}: cannot be opened: {exc}") from exc
         writer = EntryLogWriter(
@@ -129,7 +142,6 @@ class EntryStorage:
         flusher = Flusher(
             writer,
             index,
-            mark,
             run_entries_max=options.run_entries_max,
             run_bytes_max=options.run_bytes_max,
         )
@@ -383,7 +395,7 @@ class EntryStorage:
 class _Parts:
     """What exists while the storage is open."""
 
-    index: RocksIndex
+    index: LocationIndex
     flusher: Flusher
     reader: RunReader
     logs: EntryLogReader

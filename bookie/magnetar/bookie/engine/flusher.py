@@ -1,6 +1,6 @@
 """Writes a frozen write buffer to the entry log and then to the index. Lives on the flush worker.
 
-The order is the promise: runs, sync of the log, index and ledger states, sync of the index, mark.
+The order is the promise: runs, sync of the log, index and ledger states with their sync.
 A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
 """
 
@@ -10,9 +10,7 @@ from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.indexes.index_mark import IndexMark
-from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
-from magnetar.bookie.indexes.rocks_index import RocksIndex
+from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
 
 
 class Flusher:
@@ -21,15 +19,13 @@ class Flusher:
     def __init__(
         self,
         writer: EntryLogWriter,
-        index: RocksIndex,
-        mark: IndexMark,
+        index: LocationIndex,
         *,
         run_entries_max: int,
         run_bytes_max: int,
     ) -> None:
         self._writer = writer
         self._index = index
-        self._mark = mark
         self._run_entries_max = run_entries_max
         self._run_bytes_max = run_bytes_max
 
@@ -55,7 +51,7 @@ class Flusher:
             raise
         # Before the commit: if that fails halfway, the index may already point into the log.
         self._writer.on_indexing()
-        overlaid = self._index.commit(
+        return self._index.commit(
             IndexChanges(
                 last_log_id=self._writer.last_log_id,
                 deleted=buffer.deleted,
@@ -63,11 +59,6 @@ class Flusher:
                 states=buffer.states,
             )
         )
-        try:
-            self._mark.write(self._index.sequence())
-        except OSError as exc:
-            raise StorageIOError(f"index mark cannot be written: {exc}") from exc
-        return overlaid
 
     def close(self) -> None:
         """Close the active log with its footer.

@@ -9,8 +9,7 @@ from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
-from magnetar.bookie.indexes.location_index import IndexRecord
-from magnetar.bookie.indexes.rocks_index import RocksIndex
+from magnetar.bookie.indexes.location_index import IndexRecord, LocationIndex
 from magnetar.bookie.requests.entry_list import IdSource, first_held, page_of
 from magnetar.ledger.wire_bodies import EntryList
 
@@ -44,7 +43,7 @@ class Loaded(NamedTuple):
 class RunReader:
     """Finds entries in the index and reads them from the entry logs."""
 
-    def __init__(self, index: RocksIndex, logs: EntryLogReader) -> None:
+    def __init__(self, index: LocationIndex, logs: EntryLogReader) -> None:
         self._index = index
         self._logs = logs
 

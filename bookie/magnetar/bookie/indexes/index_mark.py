@@ -1,86 +1,92 @@
-"""The index mark: how far the index has once been durable.
+"""The index mark: which kind of index a directory has, and how far it has once been durable.
 
-RocksDB takes damage at the end of its write-ahead log for the torn write of a crash, and drops it
-silently. So the sequence number that the index had reached is kept beside it after every flush: an
-index that comes back with less has lost records that were promised, and is refused. The mark also
-tells a lost index from one that was never made. Layout: docs/formats/index.md.
+An index may lose what was promised without a trace: RocksDB takes damage at the end of its
+write-ahead log for the torn write of a crash and drops it; a page index may miss a file. So every
+commit ends with a mark beside the index, and an index that comes back with less is refused. The
+mark also tells a lost index from one that was never made, and an index of one kind from the
+other: to convert one is to build the other beside it and to replace the mark. Layout:
+docs/formats/index.md.
 """
 
 import re
+from typing import Literal, NamedTuple
 
 import google_crc32c
 
 from magnetar.bookie.errors import StorageCorruptError
-from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.ledger.ports import Disk
 
-_FORMAT = re.compile(rb"magnetar db storage 1\nsequence (\d{1,20})\ncrc32c ([0-9a-f]{8})\n")
+EngineKind = Literal["db", "interleaved"]
+
+_FORMAT = re.compile(
+    rb"magnetar (?:db storage 1\nsequence (\d{1,20})\n"
+    rb"|interleaved storage 1\nsequence (\d{1,20})\nlast-log (\d{1,10})\n"
+    rb"ledgers (\d{1,20})\ndigest ([0-9a-f]{16})\n)"
+    rb"crc32c ([0-9a-f]{8})\n"
+)
 
 
-def encode_mark(sequence: int) -> bytes:
-    text = b"magnetar db storage 1\nsequence %d\n" % sequence
+class Promise(NamedTuple):
+    """What an index has promised to hold."""
+
+    engine: EngineKind
+    sequence: int
+    last_log_id: int = 0
+    """Of a page index: the highest log id that it has ever pointed to."""
+    ledgers: int = 0
+    """Of a page index: how many ledgers it has."""
+    digest: int = 0
+    """Of a page index: a digest of their ids, u64."""
+
+
+def encode_mark(promise: Promise) -> bytes:
+    text = b"magnetar %b storage 1\nsequence %d\n" % (promise.engine.encode(), promise.sequence)
+    if promise.engine == "interleaved":
+        text += b"last-log %d\nledgers %d\ndigest %016x\n" % promise[2:]
     return text + b"crc32c %08x\n" % google_crc32c.value(text)
 
 
-def decode_mark(data: bytes) -> int:
-    """The sequence number.
+def decode_mark(data: bytes) -> Promise:
+    """The promise.
 
     Raises:
         StorageCorruptError: anything else than what `encode_mark` gives.
     """
     match = _FORMAT.fullmatch(data)
-    if match is None or encode_mark(int(match[1])) != data:
-        raise StorageCorruptError(f"index mark is damaged: {data[:80]!r}")
-    return int(match[1])
+    promise = None
+    if match is not None and match[1] is not None:
+        promise = Promise("db", int(match[1]))
+    elif match is not None:
+        numbers = (int(match[2]), int(match[3]), int(match[4]), int(match[5], 16))
+        promise = Promise("interleaved", *numbers)
+    if promise is None or encode_mark(promise) != data:
+        raise StorageCorruptError(f"index mark is damaged: {data[:160]!r}")
+    return promise
 
 
 class IndexMark:
     """The mark as a file."""
 
     def __init__(self, path: str, disk: Disk) -> None:
-        self._path = path
+        self.path = path
         self._disk = disk
 
-    def read(self) -> int | None:
-        """The sequence number; None if there is no mark.
+    def read(self) -> Promise | None:
+        """The promise; None if there is no mark.
 
         Raises:
             StorageCorruptError: damaged.
             OSError: unreadable.
         """
         try:
-            return decode_mark(self._disk.read_file(self._path))
+            return decode_mark(self._disk.read_file(self.path))
         except FileNotFoundError:
             return None
 
-    def write(self, sequence: int) -> None:
+    def write(self, promise: Promise) -> None:
         """Replace the mark durably.
 
         Raises:
             OSError: it is the old one or the new one.
         """
-        self._disk.replace_file(self._path, encode_mark(sequence))
-
-
-def open_index(path: str, mark: IndexMark, *, has_logs: bool) -> RocksIndex:
-    """Open the index, or make it if there is nothing at all yet.
-
-    Raises:
-        StorageIOError, OSError: it cannot be opened, or has lost records.
-    """
-    promised = mark.read()
-    if promised is None and has_logs:
-        raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
-    index = RocksIndex.open(path, may_create=promised is None)
-    try:
-        if promised is None:
-            # From now on an index that is not there is lost, and not new.
-            mark.write(index.sequence())
-        elif index.sequence() < promised:
-            raise StorageCorruptError(
-                f"index {path} has lost records: it ends at {index.sequence()} of {promised}"
-            )
-    except BaseException:
-        index.close()
-        raise
-    return index
+        self._disk.replace_file(self.path, encode_mark(promise))

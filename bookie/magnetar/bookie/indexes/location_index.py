@@ -51,7 +51,7 @@ class IndexChanges:
     last_log_id: int
     deleted: Iterable[int] = ()
     runs: Mapping[int, Sequence[NewRun]] = field(default_factory=dict)
-    """By ledger; the runs of a ledger are ascending and disjoint."""
+    """By ledger, in the order in which they count: where runs overlap, the later one wins."""
     states: Mapping[int, LedgerState] = field(default_factory=dict)
     moves: Sequence[RunMove] = ()
 
@@ -100,6 +100,8 @@ class LocationIndex(Protocol):
     def all_records(self) -> Iterator[tuple[int, IndexRecord]]:
         """Every record with its ledger id, ascending. For tools and scrubbing, not for serving.
 
+        Commits may happen on the way: what they do not touch is seen, exactly once.
+
         Raises:
             StorageIOError: it could not be read.
         """
@@ -109,8 +111,10 @@ class LocationIndex(Protocol):
         """Write the changes durably; returns the ledgers whose older records were overlaid or
         moved.
 
-        The batches are whole for each ledger. A crash in between leaves a part of the changes,
-        which is harmless: the journal repeats a flush, and a compaction is finished or undone.
+        Reads may see the changes before they are durable; those of one ledger all at once, but
+        for moves, where it does not matter: source and target hold the same. A crash on the way
+        leaves a part of the changes, which is harmless: the journal repeats a flush, and a
+        compaction is finished or undone. After an error the same changes may be committed again.
 
         Raises:
             StorageIOError: none, some or all of it may have been written.

@@ -1,0 +1,137 @@
+"""The key-value store of the `db` engine: RocksDB, set up for a small index that must not lie."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rocksdict import (
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
+from magnetar.bookie.indexes.key_value import Delete, Operation, Put
+
+_WRITE_BUFFER_BYTES = 4 << 20
+_OPEN_FILES_MAX = 256
+
+
+class RocksStore:
+    """A `KeyValueStore`. See there."""
+
+    def __init__(self, path: str, database: Rdict) -> None:
+        self._path = path
+        self._database = database
+
+    @classmethod
+    def open(cls, path: str, may_create: bool) -> "RocksStore":
+        """Open the database, or make an empty one if `may_create` and there is none.
+
+        Raises:
+            StorageCorruptError, StorageIOError: it could not be opened.
+        """
+        with _translated(f"index {path}: cannot be opened"):
+            return cls(path, Rdict(path, options=_options(may_create=may_create)))
+
+    def get(self, key: bytes) -> bytes | None:
+        with _translated(f"index {self._path}: cannot be read"):
+            value: bytes | None = self._database.get(key)
+            return value
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        with _translated(f"index {self._path}: cannot be read"):
+            # A seek costs some microseconds, the iterator included. Keeping one alive would keep
+            # the database locked after it was closed.
+            iterator = self._database.iter()
+            iterator.seek_for_prev(key)
+            if iterator.valid():
+                return iterator.key(), iterator.value()
+            # An iterator is invalid at the end, and also after an error: then this raises.
+            # Without it, damage would look like a certain "not stored".
+            iterator.status()
+            return None
+
+    def scan(
+        self, first: bytes, end: bytes, records_max: int, *, from_floor: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        records: list[tuple[bytes, bytes]] = []
+        with _translated(f"index {self._path}: cannot be read"):
+            # One iterator sees one moment, whatever is written meanwhile.
+            iterator = self._database.iter()
+            if from_floor:
+                iterator.seek_for_prev(first)
+                if not iterator.valid():
+                    iterator.status()
+                    iterator.seek_to_first()
+            else:
+                iterator.seek(first)
+            while len(records) < records_max and iterator.valid():
+                key = iterator.key()
+                if key >= end:
+                    break
+                records.append((key, iterator.value()))
+                iterator.next()
+            iterator.status()
+        return records
+
+    def write(self, batch: Sequence[Operation]) -> None:
+        native = WriteBatch(raw_mode=True)
+        for operation in batch:
+            if isinstance(operation, Put):
+                native.put(operation.key, operation.value)
+            elif isinstance(operation, Delete):
+                native.delete(operation.key)
+            else:
+                native.delete_range(operation.first, operation.end)
+        with _translated(f"index {self._path}: cannot be written"):
+            self._database.write(native)
+
+    def sync(self) -> None:
+        with _translated(f"index {self._path}: cannot sync its log"):
+            # Apart from the write, because this one lets other threads run.
+            self._database.flush_wal(True)
+
+    def sequence(self) -> int:
+        with _translated(f"index {self._path}: cannot be read"):
+            return int(self._database.latest_sequence_number())
+
+    def close(self) -> None:
+        with _translated(f"index {self._path}: cannot be closed"):
+            self._database.close()
+
+
+_CORRUPTION = re.compile(r"corruption", re.IGNORECASE)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turn what rocksdict raises into our errors."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as exc:  # rocksdict raises bare Exceptions; only their text differs
+        kind = StorageCorruptError if _CORRUPTION.search(str(exc)) else StorageIOError
+        raise kind(f"{what}: {exc}") from exc
+
+
+def _options(*, may_create: bool) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(may_create)
+    # The index is small: a record stands for up to a MiB of entries. Keep it small in memory too.
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_paranoid_checks(True)
+    # A torn tail is what a crash leaves and was never promised. Everything else was: RocksDB's own
+    # default would silently drop what follows a damaged record.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    return options

@@ -7,7 +7,7 @@ what was flushed is all that the next start finds.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -15,11 +15,10 @@ from typing import TypeVar
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import Cookie
 from magnetar.bookie.engine.entry_storage import EntryStorage
-from magnetar.bookie.errors import JournalFullError
+from magnetar.bookie.journaling.journal import OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark
-from magnetar.bookie.requests.request_batch import Batch
-from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import MetadataError
@@ -86,38 +85,20 @@ class SimBookieProcess(Bookie):
         machine.storage.rotten.update(machine.rotten)
         return machine.storage, ()
 
-    def _start_journal(  # type: ignore[override]  # a stand-in: same promises, no thread
-        self, end: LastMark, owner: bytes, handler: RequestHandler
+    def _start_journal(
+        self, files: JournalFiles, end: LastMark, on_committed: OnCommitted[BatchContext]
     ) -> SimJournal:
         machine = self._machine
-        settings = machine.settings
-        files = JournalFiles(
-            machine.disk,
-            self._directories.journals[0],
-            owner=owner,
-            last_mark=end,
-            first_file_id=machine.loop.wall_ms,
-            file_bytes_max=settings.journal_file_bytes_max,
-            preallocate_bytes=settings.journal_preallocate_bytes,
-        )
-
-        def on_committed(batches: Sequence[Batch], error: JournalFullError | None) -> None:
-            handler.on_committed(batches, error)
-            if self._server is not None:
-                self._server.on_committed()
-
-        journal = SimJournal(
+        return SimJournal(
             machine.loop,
             files,
             mark=end,
             latency_s=machine.disk_latency_s,
-            group_bytes_max=settings.journal_group_bytes_max,
+            group_bytes_max=machine.settings.journal_group_bytes_max,
             on_committed=on_committed,
             on_failed=self._on_fatal,
             on_power_loss=machine.on_power_loss,
         )
-        handler.use_journal(journal)
-        return journal
 
 
 class SimBookie:

@@ -29,12 +29,12 @@ from magnetar.bookie.errors import (
     StorageError,
 )
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal import Journal
+from magnetar.bookie.journaling.journal import Journal, OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
-from magnetar.bookie.journaling.journal_format import LastMark, owner_of
-from magnetar.bookie.journaling.journal_replay import JournalReplay
-from magnetar.bookie.journaling.last_mark import LastMarkFile
-from magnetar.bookie.journaling.replay import StorageReplay
+from magnetar.bookie.journaling.journal_format import LastMark, Marks, owner_of
+from magnetar.bookie.journaling.journal_set import JournalSet, RunningJournal
+from magnetar.bookie.journaling.last_mark import LastMarks
+from magnetar.bookie.journaling.replay import replay_journals
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.requests.fencing import LedgerTable
@@ -112,13 +112,17 @@ class Bookie:
             cookie, lost = await self._check_identity()
             if lost:
                 raise StartError("what was lost cannot be restored yet")
-            owner = owner_of(instance_id=cookie.instance_id, bookie_id=cookie.bookie_id)
             storage, shards = self._make_storage(cookie)
             await storage.open()
             opened.push_async_callback(storage.close)
-            mark_file = LastMarkFile(self._disk, self._directories.ledgers[0])
-            end, records = await self._replay(storage, mark_file, owner)
-            parts = await self._serve(storage, shards, mark_file, end, cookie, opened)
+            last_marks = LastMarks(
+                self._disk, self._directories.ledgers, journals=len(self._directories.journals)
+            )
+            owners = self._journal_owners(cookie)
+            replayed = await replay_journals(
+                storage, last_marks, self._disk, self._directories.journals, owners=owners
+            )
+            parts = await self._serve(storage, shards, last_marks, replayed.ends, cookie, opened)
             await self._register()
             opened.push_async_callback(self._unregister)
             watch = self._store.on_session_change(self._on_session_change)
@@ -131,7 +135,8 @@ class Bookie:
             "bookie_started",
             bookie=self.bookie_id,
             port=self.port,
-            replayed_records=records,
+            replayed_records=replayed.records,
+            skipped_records=replayed.skipped,
             seconds=round(self._clock.monotonic_s() - started_s, 3),
         )
 
@@ -187,31 +192,22 @@ class Bookie:
             ),
         )
 
-    async def _replay(
-        self, storage: LedgerStorage, mark_file: LastMarkFile, owner: bytes
-    ) -> tuple[LastMark, int]:
-        """Replay, flush, persist the mark; returns the end of the journal and the records read."""
-        mark = mark_file.load()
-        journal = JournalReplay(self._disk, self._directories.journals[0], mark=mark, owner=owner)
-        replay = StorageReplay(storage)
-        await replay.run(journal)
-        if journal.end > mark:
-            await storage.flush()
-            mark_file.advance(journal.end)
-        if replay.skipped:
-            _log.warning("journal_records_skipped", bookie=self.bookie_id, records=replay.skipped)
-        return journal.end, replay.records
+    def _journal_owners(self, cookie: Cookie) -> list[bytes]:
+        return [
+            owner_of(instance_id=cookie.instance_id, bookie_id=cookie.bookie_id, journal=number)
+            for number in range(len(self._directories.journals))
+        ]
 
     async def _serve(
         self,
         storage: LedgerStorage,
         shards: tuple[EntryStorage, ...],
-        mark_file: LastMarkFile,
-        end: LastMark,
+        last_marks: LastMarks,
+        ends: Marks,
         cookie: Cookie,
         opened: AsyncExitStack,
     ) -> BookieParts:
-        """Start journal, checkpoints and server; `opened` gets how to end them, in that order."""
+        """Start journals, checkpoints and server; `opened` gets how to end them, in that order."""
         settings = self._settings
         ledgers = LedgerTable(storage)
         handler = RequestHandler(
@@ -231,14 +227,13 @@ class Bookie:
                 connection_long_polls_max=settings.connection_long_polls_max,
             ),
         )
-        owner = owner_of(instance_id=cookie.instance_id, bookie_id=cookie.bookie_id)
-        journal = self._start_journal(end, owner, handler)
-        opened.callback(journal.close)
+        journals = self._start_journals(ends, self._journal_owners(cookie), handler)
+        opened.callback(journals.close)
         checkpointer = await self._start_checkpoints(
-            storage, mark_file, ledgers, handler, journal, opened
+            storage, last_marks, ledgers, handler, journals, opened
         )
-        server = await self._listen(handler, journal)
-        opened.push_async_callback(self._stop_serving, server, handler, journal, checkpointer)
+        server = await self._listen(handler, journals)
+        opened.push_async_callback(self._stop_serving, server, handler, journals, checkpointer)
         worker = self._make_worker("bookie-background")
         opened.callback(worker.close)
         return BookieParts(
@@ -250,7 +245,7 @@ class Bookie:
             shards=shards,
             ledgers=ledgers,
             handler=handler,
-            journals=journal,
+            journals=journals,
             checkpointer=checkpointer,
             registry=self._registry,
             store=self._store,
@@ -269,12 +264,12 @@ class Bookie:
         return []
 
     async def _listen(
-        self, handler: RequestHandler, journal: Journal[BatchContext]
+        self, handler: RequestHandler, journals: JournalSet[BatchContext]
     ) -> BookieServer:
         settings = self._settings
         self._server = server = BookieServer(
             handler,
-            journal,
+            journals,
             network=self._network,
             metrics=self.metrics,
             frame_bytes_max=settings.frame_bytes_max,
@@ -292,26 +287,36 @@ class Bookie:
             ) from error
         return server
 
-    def _start_journal(
-        self, end: LastMark, owner: bytes, handler: RequestHandler
-    ) -> Journal[BatchContext]:
+    def _start_journals(
+        self, ends: Marks, owners: Sequence[bytes], handler: RequestHandler
+    ) -> JournalSet[BatchContext]:
         settings = self._settings
-        files = JournalFiles(
-            self._disk,
-            self._directories.journals[0],
-            owner=owner,
-            last_mark=end,
-            first_file_id=self._clock.wall_ms(),
-            file_bytes_max=settings.journal_file_bytes_max,
-            preallocate_bytes=settings.journal_preallocate_bytes,
-        )
 
         def on_committed(batches: Sequence[Batch], error: JournalFullError | None) -> None:
             handler.on_committed(batches, error)
             if self._server is not None:
                 self._server.on_committed()
 
-        journal: Journal[BatchContext] = Journal(
+        journals: list[RunningJournal[BatchContext]] = []
+        for directory, end, owner in zip(self._directories.journals, ends, owners, strict=True):
+            files = JournalFiles(
+                self._disk,
+                directory,
+                owner=owner,
+                last_mark=end,
+                first_file_id=self._clock.wall_ms(),
+                file_bytes_max=settings.journal_file_bytes_max,
+                preallocate_bytes=settings.journal_preallocate_bytes,
+            )
+            journals.append(self._start_journal(files, end, on_committed))
+        handler.use_journal(*journals)
+        return JournalSet(journals)
+
+    def _start_journal(
+        self, files: JournalFiles, end: LastMark, on_committed: OnCommitted[BatchContext]
+    ) -> RunningJournal[BatchContext]:
+        settings = self._settings
+        return Journal(
             files,
             mark=end,
             clock=self._clock,
@@ -322,25 +327,23 @@ class Bookie:
             on_committed=on_committed,
             on_failed=self._on_fatal,
         )
-        handler.use_journal(journal)
-        return journal
 
     async def _start_checkpoints(
         self,
         storage: LedgerStorage,
-        mark_file: LastMarkFile,
+        last_marks: LastMarks,
         ledgers: LedgerTable,
         handler: RequestHandler,
-        journal: Journal[BatchContext],
+        journals: JournalSet[BatchContext],
         opened: AsyncExitStack,
     ) -> Checkpointer:
         worker = self._make_worker("bookie-checkpoint")
         opened.callback(worker.close)
         checkpointer = Checkpointer(
             storage,
-            mark_file,
+            last_marks,
             disk=self._disk,
-            journal_directory=self._directories.journals[0],
+            journal_directories=self._directories.journals,
             worker=worker,
             clock=self._clock,
             metrics=self.metrics,
@@ -348,7 +351,7 @@ class Bookie:
             retry_s=self._settings.flush_retry_s,
             journal_backups=self._settings.journal_backups,
             journal_spares=self._settings.journal_spares,
-            journal_mark=lambda: journal.mark,
+            journal_marks=lambda: journals.marks,
             before_flush=ledgers.put_changed_states,
             after_flush=handler.on_flushed,
             on_bug=self._on_fatal,
@@ -363,12 +366,12 @@ class Bookie:
         self,
         server: BookieServer,
         handler: RequestHandler,
-        journal: Journal[BatchContext],
+        journals: JournalSet[BatchContext],
         checkpointer: Checkpointer,
     ) -> None:
         await server.stop_reading()
         if not self._has_failed:
-            await journal.wait_drained()
+            await journals.wait_drained()
         server.close_connections()
         await server.wait_closed(timeout_s=_CLOSE_TIMEOUT_S)
         await handler.close()

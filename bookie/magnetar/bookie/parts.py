@@ -13,7 +13,7 @@ from typing import Protocol
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal import Journal
+from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.request_batch import BatchContext
@@ -52,7 +52,7 @@ class BookieParts:
     """One per ledger directory, in their order; none where a simulation has a stand-in."""
     ledgers: LedgerTable
     handler: RequestHandler
-    journals: Journal[BatchContext]
+    journals: JournalSet[BatchContext]
     checkpointer: Checkpointer
     registry: BookieRegistry
     store: MetadataStore

@@ -9,7 +9,7 @@ from typing import cast
 
 import structlog
 
-from magnetar.bookie.journaling.journal import Journal
+from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
@@ -26,7 +26,7 @@ class BookieServer:
     def __init__(
         self,
         handler: RequestHandler,
-        journal: Journal[BatchContext],
+        journals: JournalSet[BatchContext],
         *,
         network: Network,
         metrics: BookieMetrics,
@@ -42,14 +42,14 @@ class BookieServer:
         self.connection_buffer_bytes_max = connection_buffer_bytes_max
         self.connection_read_bytes_max = connection_read_bytes_max
         self._connections_max = connections_max
-        self._journal = journal
+        self._journals = journals
         self._journal_queue_bytes_max = journal_queue_bytes_max
         self._network = network
         # A dict for a set that keeps its order: what happens to all happens in the same order.
         self._connections: dict[BookieConnection, None] = {}
         self._listener: Listener | None = None
         self.is_reading = True
-        """False while the journal has too much to do, or the bookie stops."""
+        """False while the journals have too much to do, or the bookie stops."""
         self._is_stopping = False
         self._emptied = asyncio.Event()
 
@@ -92,16 +92,16 @@ class BookieServer:
                 connection.abort()
 
     def on_requests(self) -> None:
-        """Requests were handed to the journal: has it too much to do?"""
-        if self.is_reading and self._journal.queued_bytes > self._journal_queue_bytes_max:
+        """Requests were handed to the journals: have they too much to do?"""
+        if self.is_reading and self._journals.queued_bytes > self._journal_queue_bytes_max:
             self._set_reading(False)
 
     def on_committed(self) -> None:
-        """The journal has less to do."""
+        """A journal has less to do."""
         if (
             not self.is_reading
             and not self._is_stopping
-            and self._journal.queued_bytes <= self._journal_queue_bytes_max // 2
+            and self._journals.queued_bytes <= self._journal_queue_bytes_max // 2
         ):
             self._set_reading(True)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from magnetar.bookie.errors import JournalCorruptError, JournalFullError
 from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, encode_mark
-from magnetar.bookie.journaling.last_mark import LastMarkFile
+from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Disk
@@ -69,23 +69,23 @@ def test_b6_the_last_mark_never_goes_back_and_is_never_ahead_of_the_disk(
     steps: list[tuple[LastMark, str]],
 ) -> None:
     disk = OneFile()
-    file = LastMarkFile(cast(Disk, disk), "/ledgers")
+    file = LastMarks(cast(Disk, disk), ["/ledgers"])
     file.load()
     best = NO_MARK
     for mark, what in steps:
         if what == "restart":
-            file = LastMarkFile(cast(Disk, disk), "/ledgers")
-            assert file.load() == best
+            file = LastMarks(cast(Disk, disk), ["/ledgers"])
+            assert file.load() == (best,)
             continue
         disk.is_broken = what == "broken"
         try:
-            assert file.advance(mark) is (mark > best)
+            assert file.advance((mark,)) is (mark > best)
         except OSError:
             assert mark > best
             assert disk.is_broken
         else:
             best = max(best, mark)
-        assert file.mark == best
+        assert file.marks == (best,)
 
 
 @given(st.builds(LastMark, st.integers(0, 9), st.integers(0, 9)), st.data())
@@ -96,7 +96,7 @@ def test_a_damaged_last_mark_is_refused(mark: LastMark, data: st.DataObject) -> 
     flip = data.draw(st.integers(0, 255))
     disk.data = whole[:at] + (bytes([whole[at] ^ flip]) + whole[at + 1 :] if flip else b"")
     try:
-        LastMarkFile(cast(Disk, disk), "/ledgers").load()
+        LastMarks(cast(Disk, disk), ["/ledgers"]).load()
     except JournalCorruptError:
         return
     raise AssertionError("accepted")

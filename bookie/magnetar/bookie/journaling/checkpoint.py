@@ -1,39 +1,51 @@
-"""Checkpoints: when the journal may forget.
+"""Checkpoints: when the journals may forget.
 
-One checkpoint: (1) capture the journal's mark; (2) flush the storage completely, ledger states too;
-(3) persist the captured mark; (4) delete the journal files before it, or keep them as spares.
+One checkpoint: (1) capture the marks of all journals; (2) flush the storage completely, all shards
+and their ledger states; (3) persist the captured marks; (4) delete the journal files before them,
+or keep them as spares.
 
-Why nothing is lost. Every record before the mark was synced, and its effect was put into the
-storage's memory before it was handed to the journal, so before step 1 (rule 2.1). The flush of step
-2 begins after that and makes at least all of it durable. So when step 3 writes the mark, nothing
-before it is needed from the journal. A crash before step 3 replays a superset, and replay is
-idempotent. A failed flush leaves the mark where it is (rule 8.6); the data stays readable in memory
-and goes with the next flush. Marks on disk never go back (rule 8.5). There is one journal and one
-storage, so that one flush completes one checkpoint (rules 8.2, 8.3 come with more of them).
+Why nothing is lost. A journal's mark moves only when a sync has covered what is before it. The
+effect of every record was put into the storage's memory before the record was handed to its journal
+(rule 2.1). So for every journal, all that its captured mark covers was in the memory of the storage
+before step 1 ended. It does not matter that the marks of several journals are not taken at one
+instant of their threads: each of them stands for itself, since a ledger has all its records in one
+journal. The flush of step 2 begins after step 1 (rule 8.1) and returns when *every* shard has ended
+a flush that began after step 1 (rule 8.2); it makes at least all of that durable. So when step 3
+writes the marks, nothing before them is needed from the journals. A crash before step 3, or in the
+middle of it, replays a superset, and replay is idempotent.
 
-A fence or a key moves the journal's mark like an entry does, so a checkpoint that only has ledger
-states to flush is not skipped (rule 8.4, defect B4); skipped is only one with nothing new in the
+What does not move a mark: a flush of one shard whose buffer is full (`ShardedStorage` does that by
+itself; defect B5); a flush that failed (rule 8.6: the data stays readable in memory and goes with
+the next flush); a checkpoint that ends after a later one (rule 8.5, defect B6: `LastMarks` only
+goes forward, each mark by itself). Vectors are compared journal by journal: if neither of two
+covers the other, the work of both is needed, and each moves the marks in which it is ahead (rule
+8.3, defect B7). So checkpoints may overlap; they do not in fact, but for the last one at a stop.
+
+A fence or a key moves its journal's mark like an entry does, so a checkpoint that only has ledger
+states to flush is not skipped (rule 8.4, defect B4); skipped is only one with nothing new in any
 journal since the last.
 
-Checkpoints run one at a time, every `interval_s` and when the storage asks. They bound the journal
-that a restart replays by about the size of the write cache.
+Files are deleted by the smallest copy of each mark, so that a start finds its journal whichever
+ledger directory is lost. Checkpoints run every `interval_s` and when the storage asks. They bound
+the journal that a restart replays by about the size of the write cache.
 """
 
 import asyncio
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.journaling.journal_format import (
-    LastMark,
+    Marks,
+    covers,
     file_ids,
     file_name,
     spare_name,
     spare_names,
 )
-from magnetar.bookie.journaling.last_mark import LastMarkFile
+from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock, Disk, Worker
@@ -47,10 +59,10 @@ class Checkpointer:
     def __init__(
         self,
         storage: LedgerStorage,
-        mark_file: LastMarkFile,
+        last_marks: LastMarks,
         *,
         disk: Disk,
-        journal_directory: str,
+        journal_directories: Sequence[str],
         worker: Worker,
         clock: Clock,
         metrics: BookieMetrics,
@@ -58,7 +70,7 @@ class Checkpointer:
         retry_s: float,
         journal_backups: int,
         journal_spares: int,
-        journal_mark: Callable[[], LastMark],
+        journal_marks: Callable[[], Marks],
         before_flush: Callable[[], None],
         after_flush: Callable[[], None],
         on_bug: Callable[[BaseException], None],
@@ -69,9 +81,9 @@ class Checkpointer:
         the write cache fills, and every add is refused from then on.
         """
         self._storage = storage
-        self._mark_file = mark_file
+        self._last_marks = last_marks
         self._disk = disk
-        self._journal_directory = journal_directory
+        self._journal_directories = journal_directories
         self._worker = worker
         self._clock = clock
         self._metrics = metrics
@@ -79,7 +91,7 @@ class Checkpointer:
         self._retry_s = retry_s
         self._journal_backups = journal_backups
         self._journal_spares = journal_spares
-        self._journal_mark = journal_mark
+        self._journal_marks = journal_marks
         self._before_flush = before_flush
         self._after_flush = after_flush
         self._on_bug = on_bug
@@ -104,15 +116,15 @@ class Checkpointer:
         """One checkpoint, as the module describes it.
 
         Raises:
-            StorageError: the flush failed; the mark stays.
-            OSError: the mark could not be persisted, or an old file not be deleted.
+            StorageError: the flush failed; the marks stay.
+            OSError: a mark could not be persisted, or an old file not be deleted.
         """
         started_s = self._clock.monotonic_s()
-        mark = self._journal_mark()
+        marks = self._journal_marks()
         self._before_flush()
         await self._storage.flush()
         self._after_flush()
-        await self._worker.run(lambda: self._persist(mark))
+        await self._worker.run(lambda: self._persist(marks))
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_s.observe(self._clock.monotonic_s() - started_s)
 
@@ -121,7 +133,7 @@ class Checkpointer:
             await self._wait()
             if self._is_closing:
                 return
-            if not self._storage.wants_flush and self._journal_mark() <= self._mark_file.mark:
+            if not self._storage.wants_flush and not self._has_news():
                 continue
             try:
                 await self.checkpoint()
@@ -157,18 +169,27 @@ class Checkpointer:
             except TimeoutError:
                 return
 
-    def _persist(self, mark: LastMark) -> None:
-        if not self._mark_file.advance(mark):
+    def _has_news(self) -> bool:
+        return not covers(self._last_marks.marks, self._journal_marks())
+
+    def _persist(self, marks: Marks) -> None:
+        """On the worker."""
+        if not self._last_marks.advance(marks):
             return
-        names = self._disk.list(self._journal_directory)
-        old = [file_id for file_id in file_ids(names) if file_id < mark.file_id]
+        safe_marks = self._last_marks.safe_marks
+        for directory, mark in zip(self._journal_directories, safe_marks, strict=True):
+            self._forget(directory, mark.file_id)
+
+    def _forget(self, directory: str, first_needed: int) -> None:
+        """Delete the files with smaller ids, or keep them as spares."""
+        names = self._disk.list(directory)
+        old = [file_id for file_id in file_ids(names) if file_id < first_needed]
         spares = len(spare_names(names))
         for file_id in old[: max(0, len(old) - self._journal_backups)]:
-            path = posixpath.join(self._journal_directory, file_name(file_id))
+            path = posixpath.join(directory, file_name(file_id))
             if spares < self._journal_spares:
                 # Its blocks are allocated and written: the cheapest file to write to there is.
-                spare = posixpath.join(self._journal_directory, spare_name(file_id))
-                self._disk.rename(path, spare)
+                self._disk.rename(path, posixpath.join(directory, spare_name(file_id)))
                 spares += 1
             else:
                 self._disk.remove(path)

@@ -100,7 +100,7 @@ class Journal(Generic[T]):
         """Hand over a batch; never blocks. The caller bounds what it hands over."""
         batch.epoch = self._epoch
         self.queued_bytes += batch.size_bytes
-        self._metrics.journal_queue_bytes = self.queued_bytes
+        self._metrics.journal_queue_bytes += batch.size_bytes
         self._drained.clear()
         assert not self._is_closing, "append to a closed journal"
         self._waiting.put(batch)
@@ -121,7 +121,7 @@ class Journal(Generic[T]):
         size = sum([batch.size_bytes for batch in group.batches])
         metrics = self._metrics
         self.queued_bytes -= size
-        metrics.journal_queue_bytes = self.queued_bytes
+        metrics.journal_queue_bytes -= size
         if group.error is None:
             self.mark = group.mark
             metrics.journal_groups += 1

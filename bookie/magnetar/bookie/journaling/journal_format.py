@@ -79,10 +79,20 @@ class LastMark(NamedTuple):
 
 NO_MARK = LastMark(0, 0)
 
+Marks = tuple[LastMark, ...]
+"""One mark per journal, in the order of the journals."""
 
-def owner_of(*, instance_id: str, bookie_id: str) -> bytes:
-    """16 bytes that tell the journals of different bookies and clusters apart."""
-    return hashlib.sha256(f"{instance_id}\0{bookie_id}".encode()).digest()[:OWNER_BYTES]
+
+def covers(marks: Marks, others: Marks) -> bool:
+    """Whether no mark is behind the other one of the same journal. Two vectors of marks may each be
+    ahead in another journal; then neither covers the other (rule 8.3)."""
+    return all(mark >= other for mark, other in zip(marks, others, strict=True))
+
+
+def owner_of(*, instance_id: str, bookie_id: str, journal: int = 0) -> bytes:
+    """16 bytes that tell the journals of clusters, bookies and one bookie's directories apart."""
+    text = f"{instance_id}\0{bookie_id}" + (f"\0{journal}" if journal else "")
+    return hashlib.sha256(text.encode()).digest()[:OWNER_BYTES]
 
 
 def file_name(file_id: int) -> str:
@@ -196,6 +206,11 @@ def find_record_starts(data: bytes, start: int, stop: int) -> Iterator[int]:
     while 0 <= at < stop:
         yield at
         at = data.find(RECORD_MAGIC, at + 1)
+
+
+def mark_name(journal: int) -> str:
+    """Name of the file of a journal's last mark in a ledger directory."""
+    return f"last-mark.{journal}" if journal else "last-mark"
 
 
 def encode_mark(mark: LastMark) -> bytes:

@@ -118,8 +118,8 @@ class JournalReplay:
             raise JournalCorruptError(f"journal file {path}: the header is damaged")
         if header.owner != self._owner:
             raise JournalCorruptError(
-                f"journal file {path} belongs to another bookie or cluster: "
-                f"move it out of this bookie's data directory"
+                f"journal file {path} belongs to another cluster, bookie or journal directory: "
+                f"put it back where it belongs"
             )
         return header
 

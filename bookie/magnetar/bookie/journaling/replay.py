@@ -3,22 +3,69 @@
 Idempotent: a crash during replay replays a superset next time. Entries are added whether or not
 their ledger is fenced by now, since they were accepted when they were written. Rules: section 3.5
 of the storage sheet, docs/formats/journal.md.
+
+With several journals all are replayed, one after the other. Their order does not matter: a ledger
+has all its records in one of them. (Their number may change between two processes, and with it a
+ledger's journal; but a process serves only after everything before it was replayed, flushed and
+marked, so that no start ever needs records of a ledger from two journals.)
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import structlog
 
 from magnetar.bookie.errors import BadAddError, JournalCorruptError, StorageFullError
-from magnetar.bookie.journaling.journal_format import RecordType, StoredRecord
+from magnetar.bookie.journaling.journal_format import Marks, RecordType, StoredRecord, covers
 from magnetar.bookie.journaling.journal_replay import JournalReplay
+from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.requests.add_check import check_add
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.ports import Disk
 from magnetar.ledger.wire import PACKET_HEADER, decode_block
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 _log = structlog.get_logger(__name__)
+
+
+class Replayed(NamedTuple):
+    """What a replay found."""
+
+    ends: Marks
+    """Where each journal ends; everything before that is durable in the storage."""
+    records: int
+    skipped: int
+
+
+async def replay_journals(
+    storage: LedgerStorage,
+    last_marks: LastMarks,
+    disk: Disk,
+    directories: Sequence[str],
+    *,
+    owners: Sequence[bytes],
+) -> Replayed:
+    """Put back into the storage what the journals hold behind their last marks, flush, and move the
+    marks: in this order, so that a crash on the way replays at least as much again.
+
+    Raises:
+        JournalError: a journal cannot be trusted; the bookie must not start.
+        StorageError: a flush failed.
+        OSError: a mark could not be persisted.
+    """
+    marks = last_marks.load()
+    replay = StorageReplay(storage)
+    ends: Marks = ()
+    for directory, mark, owner in zip(directories, marks, owners, strict=True):
+        journal = JournalReplay(disk, directory, mark=mark, owner=owner)
+        await replay.run(journal)
+        ends += (journal.end,)
+    if not covers(marks, ends):
+        await storage.flush()
+    last_marks.advance(ends)
+    return Replayed(ends, replay.records, replay.skipped)
 
 
 class StorageReplay:

@@ -26,6 +26,17 @@ class BatchContext:
 Batch = JournalBatch[BatchContext]
 
 
+class ReadBatches(dict[int, Batch]):
+    """What one network read leaves for the journals, by their numbers: made when it is needed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __missing__(self, journal: int) -> Batch:
+        batch = self[journal] = JournalBatch(BatchContext(self._connection))
+        return batch
+
+
 class JournalQueue(Protocol):
     """The journal, as far as requests go: it reports each batch to `on_committed`, once."""
 

@@ -1,8 +1,9 @@
 """What a bookie does with requests: frames in, replies out. No sockets, no files.
 
-Frames come in batches, one per network read. What a batch leaves for the journal goes there as one
-batch of records, in one piece of synchronous code with the checks and the storage. Its replies are
-made when the journal reports the group, and leave in one piece per connection.
+Frames come in batches, one per network read. What a batch leaves for a journal goes there as one
+batch of records, in one piece of synchronous code with the checks and the storage. (With several
+journals a ledger's id chooses its journal: its records are in one of them, in order.) Its replies
+are made when the journal reports the group, and leave in one piece per connection.
 
 The rules are in `add_requests.py`, `fence_requests.py`, `read_requests.py` and `lac_requests.py`.
 """
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.journaling.journal import JournalBatch
+from magnetar.bookie.journaling.journal_set import journal_number
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.add_requests import AddRequests
 from magnetar.bookie.requests.fence_requests import FenceRequests
@@ -20,7 +21,12 @@ from magnetar.bookie.requests.lac_requests import LacRequests
 from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.read_requests import ReadRequests
 from magnetar.bookie.requests.replies import Connection, Replies
-from magnetar.bookie.requests.request_batch import Batch, BatchContext, JournalQueue
+from magnetar.bookie.requests.request_batch import (
+    Batch,
+    BatchContext,
+    JournalQueue,
+    ReadBatches,
+)
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Clock
@@ -50,7 +56,7 @@ class RequestHandler:
         self._bookie_id = bookie_id
         self._version = version
         self._free_bytes = free_bytes
-        self._journal: JournalQueue | None = None
+        self._journals: tuple[JournalQueue, ...] = ()
         self._replies = replies = Replies(ledgers, metrics)
         fences = FenceRequests(storage, ledgers, replies, metrics)
         self._reads = ReadRequests(
@@ -84,9 +90,10 @@ class RequestHandler:
             full_wait_s_max=full_wait_ms_max / 1000,
         )
 
-    def use_journal(self, journal: JournalQueue) -> None:
+    def use_journal(self, *journals: JournalQueue) -> None:
         """Must be called before the first request."""
-        self._journal = journal
+        assert journals
+        self._journals = journals
 
     def handle(self, connection: Connection, frames: Sequence[Frame]) -> int:
         """Obey the frames in order; returns how many were taken.
@@ -97,13 +104,14 @@ class RequestHandler:
         Raises:
             BookieProtocolError: a frame that cannot be decoded; what came before it was obeyed.
         """
-        batch: Batch = JournalBatch(BatchContext(connection))
-        adds, replies = self._adds, self._replies
+        journals, adds, replies = len(self._journals), self._adds, self._replies
+        batches = ReadBatches(connection)
         taken = 0
         try:
             for frame in frames:
                 if connection.is_congested:
                     break
+                batch = batches[journal_number(frame.ledger_id, journals)]
                 if frame.op == Op.ADD and not frame.is_response:
                     if not adds.add(frame, batch):
                         break
@@ -114,9 +122,9 @@ class RequestHandler:
                 taken += 1
         finally:
             # Whatever happened: what is in the storage's memory now goes to the journal too.
-            if batch.records:
-                assert self._journal is not None
-                self._journal.append(batch)
+            for number, batch in batches.items():
+                if batch.records:
+                    self._journals[number].append(batch)
             replies.send()
         return taken
 

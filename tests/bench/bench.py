@@ -23,6 +23,7 @@ from tests.bench import load
 from tests.bench.figures import describe_machine
 from tests.bench.ledger_bench import LedgerBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
+from tests.bench.storage_bench import StorageBench
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -192,7 +193,11 @@ def main() -> None:
         effort = QUICK if arguments.quick else FULL
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
+        storage = StorageBench(report, effort)
         for measurement in (
+            storage.storage_writes,
+            storage.storage_reads,
+            storage.storage_event_loop,
             ledger.ledger,
             ledger.ledger_ensemble_change,
             bench.publish,

@@ -67,6 +67,11 @@ class BookieServer:
         self._http: HttpServer | None = None
         self._is_stopping = False
 
+    @property
+    def bookie(self) -> Bookie:
+        assert self._bookie is not None, "start() comes first"
+        return self._bookie
+
     async def start(self) -> None:
         settings = self._settings
         with explained(data=settings.data, metadata_url=settings.metadata_url):
@@ -93,9 +98,8 @@ class BookieServer:
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:
-        assert self._bookie is not None, "start() comes first"
         listen = self._settings.listen
-        addresses = [listen.url("bookie", self._bookie.port)]
+        addresses = [listen.url("bookie", self.bookie.port)]
         if self._http is not None:
             addresses.append(listen.url("http", self._http.port))
         return addresses

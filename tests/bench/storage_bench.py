@@ -1,0 +1,335 @@
+"""One bookie process by itself: how much of the disk, and of the page cache, reaches the client.
+
+The bookie has its own defaults. Writes are judged beside a plain file that is written and synced in
+the same minute, reads beside plain reads of the very files that they come from.
+"""
+
+import json
+import socket
+import statistics
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import uvloop
+
+from tests.bench import storage_load, storage_yardstick
+from tests.bench.report import Effort, Figure, Report
+from tests.bench.storage_load import Measured
+from tests.processes import HOST, ServerProcess
+from tests.standalone import is_ready_line
+
+_READY_TIMEOUT_S = 120.0
+_MB = 1_000_000
+_KB = 1024
+_LARGE_BYTES = 100_000
+_IN_TURN_LEDGERS = 200
+_LATENESS_MS_MAX = 10
+
+
+@dataclass
+class Seen:
+    """What the probe of a bookie process says (storage_server.py)."""
+
+    lateness_ms: dict[str, float]
+    metrics: dict[str, object]
+    resident_bytes: int
+    written_bytes: int
+    cpu_s: float
+    stop_s: float = 0.0
+    """After an orderly end: what it took, the last flush included."""
+
+
+class BenchBookie:
+    """A probed bookie process; a context manager. It keeps its data over `restart`."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.data = directory / "bookie"
+        self._directory = directory
+        self._settings = dict(settings or {})
+        self._process: ServerProcess | None = None
+
+    def __enter__(self) -> "BenchBookie":
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    def start(self) -> float:
+        """Start it; returns the seconds until it was ready."""
+        command = [
+            *(sys.executable, "-m", "tests.bench.storage_server"),
+            *("--metadata", f"embedded:{self._directory / 'metadata.db'}"),
+            *("--data", str(self.data)),
+            *("--final", str(self._directory / "final.json")),
+        ]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        self._process = ServerProcess(
+            command, log_path=self._directory / "bookie.log", is_ready=is_ready_line
+        )
+        return self._process.wait_ready(_READY_TIMEOUT_S)
+
+    def stop(self) -> Seen:
+        """SIGTERM: it flushes what it has, and says what it has come to."""
+        assert self._process is not None
+        self._process.terminate(_READY_TIMEOUT_S)
+        return Seen(**json.loads((self._directory / "final.json").read_text()))
+
+    def restart(self) -> float:
+        self.stop()
+        return self.start()
+
+    @property
+    def port(self) -> int:
+        return self._port("bookie")
+
+    @property
+    def entry_logs(self) -> list[Path]:
+        return sorted(self.data.rglob("*.log"))
+
+    def seen(self) -> Seen:
+        """Ask the probe; the lateness is that since the last time it was asked."""
+        with socket.create_connection((HOST, self._port("probe"))) as connection:
+            return Seen(**json.loads(connection.makefile().read()))
+
+    def _port(self, scheme: str) -> int:
+        assert self._process is not None
+        for url in self._process.ready_line.split()[1:]:
+            if url.startswith(f"{scheme}://"):
+                return int(url.rpartition(":")[2])
+        raise AssertionError(f"no {scheme} in {self._process.ready_line}")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much to write and read."""
+
+    write_mb: int
+    small_write_mb: int
+    read_mb: int
+    in_turn_mb: int
+    random_reads: int
+
+    @classmethod
+    def of(cls, effort: Effort) -> "Extent":
+        return _QUICK if effort.repeats == 1 else _FULL
+
+
+_FULL = Extent(
+    write_mb=2_000, small_write_mb=400, read_mb=1_000, in_turn_mb=800, random_reads=200_000
+)
+_QUICK = Extent(write_mb=200, small_write_mb=50, read_mb=100, in_turn_mb=100, random_reads=20_000)
+
+
+@dataclass
+class StorageBench:
+    """All figures of one bookie process; they go to the report."""
+
+    report: Report
+    effort: Effort
+    _lateness: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def _extent(self) -> Extent:
+        return Extent.of(self.effort)
+
+    def storage_writes(self) -> None:
+        """Adds beside the disk's own speed, and what they cost it."""
+        self._write("100 KB", _LARGE_BYTES, self._extent.write_mb, entries_per_add=1, least=0.5)
+        self._write("1 KB", _KB, self._extent.small_write_mb, entries_per_add=20, least=None)
+
+    def storage_reads(self) -> None:
+        """From the page cache: one ledger in order, entries at random, ledgers written in turn."""
+        directory = self.report.directory / "storage-reads"
+        with BenchBookie(directory) as bookie:
+            in_order = self._read_in_order(bookie)
+            self._read_at_random(bookie)
+            self._read_written_in_turn(bookie, in_order)
+
+    def storage_event_loop(self) -> None:
+        """How long the event loop was not to be had under the loads before this."""
+        worst = max(self._lateness.values(), key=lambda each: each["p999"], default=None)
+        if worst is None:
+            return
+        self.report.add(
+            Figure(
+                name="bookie, event loop held, p99.9, worst load",
+                unit="ms",
+                value=worst["p999"],
+                target=f"<= {_LATENESS_MS_MAX}",
+                met=worst["p999"] <= _LATENESS_MS_MAX,
+                details={**self._lateness},
+            )
+        )
+
+    def _write(
+        self, name: str, size: int, megabytes: int, *, entries_per_add: int, least: float | None
+    ) -> None:
+        """Acknowledged, and all of it in the entry logs: the orderly end is a part of the time."""
+        entries = megabytes * _MB // size
+        yard = self.report.directory
+        rates: list[float] = []
+        acknowledged: list[float] = []
+        ratios: list[float] = []
+        besides: list[float] = []
+        costs: list[float] = []
+        for number in range(self.effort.repeats):
+            before = storage_yardstick.write_mb_per_s(yard, megabytes * _MB)
+            with BenchBookie(yard / f"storage-writes-{size}-{number}") as bookie:
+                measured = uvloop.run(
+                    storage_load.add(
+                        bookie.port,
+                        [1],
+                        entries=entries,
+                        size=size,
+                        entries_per_add=entries_per_add,
+                        in_flight=100 if size > _KB else 1000,
+                    )
+                )
+                self._see(bookie, f"adds, {name}")
+                final = bookie.stop()
+            after = storage_yardstick.write_mb_per_s(yard, megabytes * _MB)
+            besides.append((before + after) / 2)
+            acknowledged.append(measured.mb_per_s)
+            rates.append(measured.payload_bytes / (measured.seconds + final.stop_s) / _MB)
+            ratios.append(rates[-1] / besides[-1])
+            costs.append(final.written_bytes / measured.payload_bytes)
+        ratio = statistics.median(ratios)
+        self.report.add(
+            Figure(
+                name=f"bookie, adds of {name}, journal and entry log",
+                unit="MB/s",
+                value=round(statistics.median(rates), 1),
+                target=f">= {least} of the disk" if least else "",
+                met=least is None or ratio >= least,
+                ratio=round(ratio, 2),
+                beside="synced file",
+                beside_value=round(statistics.median(besides), 1),
+                runs=[round(each, 1) for each in rates],
+                details={"acknowledged_mb_per_s": [round(each, 1) for each in acknowledged]},
+            )
+        )
+        self.report.add_limit(
+            f"bookie, bytes to the disk per byte of {name}", "bytes", costs, limit=2.1
+        )
+
+    def _read_in_order(self, bookie: BenchBookie) -> Measured:
+        """A ledger of 1 KB entries, from its first to its last."""
+        entries = self._extent.read_mb * _MB // _KB
+        uvloop.run(
+            storage_load.add(
+                bookie.port, [1], entries=entries, size=_KB, entries_per_add=50, in_flight=2000
+            )
+        )
+        rates: list[Measured] = []
+        besides: list[float] = []
+        for _ in range(self.effort.repeats):
+            bookie.restart()  # The caches are empty: all of it comes from the entry logs.
+            besides.append(storage_yardstick.read_mb_per_s(bookie.entry_logs))
+            bookie.seen()
+            rates.append(
+                uvloop.run(storage_load.read_in_order(bookie.port, 1, entries=entries, size=_KB))
+            )
+            self._see(bookie, "reads in order")
+        value = statistics.median(each.mb_per_s for each in rates)
+        self._add_read("one ledger in order, 1 KB entries", "MB/s", value, 300, besides)
+        return max(rates, key=lambda each: each.mb_per_s)
+
+    def _read_at_random(self, bookie: BenchBookie) -> None:
+        entries = self._extent.read_mb * _MB // _KB
+        rates: list[float] = []
+        for number in range(self.effort.repeats):
+            bookie.restart()
+            storage_yardstick.read_mb_per_s(bookie.entry_logs)
+            bookie.seen()
+            measured = uvloop.run(
+                storage_load.read_at_random(
+                    bookie.port,
+                    [1],
+                    entries=entries,
+                    size=_KB,
+                    reads=self._extent.random_reads,
+                    seed=number,
+                )
+            )
+            rates.append(measured.entries_per_s)
+            self._see(bookie, "reads at random")
+        value = statistics.median(rates)
+        self.report.add(
+            Figure(
+                name="bookie, single reads of 1 KB at random",
+                unit="reads/s",
+                value=round(value),
+                target=">= 20,000",
+                met=value >= 20_000,
+                runs=[round(each) for each in rates],
+            )
+        )
+
+    def _read_written_in_turn(self, bookie: BenchBookie, in_order: Measured) -> None:
+        """Their entries came one from each in turn; the sorted flush brought them together."""
+        entries = self._extent.in_turn_mb * _MB // _KB // _IN_TURN_LEDGERS
+        ledger_ids = range(1000, 1000 + _IN_TURN_LEDGERS)
+        uvloop.run(
+            storage_load.add(bookie.port, ledger_ids, entries=entries, size=_KB, in_flight=2000)
+        )
+        bookie.restart()
+        storage_yardstick.read_mb_per_s(bookie.entry_logs)
+        bookie.seen()
+        rates = [
+            uvloop.run(
+                storage_load.read_in_order(bookie.port, ledger_id, entries=entries, size=_KB)
+            ).mb_per_s
+            for ledger_id in ledger_ids
+        ]
+        self._see(bookie, "reads of ledgers written in turn")
+        ratios = sorted(rate / in_order.mb_per_s for rate in rates)
+        middle = statistics.median(ratios)
+        self.report.add(
+            Figure(
+                name=f"bookie, {_IN_TURN_LEDGERS} ledgers written in turn, read one by one",
+                unit="MB/s",
+                value=round(statistics.median(rates), 1),
+                target=">= 0.5 of in order",
+                met=middle >= 0.5,
+                ratio=round(middle, 2),
+                beside="one ledger",
+                beside_value=round(in_order.mb_per_s, 1),
+                details={"slowest_ratio": round(ratios[0], 2), "p10_ratio": round(ratios[20], 2)},
+            )
+        )
+
+    def _add_read(
+        self, name: str, unit: str, value: float, least: float, besides: list[float]
+    ) -> None:
+        beside = statistics.median(besides)
+        self.report.add(
+            Figure(
+                name=f"bookie, {name}",
+                unit=unit,
+                value=round(value, 1),
+                target=f">= {least:,}",
+                met=value >= least,
+                ratio=round(value / beside, 3),
+                beside="plain reads",
+                beside_value=round(beside, 1),
+            )
+        )
+
+    def _see(self, bookie: BenchBookie, load: str) -> Seen:
+        seen = bookie.seen()
+        known = self._lateness.get(load)
+        if known is None or known["p999"] < seen.lateness_ms["p999"]:
+            self._lateness[load] = seen.lateness_ms
+        return seen

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from magnetar.bookie.entry_logs import entry_log
 from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.entry_logs.pieces import piece_checksums
 from magnetar.bookie.errors import StorageCorruptError
 from magnetar.bookie.indexes import index_mark, ledger_state
 from magnetar.bookie.indexes import run_records as index
@@ -31,8 +32,8 @@ def encode_head(
         first=entry_ids[0],
         last=entry_ids[-1],
         length_table=struct.pack(f">{len(packet_lengths)}I", *packet_lengths),
-        packets_bytes=sum(packet_lengths),
         gap_ids=None if contiguous else entry_ids,
+        checksums=piece_checksums(bytes(sum(packet_lengths))),
     )
 
 
@@ -60,7 +61,38 @@ def test_a_run_head_comes_back(
     assert head.ledger_id == ledger_id
     assert list(head.ids) == entry_ids
     assert head.tables_bytes == len(data) == entry_log.run_tables_bytes(data)
-    assert head.offsets == list(accumulate(packet_lengths, initial=len(data)))
+    assert list(head.offsets) == list(accumulate(packet_lengths, initial=0))
+    assert head.checksums == piece_checksums(bytes(sum(packet_lengths)))
+    location = head.location(log_id, offset)
+    assert location.tables_bytes == head.tables_bytes
+    assert location.size_bytes == len(data) + sum(packet_lengths)
+
+
+@given(runs(), st.integers(0, 20), st.integers(0, 20))
+def test_a_run_head_tells_the_positions_of_entries(
+    run: tuple[int, list[int], list[int]], start: int, beyond: int
+) -> None:
+    _, entry_ids, packet_lengths = run
+    head = entry_log.decode_run_head(encode_head(*run, 1, 64), log_id=1, offset=64)
+    start %= len(entry_ids)
+    first = entry_ids[start]
+    stop = start
+    while stop < len(entry_ids) and entry_ids[stop] == first + stop - start <= first + beyond:
+        stop += 1
+    assert head.positions(first, first + beyond) == (start, stop)
+    assert head.holds(first)
+    assert head.holds(first + 1) == (first + 1 in entry_ids)
+    assert not head.holds(entry_ids[-1] + 1)
+    assert not head.holds(entry_ids[0] - 1)
+    offsets = list(accumulate(packet_lengths, initial=0))
+    begin, end = offsets[start], offsets[start + 1]
+    if begin < end:
+        assert head.ids_within(begin, end) == (first, first)
+        assert head.ids_within(0, end) == (entry_ids[_first_full(packet_lengths)], first)
+
+
+def _first_full(packet_lengths: list[int]) -> int:
+    return next(at for at, length in enumerate(packet_lengths) if length)
 
 
 @given(runs(), st.integers(0), st.integers(1, 255))
@@ -91,7 +123,7 @@ def test_a_run_head_is_not_valid_at_another_place(run: tuple[int, list[int], lis
 def test_a_log_header_comes_back(log_id: int, created_ms: int) -> None:
     data = entry_log.encode_log_header(log_id, created_ms)
     assert len(data) == entry_log.LOG_HEADER_BYTES
-    assert entry_log.decode_log_header(data) == (log_id, created_ms)
+    assert entry_log.decode_log_header(data) == (log_id, created_ms, log_id)
 
 
 @given(u32, u64, st.dictionaries(ids, u64, max_size=20))

@@ -21,6 +21,7 @@ from magnetar.bookie.engine.memory_view import MemoryView
 from magnetar.bookie.engine.read_cache import ReadCache
 from magnetar.bookie.engine.run_reader import Loaded, RunReader, Wanted
 from magnetar.bookie.engine.write_cache import WriteBuffer
+from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids
 from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
@@ -80,6 +81,8 @@ class EntryStorage:
         make_key_value: MakeKeyValue = RocksStore.open,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
+        self.on_damage: Callable[[Damage], None] = _ignore
+        """Called for everything damaged that a read comes upon. Set by the owner."""
         self._directory = directory
         self._disk = disk
         self._clock = clock
@@ -300,7 +303,13 @@ class EntryStorage:
         if is_deleted:
             return packet
         flushes = self._last_entries.flushes
-        higher = await parts.read_worker.run(partial(parts.reader.last_packet, ledger_id, entry_id))
+        try:
+            higher = await parts.read_worker.run(
+                partial(parts.reader.last_packet, ledger_id, entry_id)
+            )
+        except StorageIOError as error:
+            self._tell_damage(error.damage)
+            raise
         if higher is not None:
             packet = higher
             entry_id = PACKET_KEY.unpack_from(higher)[1]
@@ -362,12 +371,16 @@ class EntryStorage:
         self._pending_reads += 1
         try:
             loaded = await parts.read_worker.run(partial(parts.reader.read, wanted))
+        except StorageIOError as error:
+            self._tell_damage(error.damage)
+            raise
         finally:
             self._pending_reads -= 1
         if loaded is None:
             if ledger_id not in self._states:
                 raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
             raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
+        self._tell_damage(loaded.damage)
         self._on_loaded(wanted, loaded, is_current=age == self._read_cache_age)
         return loaded.packets
 
@@ -384,6 +397,10 @@ class EntryStorage:
         """Runs of the ledger that were read, or are being read, must not be served any more."""
         self._memory.read_cache.drop(ledger_id)
         self._read_cache_age += 1
+
+    def _tell_damage(self, damage: Damage | None) -> None:
+        if damage is not None:
+            self.on_damage(damage)
 
     def _open_parts(self) -> "_Parts":
         if self._parts is None:
@@ -414,4 +431,8 @@ def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) ->
 
 
 def _nothing() -> None:
+    """Nobody listens yet."""
+
+
+def _ignore(damage: Damage) -> None:
     """Nobody listens yet."""

@@ -131,7 +131,8 @@ def _options(*, may_create: bool) -> Options:
     options.set_stats_persist_period_sec(0)
     options.set_compression_type(DBCompressionType.none())
     options.set_paranoid_checks(True)
-    # A torn tail is what a crash leaves and was never promised. Everything else was: RocksDB's own
-    # default would silently drop what follows a damaged record.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    # A crash may leave anything in the tail that was not synced: torn records, but also zeros where
+    # the file system knew the size and had not written the pages. None of it was promised, so the
+    # log is read up to the first damage. Whether that cut off anything promised, the mark tells.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

@@ -227,6 +227,20 @@ class BookieRegistry:
             pass  # Somebody was faster, or we were and do not know it: what is stored counts.
         return _checked_instance_id((await self._store.get(path)).value, path)
 
+    async def find_instance_id(self) -> str | None:
+        """The id of this cluster; None if there is none. Never creates one: whoever deletes data
+        because of what the metadata says must know that it is the right metadata.
+
+        Raises:
+            InvalidLedgerMetadataError: what is stored is no such id.
+            MetadataUnavailableError
+        """
+        path = f"{self._root}/INSTANCEID"
+        try:
+            return _checked_instance_id((await self._store.get(path)).value, path)
+        except NoNodeError:
+            return None
+
     @property
     def _available(self) -> str:
         return f"{self._root}/available"

@@ -63,6 +63,9 @@ class AddRequests:
         except BadAddError as error:
             self._replies.put_error(connection, frame, error.status, str(error))
             return True
+        if not frame.flags & Flag.RECOVERY and self._ledgers.was_deleted(ledger_id):
+            self._fences.refuse_deleted(connection, frame)
+            return True
         ledger = self._fences.admit(connection, frame, body[:MASTER_KEY_BYTES])
         if ledger is None:
             return True

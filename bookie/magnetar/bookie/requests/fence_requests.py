@@ -69,6 +69,11 @@ class FenceRequests:
             self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
         return ledger
 
+    def refuse_deleted(self, connection: Connection, frame: Frame) -> None:
+        """Refuse what a writer may not do to a ledger that was deleted here (defect B13)."""
+        text = f"ledger {frame.ledger_id} was deleted: it takes no more adds"
+        self._replies.put_error(connection, frame, Status.FENCED, text)
+
     def refuse(self, connection: Connection, frame: Frame, ledger: LedgerDescriptor) -> None:
         """Refuse what a fence forbids, as soon as that may be said."""
 

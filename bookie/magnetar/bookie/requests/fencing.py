@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from magnetar.bookie.errors import JournalFullError
+from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
@@ -126,8 +127,11 @@ class LedgerDescriptor:
 class LedgerTable:
     """The descriptors by ledger id, backed by the states of the storage."""
 
-    def __init__(self, storage: LedgerStorage) -> None:
+    def __init__(self, storage: LedgerStorage, tombstones: Tombstones | None = None) -> None:
         self._storage = storage
+        self.tombstones = Tombstones() if tombstones is None else tombstones
+        self.on_deleted: list[Callable[[int], None]] = []
+        """Called with each ledger that was deleted here, when nothing knows it any more."""
         self._ledgers: dict[int, LedgerDescriptor] = {}
         self._changed: list[LedgerDescriptor] = []
 
@@ -188,6 +192,27 @@ class LedgerTable:
         descriptor = self.find(ledger_id)
         return -1 if descriptor is None else descriptor.last_add_confirmed
 
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted here a while ago: it takes no adds but those of recovery,
+        whether or not it is known again since (defect B13)."""
+        return ledger_id in self.tombstones
+
+    def delete(self, ledger_id: int, now_s: float) -> bool:
+        """Forget the ledger and its entries, also in the storage; durable after the next flush.
+
+        False, and nothing happens, while its fence is being written: who asked for it waits.
+        """
+        descriptor = self._ledgers.get(ledger_id)
+        if descriptor is not None:
+            if descriptor.fence is FenceState.PENDING:
+                return False
+            del self._ledgers[ledger_id]
+        self._storage.delete_ledger(ledger_id)
+        self.tombstones.put(ledger_id, now_s)
+        for callback in self.on_deleted:
+            callback(ledger_id)
+        return True
+
     def raise_last_add_confirmed(self, descriptor: LedgerDescriptor, value: int) -> bool:
         """Rule 2.4: by max; whether it moved. The storage hears of it with the next checkpoint."""
         if value <= descriptor.last_add_confirmed:
@@ -212,4 +237,6 @@ class LedgerTable:
         changed, self._changed = self._changed, []
         for descriptor in changed:
             descriptor.is_changed = False
+            if self._ledgers.get(descriptor.ledger_id) is not descriptor:
+                continue  # deleted since: putting its state would bring it back
             self._storage.put_state(descriptor.ledger_id, descriptor.state)

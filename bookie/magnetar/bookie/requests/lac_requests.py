@@ -31,6 +31,8 @@ from magnetar.ledger.wire_bodies import (
     encode_lac_reply,
 )
 
+_ANY_LAC = 1 << 63
+"""Above every LAC."""
 _REPLY_ROOM_BYTES = 1024
 """Header, lengths and explicit LAC packet of a reply."""
 
@@ -62,6 +64,7 @@ class LacRequests:
         self._polls = LongPolls(limits)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
+        ledgers.on_deleted.append(self.on_deleted)
 
     # Requests
 
@@ -82,6 +85,9 @@ class LacRequests:
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
             return
         self._metrics.write_lac_requests += 1
+        if self._ledgers.was_deleted(ledger_id):
+            self._fences.refuse_deleted(connection, frame)
+            return
         ledger = self._fences.admit(connection, frame, key)
         if ledger is None:
             return
@@ -151,6 +157,13 @@ class LacRequests:
         for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
             self._answer_news(waiting, ledger)
         self._metrics.long_polls = self._polls.count
+
+    def on_deleted(self, ledger_id: int) -> None:
+        """The ledger was deleted here: who waits for news of it hears that it is not known."""
+        for waiting in self._polls.take(ledger_id, _ANY_LAC):
+            self._answer_nothing_new(waiting)
+        self._metrics.long_polls = self._polls.count
+        self._replies.send()
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
+from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
@@ -372,6 +373,37 @@ async def test_b14_a_truncated_log_is_an_io_error_and_never_no_such_entry(tmp_pa
                 await s.last_packet(1)
 
 
+async def test_b14_damage_that_a_read_meets_is_told_and_the_other_entries_are_served(
+    tmp_path: Path,
+) -> None:
+    payload = b"x" * 1000
+    options = replace(
+        SMALL, run_bytes_max=1 << 20, run_entries_max=100, entry_log_bytes_max=1 << 20
+    )
+    async with open_storage(tmp_path, options) as storage:
+        add(storage, 1, range(20), payload)
+        await storage.flush()
+        (log,) = entry_logs(tmp_path)
+        data = bytearray(log.read_bytes())
+        data[-600] ^= 1  # in the last whole piece: the file has no footer yet
+        log.write_bytes(data)
+        told: list[Damage] = []
+        storage.on_damage = told.append
+        for entry_id in range(20):
+            if entry_id < 15:
+                found = await storage.read(1, entry_id, entry_id, BYTES)
+                assert found == packets(1, range(entry_id, entry_id + 1), payload)
+            else:
+                told.clear()
+                with pytest.raises(StorageCorruptError):
+                    await storage.read(1, entry_id, entry_id, BYTES)
+                assert [(each.path, *each[2:5]) for each in told[-1:]] == [(str(log), 1, 15, 19)]
+        told.clear()
+        with pytest.raises(StorageCorruptError):
+            await storage.last_packet(1)
+        assert len(told) == 1
+
+
 async def test_6_3_a_lost_index_is_not_an_empty_one(tmp_path: Path) -> None:
     async with open_storage(tmp_path) as storage:
         storage.put_state(1, STATE)
@@ -567,10 +599,10 @@ async def test_an_unreadable_record_is_an_error_and_the_others_are_read(tmp_path
     data[at + 15] ^= 1
     log.write_bytes(data)
     async with open_storage(tmp_path) as storage:
-        assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3), b"x" * 10)
-        with pytest.raises(StorageCorruptError):
-            await storage.read(1, 3, ALL, BYTES)
-        assert await storage.read(1, 4, ALL, BYTES) == packets(1, range(4, 10), b"x" * 10)
+        for entry_id in range(5):  # they share a piece of 4 KiB
+            with pytest.raises(StorageCorruptError):
+                await storage.read(1, entry_id, ALL, BYTES)
+        assert await storage.read(1, 5, ALL, BYTES) == packets(1, range(5, 10), b"x" * 10)
 
 
 def test_workers_are_the_ports_workers() -> None:

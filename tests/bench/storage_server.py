@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import sys
+import time
 from array import array
 from pathlib import Path
 
@@ -45,9 +46,10 @@ class Probe:
         self._due_s = 0.0
 
     def start(self) -> None:
+        # The loop's own time is that of the last time it looked for events, in milliseconds.
+        self._due_s = time.monotonic() + _INTERVAL_S
         loop = asyncio.get_running_loop()
-        self._due_s = loop.time() + _INTERVAL_S
-        loop.call_at(self._due_s, self._strike, loop)
+        loop.call_later(_INTERVAL_S, self._strike, loop)
 
     def take(self) -> dict[str, float]:
         """Percentiles in milliseconds since the last call."""
@@ -62,14 +64,14 @@ class Probe:
         return {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1), "of": len(seen)}
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = loop.time()
+        now_s = time.monotonic()
         late_s = max(0.0, now_s - self._due_s)
         # Strokes that were due while the loop was held would have been late as well.
         while late_s >= 0.0:
             self._lateness_s.append(late_s)
             late_s -= _INTERVAL_S
         self._due_s = now_s + _INTERVAL_S
-        loop.call_at(self._due_s, self._strike, loop)
+        loop.call_later(_INTERVAL_S, self._strike, loop)
 
 
 class ProbedBookie(BookieServer):

@@ -5,6 +5,7 @@ lateness of a callback that is due is what each of them feels.
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -26,9 +27,10 @@ class LoopWatch(Collector):
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        # The loop's own time is that of the last time it looked for events, in milliseconds.
+        self._due_s = time.monotonic() + self._interval_s
         loop = asyncio.get_running_loop()
-        self._due_s = loop.time() + self._interval_s
-        self._next = loop.call_at(self._due_s, self._strike, loop)
+        self._next = loop.call_later(self._interval_s, self._strike, loop)
 
     def stop(self) -> None:
         if self._next is not None:
@@ -43,7 +45,7 @@ class LoopWatch(Collector):
         yield family
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = loop.time()
+        now_s = time.monotonic()
         self.lateness_s.observe(max(0.0, now_s - self._due_s))
         self._due_s = now_s + self._interval_s
-        self._next = loop.call_at(self._due_s, self._strike, loop)
+        self._next = loop.call_later(self._interval_s, self._strike, loop)

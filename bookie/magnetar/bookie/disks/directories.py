@@ -17,8 +17,13 @@ LOCK_NAME = "lock"
 COOKIE_NAME = "cookie"
 STAMPING_NAME = "cookie.stamping"
 
-_NO_DATA = {LOCK_NAME, COOKIE_NAME, STAMPING_NAME, "lost+found"}
-"""Names that are also in a directory without data; the last is in every new file system."""
+_NO_DATA = {
+    *(LOCK_NAME, COOKIE_NAME, STAMPING_NAME),
+    *(f"{COOKIE_NAME}.new", f"{STAMPING_NAME}.new"),
+    "lost+found",
+}
+"""Names that are also in a directory without data: what a crash leaves of a first start, and what
+is in every new file system."""
 
 
 @dataclass(frozen=True, slots=True)

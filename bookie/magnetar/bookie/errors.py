@@ -19,12 +19,16 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │   └── OwnAddError                   what was fetched could not be stored here just now
 ├── BadAddError                       the packets of an add do not fit the request or each other
 ├── GarbageError                      garbage collection: what was begun is left as it is
-│   └── ImplausibleListingError       the listing of ledgers is not believed; nothing is deleted
+│   ├── ImplausibleListingError       the listing of ledgers is not believed; nothing is deleted
+│   └── ForeignMetadataError          the metadata is not that of our cluster; nothing is deleted
 ├── JournalError                      the journal
 │   ├── JournalFullError              the journal's disk is full; the group was not written
 │   ├── JournalFailedError            a write or sync failed: final, the process must end
 │   ├── JournalCorruptError           a synced record is damaged: the bookie must not start
 │   └── JournalFileMissingError       a file that replay needs is gone: it must not start
+├── DiskError                         a directory of the bookie, while it runs
+│   ├── DiskLostError                 it is gone, or cannot be read or written: the bookie ends
+│   └── DiskFullError                 it is full, and the bookie may not be read-only: it ends
 └── StartError                        the bookie cannot start; the text says what to do
     ├── DirectoryLockedError          another process uses a directory of the bookie
     ├── DirectoryUnusableError        a directory cannot be made or written
@@ -150,6 +154,10 @@ class ImplausibleListingError(GarbageError):
     """The metadata's list of ledgers cannot be true, or is too different from what is here."""
 
 
+class ForeignMetadataError(GarbageError):
+    """The metadata store holds another cluster, or none: it says nothing about our ledgers."""
+
+
 class JournalError(BookieServiceError):
     """Root of the journal's errors."""
 
@@ -173,6 +181,18 @@ class JournalCorruptError(JournalError):
 
 class JournalFileMissingError(JournalError):
     """A journal file that holds acknowledged records is not there."""
+
+
+class DiskError(BookieServiceError):
+    """Root of the errors of the watch on the directories. The text says what to do."""
+
+
+class DiskLostError(DiskError):
+    """A directory is gone, was emptied, or cannot be read or written any more."""
+
+
+class DiskFullError(DiskError):
+    """A ledger directory is full, and the settings forbid the bookie to be read-only."""
 
 
 class StartError(BookieServiceError):

@@ -8,7 +8,17 @@ docs/metrics.md.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from magnetar.bookie.metric_fields import Histogram, counter, counter_by, gauge, histogram
+from magnetar.bookie.disks.disk_metrics import DiskMetrics
+from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.bookie.metric_fields import (
+    Histogram,
+    counter,
+    counter_by,
+    gauge,
+    group,
+    histogram,
+)
 
 
 @dataclass(slots=True)
@@ -48,6 +58,13 @@ class BookieMetrics:
     checkpoints: int = counter("Checkpoints.")
     checkpoint_failures: int = counter("Checkpoints that failed; the journal keeps everything.")
     checkpoint_s: Histogram = histogram("One checkpoint.")
+
+    disks: DiskMetrics = group(DiskMetrics)
+
+    gc: GcMetrics = group(GcMetrics)
+
+    # Damage, loss and repair
+    integrity: IntegrityMetrics = group(IntegrityMetrics)
 
     def count_failure(self, status: str) -> None:
         self.failures[status] = self.failures.get(status, 0) + 1

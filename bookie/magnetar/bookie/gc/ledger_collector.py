@@ -1,0 +1,133 @@
+"""Deletes the ledgers whose metadata is gone.
+
+One collection: the cluster must be the one that our data belongs to; snapshot of the local ledgers;
+listing of the metadata; what it lacks are candidates, unless the listing is not plausible
+(`dead_ledgers.py`); the metadata of each candidate is read, and only an explicit "no such ledger"
+deletes it (rule 10.1). Any error deletes nothing. Deleting is to forget: what requests know, the
+caches and the state at once, the index with the flush at the end. The bytes in the entry logs go
+when that is durable, and not here.
+
+A ledger cannot come to life between confirmation and deletion: its metadata is made before its
+first entry, and ids are never used again.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import structlog
+
+from magnetar.bookie.errors import ImplausibleListingError
+from magnetar.bookie.gc.dead_ledgers import Brake, DeadLedgerSearch
+from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.layouts.ledger_layout import LedgerRange
+from magnetar.ledger.ledger_manager import VersionedLedger
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger(__name__)
+
+_CHUNK_LEDGERS = 4096
+"""Local ledgers looked at in one piece, without letting requests run in between."""
+_DELETIONS_PER_FLUSH = 10_000
+
+
+class LedgerSource(Protocol):
+    """What is asked of the ledger manager; see there."""
+
+    def ledger_ranges(self) -> AsyncIterator[LedgerRange]: ...
+
+    async def read(self, ledger_id: int) -> VersionedLedger: ...
+
+
+class LedgerCollector:
+    """Collects the dead ledgers of one bookie."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        ledgers: LedgerTable,
+        *,
+        calls: MetadataCalls,
+        brake: Brake,
+        clock: Clock,
+        metrics: GcMetrics,
+    ) -> None:
+        self._storage = storage
+        self._ledgers = ledgers
+        self._calls = calls
+        self._brake = brake
+        self._clock = clock
+        self._metrics = metrics
+
+    async def collect(self, source: LedgerSource, *, accept_vanished: bool = False) -> int:
+        """One collection; returns how many ledgers were deleted, durably.
+
+        Args:
+            accept_vanished: a person said that many ledgers, or all, have really been deleted: no
+                brake. Each is confirmed all the same.
+
+        Raises:
+            ImplausibleListingError, ForeignMetadataError, LedgerError: nothing was deleted.
+            StorageError: the flush failed; the ledgers are gone from memory, and from the disk
+                with the next flush.
+        """
+        candidates = await self.candidates(source, accept_vanished=accept_vanished)
+        # Once more: the listing may have taken minutes.
+        await self._calls.check_instance()
+        deleted = 0
+        for ledger_id in candidates:
+            if not await self._is_dead(source, ledger_id):
+                continue
+            if not self._ledgers.delete(ledger_id, self._clock.monotonic_s()):
+                continue  # in use at this very moment: next time
+            _log.info("ledger_deleted", ledger_id=ledger_id)
+            self._metrics.deleted_ledgers += 1
+            deleted += 1
+            if deleted % _DELETIONS_PER_FLUSH == 0:
+                await self._storage.flush()
+        if deleted:
+            await self._storage.flush()
+        return deleted
+
+    async def candidates(self, source: LedgerSource, *, accept_vanished: bool = False) -> list[int]:
+        """The local ledgers that the metadata does not list, ascending. Changes nothing.
+
+        Raises:
+            ImplausibleListingError, ForeignMetadataError, LedgerError
+        """
+        await self._calls.check_instance()
+        search = DeadLedgerSearch(await self._local_ids())
+        try:
+            async for found in source.ledger_ranges():
+                search.on_range(found)
+                await self._calls.wait_turn()
+            return search.candidates(None if accept_vanished else self._brake)
+        except AssertionError as error:
+            # The manager checks its own listing too. A listing that is wrong is no reason to end
+            # the process, and none to delete.
+            raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error
+
+    async def _local_ids(self) -> set[int]:
+        local: set[int] = set()
+        known = self._storage.ledger_ids()
+        for at in range(0, len(known), _CHUNK_LEDGERS):
+            local.update(known[at : at + _CHUNK_LEDGERS])
+            await self._calls.give_way()
+        return local
+
+    async def _is_dead(self, source: LedgerSource, ledger_id: int) -> bool:
+        await self._calls.wait_turn()
+        try:
+            await source.read(ledger_id)
+        except NoSuchLedgerError:
+            return True
+        except LedgerError as error:
+            self._metrics.unconfirmed_ledgers += 1
+            _log.warning("ledger_deletion_unconfirmed", ledger_id=ledger_id, error=str(error))
+            return False
+        self._metrics.listed_in_error += 1
+        _log.error("ledger_missing_in_listing", ledger_id=ledger_id)
+        return False

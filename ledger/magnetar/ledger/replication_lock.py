@@ -1,0 +1,84 @@
+"""The lock of a ledger's replicas: one holder at a time copies them, or drops one.
+
+A worker that re-replicates holds it from the first copy to the metadata write; a bookie that drops
+what it need not have holds it while it looks at the metadata and deletes. Otherwise it could drop
+the copy that the worker is about to name (auto-recovery, section 2; defect B12).
+
+The lock is the ephemeral node `{root}/underreplication/locks/urL{ledger id}`; its value says who
+holds it, with a token, so that a create whose reply was lost can be told from another's. Layout:
+docs/formats/under-replication.md.
+"""
+
+import random
+
+from magnetar.ledger.errors import NodeExistsError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.metadata.store import MetadataStore
+
+_TOKEN_BITS = 64
+
+
+def lock_path(root: str, ledger_id: int) -> str:
+    """The node of a ledger's lock."""
+    return f"{root}/underreplication/locks/urL{ledger_id}"
+
+
+class ReplicationLock:
+    """The lock of one ledger, taken. It ends with `release`, or with the session."""
+
+    def __init__(self, store: MetadataStore, path: str, value: bytes) -> None:
+        """Made by `try_take`."""
+        self._store = store
+        self._path = path
+        self._value = value
+
+    @classmethod
+    async def try_take(
+        cls,
+        store: MetadataStore,
+        ledger_id: int,
+        *,
+        holder: str,
+        random: random.Random,
+        root: str = "/ledgers",
+    ) -> "ReplicationLock | None":
+        """Take the lock; None if somebody holds it.
+
+        Raises:
+            MetadataUnavailableError: not taken, as far as is known; a lock that was taken all the
+                same ends with the session.
+        """
+        path = lock_path(root, ledger_id)
+        value = f"{holder} {random.getrandbits(_TOKEN_BITS):016x}".encode()
+        lock = cls(store, path, value)
+        try:
+            await store.create(path, value, ephemeral=True)
+        except NodeExistsError:
+            return None
+        except UnknownOutcomeError:
+            return lock if await lock.is_held() else None
+        return lock
+
+    async def is_held(self) -> bool:
+        """Whether the lock is still ours: it is lost with the session.
+
+        Raises:
+            MetadataUnavailableError: nobody knows.
+        """
+        try:
+            return (await self._store.get(self._path)).value == self._value
+        except NoNodeError:
+            return False
+
+    async def release(self) -> None:
+        """Give the lock back, if it is still ours.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError: call again, or nobody can take it while
+                this session lives.
+        """
+        if not await self.is_held():
+            return
+        try:
+            await self._store.delete(self._path)
+        except NoNodeError:
+            pass  # the session ended just now

@@ -1,0 +1,193 @@
+"""Which ledgers a bookie deletes: only those whose metadata is certainly gone (B10, B11)."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from magnetar.bookie.errors import ForeignMetadataError, ImplausibleListingError
+from magnetar.bookie.gc.dead_ledgers import Brake
+from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.gc.ledger_collector import LedgerCollector
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.layouts.ledger_layout import LedgerRange
+from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
+from magnetar.ledger.system import SystemClock
+from tests.bookie_parts import KEY, MemoryStorage
+from tests.garbage import Ledgers, Lie, metadata_calls, store_of_cluster
+
+STATE = LedgerState(KEY, fenced=False, last_add_confirmed=-1)
+
+
+class Bookie:
+    """A bookie with these ledgers, in a cluster with those."""
+
+    def __init__(self, local: Sequence[int], listed: Sequence[int]) -> None:
+        self.storage = MemoryStorage()
+        self.cluster = Ledgers(listed)
+        self.store = store_of_cluster()
+        self.metrics = GcMetrics()
+        self.table = LedgerTable(self.storage)
+        self.collector = LedgerCollector(
+            self.storage,
+            self.table,
+            calls=metadata_calls(self.store),
+            brake=Brake(vanish_share_max=0.5, ledgers_min=10),
+            clock=SystemClock(),
+            metrics=self.metrics,
+        )
+        for ledger_id in local:
+            self.make(ledger_id)
+
+    def make(self, ledger_id: int) -> None:
+        self.storage.put_state(ledger_id, STATE)
+
+    async def collect(self, *, accept_vanished: bool = False) -> list[int]:
+        """The ledgers that are left."""
+        await self.collector.collect(self.cluster, accept_vanished=accept_vanished)
+        return self.storage.ledger_ids()
+
+    async def refuses(self, error: type[Exception]) -> None:
+        """A collection fails, and nothing was deleted."""
+        before = self.storage.ledger_ids()
+        with pytest.raises(error):
+            await self.collect()
+        assert self.storage.ledger_ids() == before
+
+
+async def test_ledgers_without_metadata_are_deleted_durably() -> None:
+    bookie = Bookie(range(20), [*range(15), 100])
+    assert await bookie.collect() == list(range(15))
+    assert (bookie.storage.flushes, bookie.metrics.deleted_ledgers) == (1, 5)
+    assert bookie.table.was_deleted(15)
+
+
+async def test_nothing_is_flushed_when_nothing_was_deleted() -> None:
+    bookie = Bookie(range(5), range(9))
+    assert await bookie.collect() == list(range(5))
+    assert bookie.storage.flushes == 0
+
+
+async def test_rule_10_1_a_ledger_that_only_the_listing_lacks_stays() -> None:
+    bookie = Bookie(range(20), range(20))
+    bookie.cluster.lie = lambda ranges: [
+        LedgerRange(each.first_id, each.last_id, each.ledger_ids[:-3]) for each in ranges
+    ]
+    assert await bookie.collect() == list(range(20))
+    assert bookie.metrics.listed_in_error == 3
+
+
+async def test_rule_10_1_an_error_is_no_proof_of_death() -> None:
+    bookie = Bookie(range(20), range(15))
+    bookie.cluster.failing = {16, 18}
+    assert await bookie.collect() == [*range(15), 16, 18]
+    assert bookie.metrics.unconfirmed_ledgers == 2
+
+
+async def test_ledgers_that_are_listed_are_not_asked_for() -> None:
+    bookie = Bookie(range(20), range(15))
+    await bookie.collect()
+    assert bookie.cluster.reads == [15, 16, 17, 18, 19]
+
+
+async def test_b11_a_ledger_made_while_the_listing_runs_is_not_collected() -> None:
+    bookie = Bookie(range(3), range(3))
+
+    def make(at: int) -> None:
+        if at == 1:  # behind the range that it belongs to
+            bookie.cluster.metadata[50] = bookie.cluster.metadata[0]
+            bookie.make(50)
+
+    bookie.cluster.on_range = make
+    assert await bookie.collect() == [0, 1, 2, 50]
+    assert bookie.cluster.reads == []
+
+
+def lexicographic(ranges: list[LedgerRange]) -> list[LedgerRange]:
+    ids = [each for found in ranges for each in found.ledger_ids]
+    return [LedgerRange(0, LEDGER_ID_MAX, tuple(sorted(ids, key=str)))]
+
+
+LIES: dict[str, Lie] = {
+    "lexicographic order": lexicographic,
+    "the first range is missing": lambda ranges: ranges[1:],
+    "a range in the middle is missing": lambda ranges: [ranges[0], *ranges[2:]],
+    "the end is missing": lambda ranges: ranges[:-1],
+    "no ranges": lambda ranges: [],
+    "empty": lambda ranges: [LedgerRange(0, LEDGER_ID_MAX, ())],
+    "a range twice": lambda ranges: [ranges[0], *ranges],
+    "backwards": lambda ranges: ranges[::-1],
+    "the first range is empty": lambda ranges: [
+        LedgerRange(ranges[0].first_id, ranges[0].last_id, ()),
+        *ranges[1:],
+    ],
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
+async def test_b10_a_listing_that_lies_deletes_nothing(lie: Lie) -> None:
+    bookie = Bookie([*range(80), *range(200, 220)], range(300))
+    bookie.cluster.lie = lie
+    await bookie.refuses(ImplausibleListingError)
+    assert bookie.cluster.reads == []
+
+
+async def test_b10_a_listing_that_breaks_off_with_an_error_deletes_nothing() -> None:
+    bookie = Bookie(range(20), range(15))
+
+    def fail(at: int) -> None:
+        if at == 1:
+            raise LedgerError("connection lost")
+
+    bookie.cluster.on_range = fail
+    await bookie.refuses(LedgerError)
+
+
+async def test_b10_a_listing_that_the_manager_itself_finds_broken_deletes_nothing() -> None:
+    bookie = Bookie(range(20), range(15))
+
+    def fail(at: int) -> None:
+        raise AssertionError("not in numeric order")
+
+    bookie.cluster.on_range = fail
+    await bookie.refuses(ImplausibleListingError)
+
+
+async def test_rule_10_2_a_metadata_store_that_forgot_most_ledgers_deletes_nothing() -> None:
+    """As one that was restored from an old backup: each ledger is explicitly unknown."""
+    bookie = Bookie(range(100), range(49))
+    await bookie.refuses(ImplausibleListingError)
+
+
+async def test_rule_10_2_a_person_can_say_that_they_were_deleted() -> None:
+    bookie = Bookie(range(100), [0])
+    assert await bookie.collect(accept_vanished=True) == [0]
+
+
+async def test_rule_10_2_each_is_confirmed_even_then() -> None:
+    bookie = Bookie(range(100), range(100))
+    bookie.cluster.lie = lambda ranges: [LedgerRange(0, LEDGER_ID_MAX, ())]
+    assert await bookie.collect(accept_vanished=True) == list(range(100))
+
+
+@pytest.mark.parametrize("found", [b"f" * 32, None])
+async def test_rule_10_2_the_metadata_of_another_cluster_deletes_nothing(
+    found: bytes | None,
+) -> None:
+    bookie = Bookie(range(20), range(15))
+    del bookie.store.nodes["/ledgers/INSTANCEID"]
+    if found is not None:
+        bookie.store.nodes["/ledgers/INSTANCEID"] = found
+    await bookie.refuses(ForeignMetadataError)
+    assert ("/ledgers/INSTANCEID" in bookie.store.nodes) is (found is not None)
+
+
+async def test_rule_10_2_also_when_the_cluster_changes_while_the_listing_runs() -> None:
+    bookie = Bookie(range(20), range(15))
+
+    def change(at: int) -> None:
+        bookie.store.nodes["/ledgers/INSTANCEID"] = b"e" * 32
+
+    bookie.cluster.on_range = change
+    await bookie.refuses(ForeignMetadataError)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magnetar.bookie.engine.write_cache import LedgerRuns
+from magnetar.bookie.entry_logs.log_names import LogIds
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.packet_run import block_run
 from magnetar.bookie.entry_logs.run_plan import PlannedRun, plan_runs
@@ -25,7 +26,7 @@ def make_writer(
 ) -> EntryLogWriter:
     return EntryLogWriter(
         str(directory),
-        last_log_id=0,
+        ids=LogIds(0),
         log_bytes_max=log_bytes_max,
         disk=disk or SystemDisk(),
         clock=SystemClock(),

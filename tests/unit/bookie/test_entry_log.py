@@ -18,7 +18,8 @@ from magnetar.bookie.entry_logs.entry_log import (
 )
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_log
-from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids, log_name
+from magnetar.bookie.entry_logs.log_names import log_ids, log_name
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.packet_run import block_run
 from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.errors import StorageCorruptError

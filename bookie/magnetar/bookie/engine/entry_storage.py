@@ -11,19 +11,23 @@ not stored. That is the ground for every "no such entry".
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from magnetar.bookie.engine.flusher import Flusher
 from magnetar.bookie.engine.last_entries import LastEntries
+from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.memory_view import MemoryView
+from magnetar.bookie.engine.options import StorageOptions
+from magnetar.bookie.engine.parts import (
+    FinishCompactions,
+    PartsMaker,
+    StorageParts,
+    no_compactions,
+)
 from magnetar.bookie.engine.read_cache import ReadCache
-from magnetar.bookie.engine.run_reader import Loaded, RunReader, Wanted
+from magnetar.bookie.engine.run_reader import Loaded, Wanted
 from magnetar.bookie.engine.write_cache import WriteBuffer
 from magnetar.bookie.entry_logs.damage import Damage
-from magnetar.bookie.entry_logs.log_reader import EntryLogReader
-from magnetar.bookie.entry_logs.log_writer import EntryLogWriter, log_ids
 from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
@@ -34,37 +38,18 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
-from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.key_value import MakeKeyValue
-from magnetar.bookie.indexes.ledger_state import decode_state
-from magnetar.bookie.indexes.location_index import LocationIndex
-from magnetar.bookie.indexes.open_index import open_index
+from magnetar.bookie.indexes.ledger_state import decode_state, encode_state
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList
 
+__all__ = ["EntryStorage", "StorageOptions"]
+
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
-    """Kind and sizes of an `EntryStorage`."""
-
-    engine: EngineKind = "db"
-    write_buffer_bytes: int = 64 << 20
-    """Size at which the active buffer wants a flush. Two of them bound the write cache."""
-    read_cache_bytes: int = 64 << 20
-    entry_log_bytes_max: int = 1 << 30
-    run_bytes_max: int = 1 << 20
-    """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""
-    run_entries_max: int = 4096
-    open_files_max: int = 128
-    """Entry logs kept open for reading."""
-    pending_reads_max: int = 10_000
-    """Reads that may wait for the disk."""
 
 
 class EntryStorage:
@@ -79,26 +64,27 @@ class EntryStorage:
         make_worker: Callable[[str], Worker],
         options: StorageOptions | None = None,
         make_key_value: MakeKeyValue = RocksStore.open,
+        finish_compactions: FinishCompactions = no_compactions,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
         self.on_damage: Callable[[Damage], None] = _ignore
         """Called for everything damaged that a read comes upon. Set by the owner."""
-        self._directory = directory
-        self._disk = disk
-        self._clock = clock
-        self._make_worker = make_worker
-        self._make_key_value = make_key_value
         self._options = options or StorageOptions()
+        self._make_worker = make_worker
+        self._maker = PartsMaker(
+            directory, disk, clock, self._options, make_key_value, finish_compactions
+        )
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
         self._memory = MemoryView(ReadCache(self._options.read_cache_bytes))
         self._read_cache_age = 0
         """Grows when runs read before must not enter the cache any more."""
-        self._states: dict[int, LedgerState] = {}
+        self._states: dict[int, bytes] = {}
+        """Encoded: there may be a million of them, and few are in use at a time."""
         self._last_entries = LastEntries()
         self._next_reads: OrderedDict[int, int] = OrderedDict()
         self._pending_reads = 0
-        self._parts: _Parts | None = None
+        self._parts: StorageParts | None = None
 
     # Opening and closing
 
@@ -107,54 +93,25 @@ class EntryStorage:
         flush_worker = self._make_worker("bookie-flush")
         read_worker = self._make_worker("bookie-read")
         try:
-            index, flusher, reader, logs = await flush_worker.run(self._open_files)
+            parts = await flush_worker.run(
+                partial(self._maker.open, flush_worker, read_worker, self._forget_places)
+            )
             try:
-                stored = await flush_worker.run(index.states)
-                self._states = {each: decode_state(value) for each, value in stored.items()}
+                self._states = dict(await flush_worker.run(parts.index.states))
             except BaseException:
-                index.close()
+                parts.index.close()
                 raise
         except BaseException:
             flush_worker.close()
             read_worker.close()
             raise
-        self._parts = _Parts(index, flusher, reader, logs, flush_worker, read_worker)
-
-    def _open_files(self) -> tuple[LocationIndex, Flusher, RunReader, EntryLogReader]:
-        options, disk = self._options, self._disk
-        directory = f"{self._directory}/entry-logs"
-        try:
-            disk.make_directory(directory)
-            used_ids = log_ids(disk.list(directory))
-            index = open_index(
-                self._directory,
-                engine=options.engine,
-                disk=disk,
-                has_logs=bool(used_ids),
-                make_key_value=self._make_key_value,
-            )
-        except OSError as exc:
-            raise StorageIOError(f"storage {self._directory}: cannot be opened: {exc}") from exc
-        writer = EntryLogWriter(
-            directory,
-            last_log_id=max([index.last_log_id, *used_ids]),
-            log_bytes_max=options.entry_log_bytes_max,
-            disk=disk,
-            clock=self._clock,
-        )
-        flusher = Flusher(
-            writer,
-            index,
-            run_entries_max=options.run_entries_max,
-            run_bytes_max=options.run_bytes_max,
-        )
-        logs = EntryLogReader(directory, open_files_max=options.open_files_max, disk=disk)
-        return index, flusher, RunReader(index, logs), logs
+        self._parts = parts
 
     async def close(self) -> None:
         parts, self._parts = self._parts, None
         if parts is None:
             return
+        parts.maintenance.close()
         waiters, self._flush_waiters = self._flush_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -171,6 +128,15 @@ class EntryStorage:
         except StorageIOError:
             pass  # it repeats an error of a flush; what was flushed is safe
         parts.flush_worker.close()
+
+    @property
+    def maintenance(self) -> LogMaintenance:
+        """For garbage collection, scrubbing and tools.
+
+        Raises:
+            StorageClosedError: not open.
+        """
+        return self._open_parts().maintenance
 
     # Changes
 
@@ -193,14 +159,15 @@ class EntryStorage:
             self.on_wants_flush()
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        return self._states.get(ledger_id)
+        encoded = self._states.get(ledger_id)
+        return None if encoded is None else decode_state(encoded)
 
     def put_state(self, ledger_id: int, state: LedgerState) -> None:
         self._open_parts()
         assert ledger_id >= 0
         if ledger_id not in self._states:
             self._last_entries.begin(ledger_id)
-        self._states[ledger_id] = state
+        self._states[ledger_id] = encode_state(state)
         self._memory.active.put_state(ledger_id, state)
 
     def ledger_ids(self) -> list[int]:
@@ -398,26 +365,17 @@ class EntryStorage:
         self._memory.read_cache.drop(ledger_id)
         self._read_cache_age += 1
 
+    def _forget_places(self, ledger_ids: Iterable[int]) -> None:
+        """Runs of these ledgers lie elsewhere now; what was read of them is still true."""
+
     def _tell_damage(self, damage: Damage | None) -> None:
         if damage is not None:
             self.on_damage(damage)
 
-    def _open_parts(self) -> "_Parts":
+    def _open_parts(self) -> StorageParts:
         if self._parts is None:
             raise StorageClosedError("the storage is not open")
         return self._parts
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What exists while the storage is open."""
-
-    index: LocationIndex
-    flusher: Flusher
-    reader: RunReader
-    logs: EntryLogReader
-    flush_worker: Worker
-    read_worker: Worker
 
 
 def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:

@@ -17,7 +17,7 @@ from magnetar.bookie.entry_logs.entry_log import (
     decode_run_head,
     run_tables_bytes,
 )
-from magnetar.bookie.entry_logs.log_writer import log_name
+from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.entry_logs.packet_run import PacketRun, first_foreign, stop_within
 from magnetar.bookie.entry_logs.pieces import PIECE_BYTES, damaged_pieces, stretches
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError

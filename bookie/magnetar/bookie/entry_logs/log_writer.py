@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
-    LOG_ID_MAX,
     RunLocation,
     encode_footer,
     encode_log_header,
     encode_run_head,
     run_bytes_max,
 )
+from magnetar.bookie.entry_logs.log_names import LogIds, log_name
 from magnetar.bookie.entry_logs.pieces import piece_checksums
 from magnetar.bookie.entry_logs.run_plan import PlannedRun
-from magnetar.bookie.errors import StorageIOError
 from magnetar.ledger.ports import Buffer, Clock, Disk, File
 
 _WRITE_BYTES = 1 << 20
@@ -28,23 +27,6 @@ _BUFFERS_PER_WRITE_MAX = 1024
 """As many as one writev takes."""
 _JOIN_BUFFER_BYTES = 2048
 """Buffers that are smaller on average are joined: copying them is cheaper than their iovecs."""
-
-
-def log_name(log_id: int) -> str:
-    return f"{log_id:08x}.log"
-
-
-def log_ids(names: list[str]) -> list[int]:
-    """The ids of the entry logs among the names of a directory, ascending."""
-    ids: list[int] = []
-    for name in names:
-        stem, dot, suffix = name.rpartition(".")
-        if dot and suffix == "log" and len(stem) == 8:
-            try:
-                ids.append(int(stem, 16))
-            except ValueError:
-                continue  # not ours
-    return sorted(ids)
 
 
 class _Active(NamedTuple):
@@ -58,19 +40,28 @@ class EntryLogWriter:
     """Appends runs to the newest entry log."""
 
     def __init__(
-        self, directory: str, *, last_log_id: int, log_bytes_max: int, disk: Disk, clock: Clock
+        self, directory: str, *, ids: LogIds, log_bytes_max: int, disk: Disk, clock: Clock
     ) -> None:
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._disk = disk
         self._clock = clock
-        self.last_log_id = last_log_id
-        """The highest id in use; the next log gets one more."""
+        self._ids = ids
         self._active: _Active | None = None
         self._active_is_indexed = False
         self._buffers: list[Buffer] = []
         self._buffered_bytes = 0
         self._directory_is_dirty = False
+
+    @property
+    def active_log_id(self) -> int | None:
+        """The log that is being written; None if none is."""
+        return None if self._active is None else self._active.log_id
+
+    @property
+    def last_log_id(self) -> int:
+        """The highest id given out so far, to this writer or others."""
+        return self._ids.last
 
     def write(self, ledger_id: int, run: PlannedRun) -> RunLocation:
         """Append a run; durable only after `sync`.
@@ -86,29 +77,14 @@ class EntryLogWriter:
         if active is None:
             active = self._begin()
         offset = self._end(active)
-        contiguous = run.is_contiguous
-        packets = b"".join(
-            [piece.run.packets_view(piece.start, piece.stop) for piece in run.pieces]
-        )
-        head = encode_run_head(
-            log_id=active.log_id,
-            offset=offset,
-            ledger_id=ledger_id,
-            first=run.first,
-            last=run.last,
-            length_table=b"".join(
-                piece.run.length_table(piece.start, piece.stop) for piece in run.pieces
-            ),
-            gap_ids=None if contiguous else list(run.ids()),
-            checksums=piece_checksums(packets),
-        )
+        head, packets = encode_run(active.log_id, offset, ledger_id, run)
         self._buffers += (head, packets)
         size_bytes = len(head) + run.packets_bytes
         self._buffered_bytes += size_bytes
         active.ledger_bytes[ledger_id] = active.ledger_bytes.get(ledger_id, 0) + size_bytes
         if self._buffered_bytes >= _WRITE_BYTES or len(self._buffers) >= _BUFFERS_PER_WRITE_MAX:
             self._write_out(active)
-        return RunLocation(active.log_id, offset, size_bytes, run.entries, not contiguous)
+        return RunLocation(active.log_id, offset, size_bytes, run.entries, not run.is_contiguous)
 
     def sync(self) -> None:
         """Make all written runs durable.
@@ -160,12 +136,10 @@ class EntryLogWriter:
         return active.file.size + self._buffered_bytes
 
     def _begin(self) -> _Active:
-        if self.last_log_id >= LOG_ID_MAX:
-            raise StorageIOError("entry log ids are used up")
-        self.last_log_id += 1
-        path = f"{self._directory}/{log_name(self.last_log_id)}"
+        log_id = self._ids.new()
+        path = f"{self._directory}/{log_name(log_id)}"
         file = self._disk.create(path)
-        self._active = active = _Active(self.last_log_id, path, file, {})
+        self._active = active = _Active(log_id, path, file, {})
         self._active_is_indexed = False
         self._directory_is_dirty = True
         file.append([encode_log_header(active.log_id, self._clock.wall_ms())])
@@ -192,6 +166,24 @@ class EntryLogWriter:
         else:
             offset = active.file.append(_bounded(buffers))
         assert offset == expected
+
+
+def encode_run(log_id: int, offset: int, ledger_id: int, run: PlannedRun) -> tuple[bytes, bytes]:
+    """Head and packets of a run that will lie at `offset` of the log."""
+    packets = b"".join([piece.run.packets_view(piece.start, piece.stop) for piece in run.pieces])
+    head = encode_run_head(
+        log_id=log_id,
+        offset=offset,
+        ledger_id=ledger_id,
+        first=run.first,
+        last=run.last,
+        length_table=b"".join(
+            [piece.run.length_table(piece.start, piece.stop) for piece in run.pieces]
+        ),
+        gap_ids=None if run.is_contiguous else list(run.ids()),
+        checksums=piece_checksums(packets),
+    )
+    return head, packets
 
 
 def _bounded(buffers: list[Buffer]) -> list[Buffer]:

@@ -9,8 +9,8 @@ read costs nothing per entry.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from struct import Struct, unpack_from
+from itertools import accumulate, pairwise
+from struct import Struct, pack, unpack_from
 
 from magnetar.ledger.wire import EntryBlock
 
@@ -67,6 +67,9 @@ class PacketRun:
 
     def length_table(self, start: int, stop: int) -> bytes:
         """The lengths (u32 each) of the packets at positions `start` up to `stop`."""
+        if self._table_at < 0:
+            offsets = self.offsets()[start : stop + 1]
+            return pack(f">{stop - start}I", *[end - begin for begin, end in pairwise(offsets)])
         return self.data[self._table_at + 4 * start : self._table_at + 4 * stop]
 
     def packets_view(self, start: int, stop: int) -> memoryview:

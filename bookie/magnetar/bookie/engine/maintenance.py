@@ -1,0 +1,151 @@
+"""What garbage collection, scrubbing and tools may do to the entry logs of an open storage.
+
+They have threads of their own and read files by themselves (`open_reader`). What changes something
+goes through here: index records are moved on the flush worker, hence never beside a flush (rules
+6.2 and 10.5), and only while they still point to where the copy was made from (rule 10.4).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.entry_logs.log_names import LogIds, log_ids, log_name
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
+from magnetar.bookie.errors import StorageClosedError, StorageIOError
+from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, RunMove
+from magnetar.ledger.ports import Disk, Worker
+
+_RECORDS_AT_ONCE = 256
+_FILES_MAX = 4
+
+T = TypeVar("T")
+
+
+class LogMaintenance:
+    """Looking after the entry logs of one directory. Exists while its storage is open."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        disk: Disk,
+        index: LocationIndex,
+        ids: LogIds,
+        writer: EntryLogWriter,
+        reader: EntryLogReader,
+        flush_worker: Worker,
+        read_worker: Worker,
+        on_moved: Callable[[Iterable[int]], None],
+    ) -> None:
+        """`writer` belongs to the flush worker and `reader` to the read worker; `on_moved` is told
+        the ledgers of which runs lie elsewhere now."""
+        self.directory = directory
+        """Of the entry logs."""
+        self.index = index
+        """To be read only, from any thread."""
+        self._disk = disk
+        self._ids = ids
+        self._writer = writer
+        self._reader = reader
+        self._flush_worker = flush_worker
+        self._read_worker = read_worker
+        self._on_moved = on_moved
+        self._is_closed = False
+
+    def new_log_id(self) -> int:
+        """An id for a log that is not a flush's; safe from any thread.
+
+        Raises:
+            StorageIOError: there are no more.
+        """
+        return self._ids.new()
+
+    def open_reader(self) -> EntryLogReader:
+        """A reader for one thread of the caller, who closes it, and lets it `forget` the logs that
+        are removed."""
+        return EntryLogReader(self.directory, open_files_max=_FILES_MAX, disk=self._disk)
+
+    async def finished_logs(self) -> list[int]:
+        """The logs that nobody writes any more, ascending: all but the active one of the flushes,
+        and what has no log's name yet (the output of a compaction that runs).
+
+        Looked at between flushes: what a flush wrote into them is in the index, or never will be.
+
+        Raises:
+            StorageIOError: the directory cannot be listed.
+            StorageClosedError: closed.
+        """
+        return await self._run(self._flush_worker, self._finished_logs)
+
+    def is_live(self, ledger_id: int, first: int, last: int, location: RunLocation) -> bool:
+        """Whether a record of the index points to the run, of which `first` and `last` are the
+        first and last id; safe from any thread.
+
+        Raises:
+            StorageIOError: it could not be found out.
+        """
+        at = first
+        while True:
+            records = self.index.records_from(ledger_id, at, _RECORDS_AT_ONCE)
+            for record in records:
+                if record.first > last:
+                    return False
+                if record.location == location:
+                    return True
+            if len(records) < _RECORDS_AT_ONCE:
+                return False
+            at = records[-1].last + 1
+
+    async def move_runs(self, moves: Sequence[RunMove]) -> None:
+        """Let the index point to the copies of runs, where it still points to what was copied. The
+        copies must be synced. Durable on return; a cancelled call is carried out all the same.
+
+        Raises:
+            StorageIOError: none, some or all of the runs are moved; it may be tried again.
+            StorageClosedError: closed.
+        """
+        changes = IndexChanges(last_log_id=self._ids.last, moves=moves)
+        moved = await self._run(self._flush_worker, partial(self.index.commit, changes))
+        self._on_moved(moved)
+
+    async def remove_log(self, log_id: int) -> None:
+        """Remove a log to which nothing durable points any more; gone for good on return.
+
+        Raises:
+            StorageIOError: it may still be there; try again.
+            StorageClosedError: closed.
+        """
+        await self._run(self._flush_worker, partial(self._remove, log_id))
+        # Reads that came meanwhile may have opened it: from here on nobody can.
+        await self._run(self._read_worker, partial(self._reader.forget, log_id))
+
+    def close(self) -> None:
+        """Nothing is begun any more."""
+        self._is_closed = True
+
+    def _finished_logs(self) -> list[int]:
+        try:
+            names = self._disk.list(self.directory)
+        except OSError as error:
+            raise StorageIOError(f"{self.directory} cannot be listed: {error}") from error
+        active = self._writer.active_log_id
+        return [log_id for log_id in log_ids(names) if log_id != active]
+
+    def _remove(self, log_id: int) -> None:
+        path = f"{self.directory}/{log_name(log_id)}"
+        assert log_id != self._writer.active_log_id, f"{path} is being written"
+        try:
+            try:
+                self._disk.remove(path)
+            except FileNotFoundError:
+                pass  # an earlier try came so far
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            raise StorageIOError(f"{path} cannot be removed: {error}") from error
+
+    async def _run(self, worker: Worker, call: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise StorageClosedError(f"the storage of {self.directory} is closed")
+        return await worker.run(call)

@@ -1,0 +1,23 @@
+"""Kind and sizes of an `EntryStorage`."""
+
+from dataclasses import dataclass
+
+from magnetar.bookie.indexes.index_mark import EngineKind
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Kind and sizes of an `EntryStorage`."""
+
+    engine: EngineKind = "db"
+    write_buffer_bytes: int = 64 << 20
+    """Size at which the active buffer wants a flush. Two of them bound the write cache."""
+    read_cache_bytes: int = 64 << 20
+    entry_log_bytes_max: int = 1 << 30
+    run_bytes_max: int = 1 << 20
+    """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""
+    run_entries_max: int = 4096
+    open_files_max: int = 128
+    """Entry logs kept open for reading."""
+    pending_reads_max: int = 10_000
+    """Reads that may wait for the disk."""

@@ -1,0 +1,123 @@
+"""What exists while a storage is open: its files, and the two workers that touch them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from magnetar.bookie.engine.flusher import Flusher
+from magnetar.bookie.engine.maintenance import LogMaintenance
+from magnetar.bookie.engine.options import StorageOptions
+from magnetar.bookie.engine.run_reader import RunReader
+from magnetar.bookie.entry_logs.log_names import LogIds, used_ids
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
+from magnetar.bookie.errors import StorageIOError
+from magnetar.bookie.indexes.key_value import MakeKeyValue
+from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.bookie.indexes.open_index import open_index
+from magnetar.ledger.ports import Clock, Disk, Worker
+
+FinishCompactions = Callable[[str, Disk, LocationIndex], None]
+"""Finishes or undoes the compactions that the last process left: the directory of the entry logs,
+its disk, the index. Raises StorageIOError or OSError if it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageParts:
+    """The parts of an open storage."""
+
+    index: LocationIndex
+    flusher: Flusher
+    reader: RunReader
+    logs: EntryLogReader
+    maintenance: LogMaintenance
+    flush_worker: Worker
+    read_worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class PartsMaker:
+    """How to open the files of a storage. `open` runs on the flush worker."""
+
+    directory: str
+    disk: Disk
+    clock: Clock
+    options: StorageOptions
+    make_key_value: MakeKeyValue
+    finish_compactions: FinishCompactions
+
+    def open(
+        self,
+        flush_worker: Worker,
+        read_worker: Worker,
+        on_moved: Callable[[Iterable[int]], None],
+    ) -> StorageParts:
+        """Open or make everything. The order matters: compactions that were cut are finished before
+        anybody reads, and log ids are looked at after that.
+
+        Raises:
+            StorageIOError: the files cannot be opened, or are damaged.
+            WrongEngineError: the index is of another kind.
+        """
+        try:
+            return self._open(flush_worker, read_worker, on_moved)
+        except OSError as exc:
+            raise StorageIOError(f"storage {self.directory}: cannot be opened: {exc}") from exc
+
+    def _open(
+        self,
+        flush_worker: Worker,
+        read_worker: Worker,
+        on_moved: Callable[[Iterable[int]], None],
+    ) -> StorageParts:
+        options, disk = self.options, self.disk
+        logs_directory = f"{self.directory}/entry-logs"
+        disk.make_directory(logs_directory)
+        index = open_index(
+            self.directory,
+            engine=options.engine,
+            disk=disk,
+            has_logs=bool(used_ids(disk.list(logs_directory))),
+            make_key_value=self.make_key_value,
+        )
+        try:
+            self.finish_compactions(logs_directory, disk, index)
+            ids = LogIds(max([index.last_log_id, *used_ids(disk.list(logs_directory))]))
+        except BaseException:
+            index.close()
+            raise
+        writer = EntryLogWriter(
+            logs_directory,
+            ids=ids,
+            log_bytes_max=options.entry_log_bytes_max,
+            disk=disk,
+            clock=self.clock,
+        )
+        logs = EntryLogReader(logs_directory, open_files_max=options.open_files_max, disk=disk)
+        return StorageParts(
+            index=index,
+            flusher=Flusher(
+                writer,
+                index,
+                run_entries_max=options.run_entries_max,
+                run_bytes_max=options.run_bytes_max,
+            ),
+            reader=RunReader(index, logs),
+            logs=logs,
+            maintenance=LogMaintenance(
+                logs_directory,
+                disk=disk,
+                index=index,
+                ids=ids,
+                writer=writer,
+                reader=logs,
+                flush_worker=flush_worker,
+                read_worker=read_worker,
+                on_moved=on_moved,
+            ),
+            flush_worker=flush_worker,
+            read_worker=read_worker,
+        )
+
+
+def no_compactions(directory: str, disk: Disk, index: LocationIndex) -> None:
+    """There are none to finish: nobody compacts this storage."""

@@ -1,0 +1,158 @@
+"""A ledger storage over several directories: each a whole storage of its own, with its own workers.
+
+A ledger lies in one shard, chosen by its id. When directories were added, the ledgers that were
+there stay where they are: a ledger belongs to the first shard that knows it, asked in the order in
+which shards were counted (`counts`), and a new one to the shard of the newest count.
+
+A flush here means all shards, each from a moment after the call (rule 8.2): only that lets a
+checkpoint move the marks of the journals. When the buffer of one shard is full while such a flush
+is under way, that shard flushes once more by itself, so that a slow disk holds up its own ledgers
+only. Such a flush ends nobody's wait and moves no mark (defect B5): it makes room, nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+
+import structlog
+
+from magnetar.bookie.errors import StorageError
+from magnetar.bookie.storage import LedgerState, LedgerStorage
+from magnetar.ledger.wire import EntryBlock
+from magnetar.ledger.wire_bodies import EntryList
+
+_log = structlog.get_logger(__name__)
+
+
+class ShardedStorage:
+    """A `LedgerStorage` made of others. See there for what the methods promise."""
+
+    def __init__(self, shards: Sequence[LedgerStorage], *, counts: Sequence[int] = ()) -> None:
+        """`counts`: how many shards there were, first to last, the last being how many there are.
+        Empty: always so many."""
+        self._shards = tuple(shards)
+        self._counts = tuple(counts) or (len(shards),)
+        assert self._counts[-1] == len(self._shards)
+        assert list(self._counts) == sorted(self._counts)
+        self.on_wants_flush: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = _nothing
+        """Called when a shard has flushed, before the others may have. Set by the owner."""
+        self._flushes = 0
+        """Flushes of all shards that are under way."""
+        self._alone: dict[int, asyncio.Task[None]] = {}
+        """Shards that flush by themselves."""
+        self._failing: set[int] = set()
+        """Shards whose own flush failed: the next flush of all is the one to try again."""
+        for number, shard in enumerate(self._shards):
+            shard.on_wants_flush = partial(self._on_shard_wants_flush, number)
+
+    def shard_number(self, ledger_id: int) -> int:
+        """Which shard has the ledger, or would get it."""
+        for count in self._counts[:-1]:
+            number = ledger_id % count
+            if self._shards[number].state(ledger_id) is not None:
+                return number
+        return ledger_id % self._counts[-1]
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        try:
+            await _all([shard.open() for shard in self._shards])
+        except BaseException:
+            await _all([shard.close() for shard in self._shards])
+            raise
+
+    async def close(self) -> None:
+        await _all([shard.close() for shard in self._shards])
+        await asyncio.gather(*self._alone.values(), return_exceptions=True)
+
+    # Changes
+
+    def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
+        self._shard(ledger_id).add(ledger_id, block, entry_ids)
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        return self._shard(ledger_id).state(ledger_id)
+
+    def put_state(self, ledger_id: int, state: LedgerState) -> None:
+        self._shard(ledger_id).put_state(ledger_id, state)
+
+    def ledger_ids(self) -> list[int]:
+        return sorted({each for shard in self._shards for each in shard.ledger_ids()})
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        # In every shard that it could be in: a crash may have left it in two of them, when it was
+        # deleted in an older one and made again in a newer one and not both had been flushed.
+        for number in {ledger_id % count for count in self._counts}:
+            self._shards[number].delete_ledger(ledger_id)
+
+    # Reads
+
+    def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
+        return self._shard(ledger_id).read_now(ledger_id, first, last, bytes_max)
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        return await self._shard(ledger_id).read(ledger_id, first, last, bytes_max)
+
+    async def last_packet(self, ledger_id: int) -> bytes | None:
+        return await self._shard(ledger_id).last_packet(ledger_id)
+
+    def last_packet_now(self, ledger_id: int) -> bytes | None:
+        return self._shard(ledger_id).last_packet_now(ledger_id)
+
+    async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
+        return await self._shard(ledger_id).list_entries(ledger_id, first, bitmap_bytes_max)
+
+    # Flush
+
+    @property
+    def wants_flush(self) -> bool:
+        return any(shard.wants_flush for shard in self._shards)
+
+    async def flush(self) -> None:
+        self._flushes += 1
+        try:
+            await _all([self._flush_shard(shard) for shard in self._shards])
+        finally:
+            self._flushes -= 1
+        self._failing.clear()
+
+    async def _flush_shard(self, shard: LedgerStorage) -> None:
+        await shard.flush()
+        self.on_room()
+
+    def _on_shard_wants_flush(self, number: int) -> None:
+        if (
+            self._flushes
+            and self._shards[number].wants_flush
+            and number not in self._alone
+            and number not in self._failing
+        ):
+            self._alone[number] = asyncio.get_running_loop().create_task(
+                self._flush_alone(number), name=f"flush-shard-{number}"
+            )
+        self.on_wants_flush()
+
+    async def _flush_alone(self, number: int) -> None:
+        try:
+            await self._flush_shard(self._shards[number])
+        except StorageError as error:
+            self._failing.add(number)
+            _log.warning("shard_flush_failed", shard=number, error=str(error))
+        finally:
+            del self._alone[number]
+
+    def _shard(self, ledger_id: int) -> LedgerStorage:
+        return self._shards[self.shard_number(ledger_id)]
+
+
+async def _all(calls: Sequence[Coroutine[None, None, None]]) -> None:
+    """Wait until all have ended, then raise the first error."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

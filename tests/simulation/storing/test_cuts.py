@@ -1,0 +1,35 @@
+"""The power is lost at every write, sync and rename of scripted workloads: C1 to C6 hold."""
+
+import pytest
+
+from tests.simulation.inode import Survival
+from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, cut_twice, play
+from tests.simulation.storing.machine import Shape
+from tests.simulation.storing.scripts import SCRIPTS
+
+SHAPES = [Shape()]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_is_lost_whatever_the_step(name: str, shape: Shape) -> None:
+    """Each moment in one of the ways; in `make sim STORAGE=1` in all of them."""
+    played = play(SCRIPTS[name], shape)
+    assert len(played.cuts) > 100
+    assert cut_everywhere(played) == len(played.cuts)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_is_lost_if_the_start_is_cut_too(name: str, shape: Shape) -> None:
+    played = play(SCRIPTS[name], shape)
+    assert cut_twice(played, played.cuts[30::19]) > 50
+    assert cut_twice(played, played.cuts[40::37], Survival.NOTHING) > 20
+
+
+def test_a_workload_is_the_same_in_every_process() -> None:
+    first, second = (play(SCRIPTS["adds"], SHAPES[0]) for _ in range(2))
+    assert first.events == second.events
+    assert [each[:3] for each in first.cuts] == [each[:3] for each in second.cuts]
+    assert [each.image.tree for each in first.cuts] == [each.image.tree for each in second.cuts]
+    assert len(set(SURVIVALS)) == len(Survival)

@@ -14,8 +14,8 @@ from tests.simulation.storing.model import Checkpointed, Deleted
 class Do(NamedTuple):
     """One operation. What `ledger`, `first`, `entries` and `size` mean is the business of `what`:
 
-    - add, recover, sparse: `entries` entries from `first` on, payloads of `size` bytes; by a recovery
-      add; or every third id only
+    - add, recover, sparse: `entries` entries from `first` on, payloads of `size` bytes; the second
+      by a recovery add, the third with every third id only
     - fence, lac (of `first`), delete
     - read: `entries` entries from `first` on, at most `size` bytes
     - settle: wait for all answers; wait: let `entries` ms pass

@@ -138,7 +138,7 @@ class RunReader:
                 run = self._logs.load_run(stored, head)
             except StorageCorruptError as error:
                 # One damaged packet must not take the others with it: read what is wanted, alone.
-                damage = error.damage
+                damage = _within(error.damage, record)
             else:
                 cached = CachedRun(record.first, record.last, run)
                 return Loaded(run.take(first, last, bytes_max), cached)
@@ -160,6 +160,13 @@ class RunReader:
                 f"which its run in entry log {location.log_id} at {location.offset} does not hold"
             )
         return self._logs.load_packets(stored, head, entry_id, entry_id, ENTRY_ID_MAX)[0]
+
+
+def _within(damage: Damage | None, record: IndexRecord) -> Damage | None:
+    """Damage that hides an entry of the record: what newer copies overlaid harms nobody."""
+    if damage is None or damage.last < record.first or record.last < damage.first:
+        return None
+    return damage
 
 
 def _wants_whole(wanted: Wanted, record: IndexRecord) -> bool:

@@ -8,7 +8,6 @@ A journal that fails ends the bookie: connections are cut, nothing is answered a
 `on_fatal` ends the process. What is true is what replay finds.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -19,15 +18,20 @@ from magnetar.bookie.cookie import Cookie
 from magnetar.bookie.cookie_rules import Wanted
 from magnetar.bookie.cookie_stamping import Identity, check_cookies
 from magnetar.bookie.disks.directories import directories_of, lock_directories
+from magnetar.bookie.disks.disk_errors import is_disk_broken
+from magnetar.bookie.disks.disk_watch import DiskWatch
+from magnetar.bookie.disks.state_files import StateFiles
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
+from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.errors import (
-    CookieError,
+    DirectoryUnusableError,
     JournalFullError,
     PortTakenError,
-    RegistrationTakenError,
-    StartError,
+    StorageClosedError,
     StorageError,
 )
+from magnetar.bookie.integrity.loss_pass import LossPass
+from magnetar.bookie.integrity.service import IntegrityService
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal import Journal, OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
@@ -37,15 +41,17 @@ from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import replay_journals
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.parts import BackgroundService, BookieParts
+from magnetar.bookie.registrar import Registrar
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.request_batch import Batch, BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.errors import MetadataError, NodeExistsError
-from magnetar.ledger.metadata.store import MetadataStore, SessionState
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Disk, Network, Worker
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.system import ThreadWorker
@@ -55,7 +61,6 @@ _log = structlog.get_logger(__name__)
 VERSION = "0.1.0"
 _CLOSE_TIMEOUT_S = 1.0
 """At a stop, for replies to clients that do not take them."""
-_REGISTER_RETRY_S = 1.0
 
 
 class Bookie:
@@ -88,9 +93,12 @@ class Bookie:
         self._registry = BookieRegistry(store, random=random)
         self._opened = AsyncExitStack()
         self._server: BookieServer | None = None
+        self._gate = WriteGate()
+        self._disks: DiskWatch | None = None
+        self._parts: BookieParts | None = None
         self._has_failed = False
-        self._is_session_lost = False
-        self._registering: asyncio.Task[None] | None = None
+        self._has_started = False
+        self._was_unclean = False
 
     @property
     def port(self) -> int:
@@ -98,11 +106,34 @@ class Bookie:
         assert self._server is not None, "start() comes first"
         return self._server.port
 
+    @property
+    def disks(self) -> DiskWatch:
+        """The watch on the directories."""
+        assert self._disks is not None, "start() comes first"
+        return self._disks
+
+    @property
+    def parts(self) -> BookieParts:
+        """For what is composed around a bookie."""
+        assert self._parts is not None, "start() comes first"
+        return self._parts
+
+    def set_read_only(self, is_read_only: bool) -> None:
+        """Take no ordinary adds from now on, or take them again; not remembered over a restart.
+
+        A bookie that is read-only for want of room, too, stays so until there is room.
+        """
+        if is_read_only:
+            self._gate.close(ReadOnlyReason.FORCED)
+        else:
+            self._gate.open(ReadOnlyReason.FORCED)
+
     async def start(self) -> None:
         """Start serving. On an error nothing is left running.
 
         Raises:
             StartError: directory locked, wrong cookie, port taken, id in use: one line each.
+            DiskError: a directory cannot be used, or is full and read-only mode is forbidden.
             JournalError, StorageError: the data cannot be trusted or read.
             MetadataError: as the store.
         """
@@ -110,11 +141,14 @@ class Bookie:
             started_s = self._clock.monotonic_s()
             opened.callback(lock_directories(self._disk, self._directories).close)
             cookie, lost = await self._check_identity()
-            if lost:
-                raise StartError("what was lost cannot be restored yet")
+            self._mark_running(opened)
+            disks = await self._watch_disks(opened)
             storage, shards = self._make_storage(cookie)
             await storage.open()
             opened.push_async_callback(storage.close)
+            if lost:
+                await self._note_loss(storage, lost)
+                cookie, _ = await self._check_identity(is_restored=True)
             last_marks = LastMarks(
                 self._disk, self._directories.ledgers, journals=len(self._directories.journals)
             )
@@ -122,15 +156,15 @@ class Bookie:
             replayed = await replay_journals(
                 storage, last_marks, self._disk, self._directories.journals, owners=owners
             )
-            parts = await self._serve(storage, shards, last_marks, replayed.ends, cookie, opened)
-            await self._register()
-            opened.push_async_callback(self._unregister)
-            watch = self._store.on_session_change(self._on_session_change)
-            opened.callback(watch.close)
+            self._parts = parts = await self._serve(
+                storage, shards, disks, last_marks, replayed.ends, cookie, opened
+            )
+            await self._register(opened)
             for service in self._background(parts):
                 opened.push_async_callback(service.close)
                 service.start()
             self._opened = opened.pop_all()
+            self._has_started = True
         _log.info(
             "bookie_started",
             bookie=self.bookie_id,
@@ -141,7 +175,8 @@ class Bookie:
         )
 
     async def stop(self) -> None:
-        """End what runs beside, unregister, answer what was taken, checkpoint, close.
+        """End what runs beside; unregister, refusing adds from then on; take no more requests; wait
+        for the journals, and answer; checkpoint; close journals, storage and directories.
 
         Stopping twice is fine.
         """
@@ -171,12 +206,66 @@ class Bookie:
             is_restored=is_restored,
         )
 
+    async def _note_loss(self, storage: LedgerStorage, lost: Sequence[str]) -> None:
+        """Before anybody is answered, and before the directories count as ours again."""
+        worker = self._make_worker("bookie-loss")
+        try:
+            await LossPass(
+                self.bookie_id,
+                storage,
+                LedgerManager(self._store, random=self._random, clock=self._clock),
+                directories=self._directories,
+                disk=self._disk,
+                clock=self._clock,
+                worker=worker,
+            ).run(lost)
+        finally:
+            worker.close()
+
+    def _mark_running(self, opened: AsyncExitStack) -> None:
+        """Leave a mark that goes with an orderly stop; tells whether the last run left it."""
+        files = StateFiles(self._disk, self._directories.data)
+        try:
+            self._was_unclean = files.mark_running()
+        except OSError as error:
+            if is_disk_broken(error):
+                raise DirectoryUnusableError(
+                    f"{self._directories.data} cannot be written: {error}"
+                ) from error
+            _log.warning("running_mark_failed", bookie=self.bookie_id, error=str(error))
+        if self._was_unclean:
+            self.metrics.disks.unclean_starts += 1
+            _log.warning("bookie_did_not_stop_in_order", bookie=self.bookie_id)
+
+        def mark_stopped() -> None:
+            if not self._has_failed and (self._has_started or not self._was_unclean):
+                files.mark_stopped()
+
+        opened.callback(mark_stopped)
+
+    async def _watch_disks(self, opened: AsyncExitStack) -> DiskWatch:
+        """Look at the disks before anything is written there."""
+        worker = self._make_worker("bookie-background")
+        opened.callback(worker.close)
+        disks = DiskWatch(
+            self._directories,
+            self._settings,
+            disk=self._disk,
+            worker=worker,
+            gate=self._gate,
+            metrics=self.metrics.disks,
+            on_fatal=self._on_fatal,
+        )
+        await disks.look_first()
+        self._disks = disks
+        return disks
+
     def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         """The storage that requests use, and what it is made of: one per ledger directory."""
         shards = tuple(self._make_shard(each) for each in self._directories.ledgers)
-        if len(shards) > 1:
-            raise StartError("there can be only one ledger directory yet")
-        return shards[0], shards
+        if len(shards) == 1:
+            return shards[0], shards
+        return ShardedStorage(shards, counts=cookie.storage_shards), shards
 
     def _make_shard(self, directory: str) -> EntryStorage:
         settings, count = self._settings, len(self._directories.ledgers)
@@ -202,6 +291,7 @@ class Bookie:
         self,
         storage: LedgerStorage,
         shards: tuple[EntryStorage, ...],
+        disks: DiskWatch,
         last_marks: LastMarks,
         ends: Marks,
         cookie: Cookie,
@@ -217,7 +307,7 @@ class Bookie:
             metrics=self.metrics,
             bookie_id=self.bookie_id,
             version=VERSION,
-            free_bytes=lambda: self._disk.free_bytes(self._directories.ledgers[0]),
+            free_bytes=lambda: min(usage.free for usage in disks.usages),
             full_wait_ms_max=settings.write_cache_full_wait_ms_max,
             read_reply_bytes_max=settings.read_reply_bytes_max,
             on_bug=self._on_fatal,
@@ -226,16 +316,18 @@ class Bookie:
                 long_polls_max=settings.long_polls_max,
                 connection_long_polls_max=settings.connection_long_polls_max,
             ),
+            gate=self._gate,
         )
+        if isinstance(storage, ShardedStorage):
+            storage.on_room = handler.on_flushed
+            self._gate.use_shards(storage.shard_number)
         journals = self._start_journals(ends, self._journal_owners(cookie), handler)
         opened.callback(journals.close)
         checkpointer = await self._start_checkpoints(
-            storage, last_marks, ledgers, handler, journals, opened
+            storage, disks, last_marks, ledgers, handler, journals, opened
         )
         server = await self._listen(handler, journals)
         opened.push_async_callback(self._stop_serving, server, handler, journals, checkpointer)
-        worker = self._make_worker("bookie-background")
-        opened.callback(worker.close)
         return BookieParts(
             bookie_id=self.bookie_id,
             instance_id=cookie.instance_id,
@@ -243,6 +335,8 @@ class Bookie:
             directories=self._directories,
             storage=storage,
             shards=shards,
+            disks=disks,
+            gate=self._gate,
             ledgers=ledgers,
             handler=handler,
             journals=journals,
@@ -255,13 +349,14 @@ class Bookie:
             network=self._network,
             random=self._random,
             make_worker=self._make_worker,
-            worker=worker,
+            worker=disks.worker,
+            was_unclean=self._was_unclean,
             on_fatal=self._on_fatal,
         )
 
     def _background(self, parts: BookieParts) -> list[BackgroundService]:
         """What runs beside the requests. Started in this order, ended in the reverse one."""
-        return []
+        return [parts.disks, IntegrityService(parts)]
 
     async def _listen(
         self, handler: RequestHandler, journals: JournalSet[BatchContext]
@@ -331,6 +426,7 @@ class Bookie:
     async def _start_checkpoints(
         self,
         storage: LedgerStorage,
+        disks: DiskWatch,
         last_marks: LastMarks,
         ledgers: LedgerTable,
         handler: RequestHandler,
@@ -355,10 +451,33 @@ class Bookie:
             before_flush=ledgers.put_changed_states,
             after_flush=handler.on_flushed,
             on_bug=self._on_fatal,
+            on_failure=lambda error: self._on_flush_failure(error, disks),
         )
         checkpointer.start()
         opened.push_async_callback(checkpointer.close)
         return checkpointer
+
+    async def _register(self, opened: AsyncExitStack) -> None:
+        settings = self._settings
+        info = BookieInfo(
+            self.bookie_id,
+            settings.effective_advertised_host,
+            self.port,
+            readonly=False,
+            rack=settings.rack,
+            zone=settings.zone,
+        )
+        registrar = Registrar(
+            self._registry,
+            self._store,
+            info,
+            self._gate,
+            check_identity=self._check_identity,
+            wait_s=settings.registration_wait_s,
+            on_fatal=self._on_fatal,
+        )
+        opened.push_async_callback(registrar.close)
+        await registrar.start()
 
     # End
 
@@ -383,6 +502,15 @@ class Bookie:
                 # Nothing is lost: the journal has it. The next start takes a little longer.
                 _log.warning("checkpoint_at_stop_failed", bookie=self.bookie_id, error=str(error))
 
+    def _on_flush_failure(self, error: BaseException, disks: DiskWatch) -> None:
+        """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
+        if isinstance(error, StorageClosedError):
+            return
+        if is_disk_broken(error):
+            self._on_fatal(error)
+        else:
+            disks.look_soon()
+
     def _on_fatal(self, error: BaseException) -> None:
         if self._has_failed:
             return
@@ -391,59 +519,3 @@ class Bookie:
         if self._server is not None:
             self._server.close_connections(abort=True)
         self._end_process(error)
-
-    # Registration
-
-    async def _register(self) -> None:
-        info = BookieInfo(
-            self.bookie_id,
-            self._settings.effective_advertised_host,
-            self.port,
-            readonly=False,
-            rack=self._settings.rack,
-            zone=self._settings.zone,
-        )
-        try:
-            await self._registry.register(info, wait_s=self._settings.registration_wait_s)
-        except NodeExistsError as error:
-            raise RegistrationTakenError(
-                f"another process is registered as bookie {self.bookie_id}; stop it, or give this "
-                f"one its own bookie id and data directory"
-            ) from error
-
-    async def _unregister(self) -> None:
-        if self._registering is not None:
-            self._registering.cancel()
-            await asyncio.gather(self._registering, return_exceptions=True)
-        try:
-            await self._registry.unregister(self.bookie_id)
-        except MetadataError as error:
-            # The registration ends with the session.
-            _log.warning("bookie_unregister_failed", bookie=self.bookie_id, error=str(error))
-
-    def _on_session_change(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED:
-            self._is_session_lost = True
-        elif state is SessionState.CONNECTED and self._is_session_lost:
-            self._is_session_lost = False
-            if self._registering is not None:
-                self._registering.cancel()
-            self._registering = asyncio.get_running_loop().create_task(
-                self._register_again(), name=f"register-{self.bookie_id}"
-            )
-
-    async def _register_again(self) -> None:
-        """The session is gone, and the registration with it: check who we are, and register."""
-        while True:
-            try:
-                await self._check_identity()
-                await self._register()
-            except (CookieError, RegistrationTakenError) as error:
-                self._on_fatal(error)
-                return
-            except (MetadataError, OSError) as error:
-                # OSError: the cookie could not be read now, as with too many open files.
-                _log.warning("bookie_register_failed", bookie=self.bookie_id, error=str(error))
-                await asyncio.sleep(_REGISTER_RETRY_S)
-            else:
-                return

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
     StorageIOError,
 )
-from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.wire import encode_block
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_entry_list
 from tests.ledger_storage import (
@@ -25,6 +24,7 @@ from tests.ledger_storage import (
     copy_as_after_a_crash,
     make_packet,
     make_storage,
+    turn_loop,
 )
 
 LEDGERS = 2
@@ -161,6 +161,9 @@ class Model:
 class Run:
     """One example: a storage and its model, side by side."""
 
+    turns_to_begin = 1
+    """Turns of the event loop after which a flush that was called has frozen what it takes."""
+
     def __init__(self, directory: Path) -> None:
         self._root = directory
         self._generation = 0
@@ -174,8 +177,11 @@ class Run:
     def _directory(self) -> Path:
         return self._root / str(self._generation)
 
+    def _make(self) -> LedgerStorage:
+        return make_storage(self._directory, disk=self._disk)
+
     async def run(self, todo: Sequence[Operation]) -> None:
-        self._storage = make_storage(self._directory, disk=self._disk)
+        self._storage = self._make()
         await self._storage.open()
         try:
             for operation in todo:
@@ -211,7 +217,7 @@ class Run:
                 # One that waits for another would take more than there is now.
                 await self._join_flushes()
                 task = asyncio.create_task(storage.flush())
-                await asyncio.sleep(0)  # now it has begun
+                await turn_loop(self.turns_to_begin)
                 self._flushes.append((task, model.copy()))
                 if not in_background:
                     await self._join_flushes()
@@ -258,7 +264,7 @@ class Run:
             self._generation += 1
             copy_as_after_a_crash(old, self._directory)
         await self._storage.close()
-        self._storage = make_storage(self._directory, disk=self._disk)
+        self._storage = self._make()
         await self._storage.open()
         self._model = self._durable.copy()
         assert {id_: self._storage.state(id_) for id_ in self._storage.ledger_ids()} == (
@@ -275,7 +281,7 @@ class Run:
             await check_read(self._storage, self._model, Read(ledger_id, 0, 1000, 1 << 20))
 
 
-async def check_last(storage: EntryStorage, model: Model, ledger_id: int) -> None:
+async def check_last(storage: LedgerStorage, model: Model, ledger_id: int) -> None:
     """From memory first: what that says must be what the disk says."""
     expected = model.last(ledger_id)
     assert storage.last_packet_now(ledger_id) in (None, expected or b"")
@@ -285,7 +291,7 @@ async def check_last(storage: EntryStorage, model: Model, ledger_id: int) -> Non
 
 
 async def check_list(
-    storage: EntryStorage, model: Model, ledger_id: int, first: int, bytes_max: int
+    storage: LedgerStorage, model: Model, ledger_id: int, first: int, bytes_max: int
 ) -> None:
     if ledger_id not in model.states:
         with pytest.raises(NoSuchLedgerInStorageError):
@@ -302,7 +308,7 @@ async def check_list(
     assert found == expected
 
 
-async def check_read(storage: EntryStorage, model: Model, operation: Read) -> None:
+async def check_read(storage: LedgerStorage, model: Model, operation: Read) -> None:
     ledger_id, first, count, bytes_max = (
         operation.ledger_id,
         operation.first,

@@ -283,9 +283,6 @@ class FailingDisk(SystemDisk):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return FailingFile(os.open(path, flags, 0o644), self)
 
-    def free_bytes(self, path: str) -> int:
-        return self.bytes_left
-
 
 class BookieClient(asyncio.Protocol):
     """One connection to a bookie; replies are awaited by request id."""

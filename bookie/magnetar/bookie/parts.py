@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.disks.disk_watch import DiskWatch
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal_set import JournalSet
@@ -18,6 +19,7 @@ from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.metadata.store import MetadataStore
@@ -50,6 +52,9 @@ class BookieParts:
     """What requests use; it is made of the shards."""
     shards: tuple[EntryStorage, ...]
     """One per ledger directory, in their order; none where a simulation has a stand-in."""
+    disks: DiskWatch
+    """How full the ledger directories are, and what may be written there."""
+    gate: WriteGate
     ledgers: LedgerTable
     handler: RequestHandler
     journals: JournalSet[BatchContext]
@@ -65,5 +70,7 @@ class BookieParts:
     """A new worker thread of that name; whoever makes one closes it."""
     worker: Worker
     """For calls that block for a moment. What takes long makes a worker of its own."""
+    was_unclean: bool
+    """The run before did not stop in order."""
     on_fatal: Callable[[BaseException], None]
     """Ends the process: for what the bookie must not go on with."""

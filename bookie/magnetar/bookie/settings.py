@@ -72,6 +72,96 @@ class BookieSettings(BaseModel):
         description="A bookie whose directories were lost may start with empty ones under its old "
         "id: what it held is fetched from the other bookies.",
     )
+    integrity_fetch_bytes_max: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=FRAME_BYTES_MAX - (1 << 20),
+        description="Packets that are fetched from another bookie and stored here at once.",
+    )
+    integrity_copy_bytes_per_s_max: int = Field(
+        default=64 << 20,
+        ge=1 << 10,
+        description="How fast the check after a loss of data copies entries from other bookies.",
+    )
+    heal_ledgers_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Ledgers with damage that waits to be healed; more is left for the scrubber to "
+        "find again.",
+    )
+    heal_attempts_max: int = Field(
+        default=5,
+        ge=1,
+        le=1_000,
+        description="Attempts to heal damage before it is listed for repair; it goes on being "
+        "tried.",
+    )
+    heal_retry_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        description="Delay before damage, or a ledger that lost entries, is tried again; it "
+        "doubles with each failure, up to ten minutes.",
+    )
+    scrub_period_days: float = Field(
+        default=14.0,
+        ge=0,
+        le=3_650,
+        description="Everything that is stored is read and checked once in this time, evenly "
+        "spread. 0: never.",
+    )
+    scrub_bytes_per_s_max: int = Field(
+        default=32 << 20,
+        ge=1 << 10,
+        description="How fast the scrubber reads when it is behind, per ledger directory.",
+    )
+    disk_check_interval_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=3_600,
+        description="How often the directories are looked at: whether they are there, how full.",
+    )
+    disk_full_share: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="Used share of its file system at which a ledger directory is full: it takes "
+        "no ordinary adds, and minor compaction stops.",
+    )
+    disk_warn_share: float = Field(
+        default=0.90, gt=0, le=1, description="Used share at which major compaction stops."
+    )
+    disk_low_water_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="A full directory is writable again below this used share. Unset: "
+        "disk_full_share.",
+    )
+    recovery_add_free_bytes_min: int | None = Field(
+        default=None,
+        ge=0,
+        description="While the bookie is read-only for want of room, recovery adds are taken as "
+        "long as every ledger directory has this much free. Unset: 1.2 entry logs.",
+    )
+    read_only_enabled: bool = Field(
+        default=True,
+        description="Whether a bookie whose disks are full goes on as read-only; else it ends.",
+    )
+    read_only_on_any_disk_full: bool = Field(
+        default=True,
+        description="One full ledger directory makes the bookie read-only. Off: only all of them "
+        "do; before, adds of the ledgers in full ones are refused.",
+    )
+    read_only_persisted: bool = Field(
+        default=False,
+        description="A bookie that was read-only for want of room starts read-only, until its "
+        "directories are below the low-water mark.",
+    )
+    read_only_forced: bool = Field(
+        default=False, description="Take no ordinary adds, for instance before a decommission."
+    )
 
     journal_file_bytes_max: int = Field(
         default=32 << 20,
@@ -216,10 +306,24 @@ class BookieSettings(BaseModel):
             raise ValueError("port 0 needs a bookie_id, since the port can change at every start")
         if self.journal_group_bytes_max > self.journal_queue_bytes_max:
             raise ValueError("journal_group_bytes_max is above journal_queue_bytes_max")
+        if self.disk_low_water_share_used > self.disk_full_share:
+            raise ValueError("disk_low_water_share is above disk_full_share")
+        if self.disk_warn_share > self.disk_full_share:
+            raise ValueError("disk_warn_share is above disk_full_share")
         directories = [*self.journal_directories, *self.ledger_directories]
         if len({each.absolute() for each in directories}) < len(directories):
             raise ValueError("a directory is named twice among the journal and ledger directories")
         return self
+
+    @property
+    def disk_low_water_share_used(self) -> float:
+        low_water = self.disk_low_water_share
+        return self.disk_full_share if low_water is None else low_water
+
+    @property
+    def recovery_add_free_bytes_used(self) -> int:
+        free = self.recovery_add_free_bytes_min
+        return self.entry_log_bytes_max * 6 // 5 if free is None else free
 
     @property
     def effective_bookie_id(self) -> str:

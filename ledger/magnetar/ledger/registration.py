@@ -137,6 +137,7 @@ class BookieRegistry:
     async def register(self, info: BookieInfo, *, wait_s: float = 30.0) -> None:
         """Register a bookie of this process, as writable or read-only; replaces the other kind.
 
+        The other kind is removed last, so that nobody sees a bookie that changes as lost (B22).
         The bookie listens at the address already. A registration that an earlier run left behind
         is replaced at once if it names the same address, since nobody else can listen there;
         otherwise its session has `wait_s` to expire. After the loss of the session the caller
@@ -152,13 +153,14 @@ class BookieRegistry:
         record = _RegistrationRecord(host=info.host, port=info.port, rack=info.rack, zone=info.zone)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
-        for readonly in (info.readonly, not info.readonly):
-            await self._clear_registration(self._path(info.bookie_id, readonly), record, deadline_s)
+        own = self._path(info.bookie_id, info.readonly)
+        other = self._path(info.bookie_id, not info.readonly)
+        await self._clear_registration(other, record, deadline_s, keeps_ours=True)
+        await self._clear_registration(own, record, deadline_s)
         await self._store.create(
-            self._path(info.bookie_id, info.readonly),
-            record.model_dump_json(exclude_defaults=True).encode(),
-            ephemeral=True,
+            own, record.model_dump_json(exclude_defaults=True).encode(), ephemeral=True
         )
+        await self._clear_registration(other, record, deadline_s)
         _log.info("bookie_registered", bookie=info.bookie_id, readonly=info.readonly)
 
     async def unregister(self, bookie_id: str) -> None:
@@ -278,13 +280,16 @@ class BookieRegistry:
 
     async def _reload(self) -> None:
         found: dict[str, BookieInfo] = {}
-        # Writable last: a bookie on its way from one kind to the other counts as writable.
+        # A bookie on its way from one kind to the other has both, and counts as writable. The
+        # read-only ones are listed before and after: one that changes meanwhile, in either
+        # direction, is in one list at least (defect B22).
         for parent, readonly in (
             (f"{self._available}/{_READONLY}", True),
             (self._available, False),
+            (f"{self._available}/{_READONLY}", True),
         ):
             for name in await self._children_if_any(parent):
-                if name == _READONLY:
+                if name == _READONLY or (name in found and readonly):
                     continue
                 info = await self._load(f"{parent}/{name}", name, readonly)
                 if info is not None:
@@ -317,9 +322,15 @@ class BookieRegistry:
         )
 
     async def _clear_registration(
-        self, path: str, record: _RegistrationRecord, deadline_s: float
+        self,
+        path: str,
+        record: _RegistrationRecord,
+        deadline_s: float,
+        *,
+        keeps_ours: bool = False,
     ) -> None:
-        """Make room at a registration's path; see `register`."""
+        """Make room at a registration's path, or only make sure that nobody else is there; see
+        `register`."""
         gone = asyncio.Event()
         watch = self._store.watch(path, lambda event: gone.set())
         try:
@@ -328,6 +339,8 @@ class BookieRegistry:
                 try:
                     value = (await self._store.get(path)).value
                     if _RegistrationRecord.model_validate_json(value).address == record.address:
+                        if keeps_ours:
+                            return
                         await self._store.delete(path)
                         return
                 except NoNodeError:

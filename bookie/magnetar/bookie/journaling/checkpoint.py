@@ -53,6 +53,10 @@ from magnetar.ledger.ports import Clock, Disk, Worker
 _log = structlog.get_logger(__name__)
 
 
+def _nothing(error: BaseException) -> None:
+    return None
+
+
 class Checkpointer:
     """Runs checkpoints in the background, until closed."""
 
@@ -74,8 +78,11 @@ class Checkpointer:
         before_flush: Callable[[], None],
         after_flush: Callable[[], None],
         on_bug: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None] = _nothing,
     ) -> None:
         """`before_flush` puts what only memory knows; `after_flush` hears that there is room.
+
+        `on_failure` hears of every checkpoint in the background that failed and is tried again.
 
         `on_bug` hears of the end of the checkpoints by an error that nobody foresaw: without them
         the write cache fills, and every add is refused from then on.
@@ -95,6 +102,7 @@ class Checkpointer:
         self._before_flush = before_flush
         self._after_flush = after_flush
         self._on_bug = on_bug
+        self._on_failure = on_failure
         self._wanted = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -140,6 +148,7 @@ class Checkpointer:
             except (StorageError, OSError) as error:
                 self._metrics.checkpoint_failures += 1
                 _log.error("checkpoint_failed", error=str(error), retry_s=self._retry_s)
+                self._on_failure(error)
                 # Not sooner, whoever asks: a disk that is full now will be so in a millisecond.
                 await self._wait_closing(self._retry_s)
                 self._wanted.set()

@@ -15,9 +15,10 @@ from magnetar.bookie.requests.fencing import FenceState, LedgerTable
 from magnetar.bookie.requests.lac_requests import LacRequests
 from magnetar.bookie.requests.replies import Connection, Replies
 from magnetar.bookie.requests.request_batch import Batch, journal_key
+from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.wire import MASTER_KEY_BYTES, Flag, Frame, decode_block
+from magnetar.ledger.wire import MASTER_KEY_BYTES, Flag, Frame, Status, decode_block
 
 
 class AddRequests:
@@ -34,6 +35,7 @@ class AddRequests:
         clock: Clock,
         metrics: BookieMetrics,
         full_wait_s_max: float,
+        gate: WriteGate,
     ) -> None:
         self._storage = storage
         self._ledgers = ledgers
@@ -43,6 +45,7 @@ class AddRequests:
         self._clock = clock
         self._metrics = metrics
         self._full_wait_s_max = full_wait_s_max
+        self._gate = gate
         self._stalled: dict[Connection, float] = {}
         """Connections whose next add finds no room in the write cache, and until when it waits."""
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -62,6 +65,8 @@ class AddRequests:
             entry_ids, last_add_confirmed = check_add(ledger_id, frame.entry_id, block)
         except BadAddError as error:
             self._replies.put_error(connection, frame, error.status, str(error))
+            return True
+        if not self._gate.is_wide_open and self._is_refused(frame, connection):
             return True
         if not frame.flags & Flag.RECOVERY and self._ledgers.was_deleted(ledger_id):
             self._fences.refuse_deleted(connection, frame)
@@ -106,6 +111,16 @@ class AddRequests:
         """No more timers."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+
+    def _is_refused(self, frame: Frame, connection: Connection) -> bool:
+        """Reply READ_ONLY if the add may not be stored now."""
+        is_recovery = bool(frame.flags & Flag.RECOVERY)
+        text = self._gate.refusal(frame.ledger_id, is_recovery=is_recovery)
+        if text is None:
+            return False
+        self._metrics.disks.refused_adds += 1
+        self._replies.put_error(connection, frame, Status.READ_ONLY, text)
+        return True
 
     def _on_storage_full(
         self, connection: Connection, frame: Frame, error: StorageFullError

@@ -27,6 +27,7 @@ from magnetar.bookie.requests.request_batch import (
     JournalQueue,
     ReadBatches,
 )
+from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Clock
@@ -52,10 +53,12 @@ class RequestHandler:
         read_reply_bytes_max: int,
         on_bug: Callable[[BaseException], None],
         long_poll_limits: LongPollLimits = _DEFAULT_LONG_POLL_LIMITS,
+        gate: WriteGate | None = None,
     ) -> None:
         self._bookie_id = bookie_id
         self._version = version
         self._free_bytes = free_bytes
+        self._gate = gate = gate if gate is not None else WriteGate()
         self._journals: tuple[JournalQueue, ...] = ()
         self._replies = replies = Replies(ledgers, metrics)
         fences = FenceRequests(storage, ledgers, replies, metrics)
@@ -88,6 +91,7 @@ class RequestHandler:
             clock=clock,
             metrics=metrics,
             full_wait_s_max=full_wait_ms_max / 1000,
+            gate=gate,
         )
 
     def use_journal(self, *journals: JournalQueue) -> None:
@@ -153,7 +157,8 @@ class RequestHandler:
         facts = {
             "bookie_id": self._bookie_id,
             "version": self._version,
-            "writable": True,
+            "writable": self._gate.is_writable,
+            "read_only_reasons": [reason.value for reason in self._gate.reasons],
             "free_bytes": self._free_bytes(),
         }
         return json.dumps(facts).encode()

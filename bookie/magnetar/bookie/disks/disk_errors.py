@@ -1,0 +1,35 @@
+"""Which failures of a ledger directory mean that its disk is broken. Pure.
+
+A full disk, or a process at a limit, may be well again in a moment: what failed is tried again. Any
+other error of a write or a sync is final, since the kernel may have dropped what it could not
+write (rule 3.6, defect B18): the bookie ends, and its next start finds what is true.
+
+Source: storage sheet, section 11.
+"""
+
+import errno
+
+_MAY_PASS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EINTR,
+}
+
+_NO_SPACE_TEXT = "No space left"
+"""RocksDB tells its errors as text."""
+
+
+def is_disk_broken(error: BaseException) -> bool:
+    """Whether this failure of a write to a ledger directory is final."""
+    cause: BaseException | None = error
+    text = ""
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.errno not in _MAY_PASS
+        text += str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return _NO_SPACE_TEXT not in text

@@ -1,0 +1,131 @@
+"""How full a directory is, what may be written there, and what the bookie makes of it. Pure.
+
+A directory turns FULL when its file system is used to `full_share`, and stays so until the use has
+fallen below `low_water_share`, so that a bookie does not flutter at the edge:
+
+    used share                    not FULL before         FULL before
+    full_share and above          FULL                    FULL
+    low_water_share and above     FREE or ALMOST_FULL     FULL
+    below low_water_share         FREE or ALMOST_FULL     FREE or ALMOST_FULL
+
+Of the latter two it is ALMOST_FULL from `warn_share` on. What may be done:
+
+                    ordinary adds   minor compaction   major compaction
+    FREE            yes             yes                yes
+    ALMOST_FULL     yes             yes                no
+    FULL            no              no                 no
+
+Compactions write new logs before they free old ones, hence they stop first. Recovery adds depend on
+the free bytes alone: they go on as long as there is room for them in every ledger directory.
+
+Source: storage sheet, section 11.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class DiskLevel(Enum):
+    """How full a directory is."""
+
+    FREE = "free"
+    ALMOST_FULL = "almost full"
+    FULL = "full"
+
+
+class DiskUse(Enum):
+    """What somebody wants to write."""
+
+    ADDS = "adds"
+    MINOR_COMPACTION = "minor compaction"
+    MAJOR_COMPACTION = "major compaction"
+
+
+class Usage(NamedTuple):
+    """What the file system of a directory says, in bytes."""
+
+    free: int
+    total: int
+
+    @property
+    def used_share(self) -> float:
+        """0 to 1; a file system without a size counts as full."""
+        return 1 - self.free / self.total if self.total > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """Shares of a file system, 0 to 1."""
+
+    full_share: float
+    warn_share: float
+    low_water_share: float
+
+
+class _Fill(Enum):
+    LOW = "below the low-water mark"
+    HIGH = "between the marks"
+    OVER = "at the threshold or above"
+
+
+_IS_FULL_NEXT: dict[tuple[bool, _Fill], bool] = {
+    (False, _Fill.LOW): False,
+    (False, _Fill.HIGH): False,
+    (False, _Fill.OVER): True,
+    (True, _Fill.LOW): False,
+    (True, _Fill.HIGH): True,
+    (True, _Fill.OVER): True,
+}
+
+_ALLOWED: dict[DiskLevel, frozenset[DiskUse]] = {
+    DiskLevel.FREE: frozenset(DiskUse),
+    DiskLevel.ALMOST_FULL: frozenset({DiskUse.ADDS, DiskUse.MINOR_COMPACTION}),
+    DiskLevel.FULL: frozenset(),
+}
+
+
+def next_level(level: DiskLevel, usage: Usage, limits: DiskLimits) -> DiskLevel:
+    """The level after a look at the disk."""
+    used = usage.used_share
+    if used >= limits.full_share:
+        fill = _Fill.OVER
+    else:
+        fill = _Fill.HIGH if used >= limits.low_water_share else _Fill.LOW
+    if _IS_FULL_NEXT[level is DiskLevel.FULL, fill]:
+        return DiskLevel.FULL
+    return DiskLevel.ALMOST_FULL if used >= limits.warn_share else DiskLevel.FREE
+
+
+def is_allowed(level: DiskLevel, use: DiskUse) -> bool:
+    """Whether that may be written in a directory of this level."""
+    return use in _ALLOWED[level]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the bookie makes of all its ledger directories."""
+
+    is_read_only: bool
+    """All of it: it registers as read-only, and refuses ordinary adds."""
+    full: frozenset[int]
+    """The ledger directories that are full, by position: they take no ordinary adds."""
+    takes_recovery_adds: bool
+    """There is room for them in every ledger directory."""
+
+
+def judge(
+    levels: Sequence[DiskLevel],
+    usages: Sequence[Usage],
+    *,
+    is_one_enough: bool,
+    recovery_bytes_min: int,
+) -> Verdict:
+    """`is_one_enough`: one full directory makes the bookie read-only, else only all of them do."""
+    full = frozenset(i for i, level in enumerate(levels) if level is DiskLevel.FULL)
+    return Verdict(
+        is_read_only=bool(full) if is_one_enough else len(full) == len(levels),
+        full=full,
+        takes_recovery_adds=all(usage.free >= recovery_bytes_min for usage in usages),
+    )

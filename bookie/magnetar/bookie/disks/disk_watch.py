@@ -1,0 +1,207 @@
+"""The watch on the directories: how full they are, whether they are there, what follows.
+
+Every `disk_check_interval_s` it looks at all directories, on a worker. Full ledger directories
+close the gate for ordinary adds and make the bookie register as read-only; room again opens it and
+registers it as writable (`disk_states.py` has the table). A directory that cannot be looked at, or
+has lost its cookie (somebody unmounted it), ends the bookie: it can vouch for nothing any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from magnetar.bookie.cookie import read_cookie
+from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.disks.disk_errors import is_disk_broken
+from magnetar.bookie.disks.disk_metrics import DiskMetrics
+from magnetar.bookie.disks.disk_states import (
+    DiskLevel,
+    DiskLimits,
+    DiskUse,
+    Usage,
+    is_allowed,
+    judge,
+    next_level,
+)
+from magnetar.bookie.disks.state_files import StateFiles
+from magnetar.bookie.errors import BookieServiceError, DiskFullError, DiskLostError
+from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
+from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.ports import Disk, Worker
+
+_log = structlog.get_logger(__name__)
+
+
+class DiskWatch:
+    """A background service. `levels` and `usages` are those of the ledger directories."""
+
+    def __init__(
+        self,
+        directories: BookieDirectories,
+        settings: BookieSettings,
+        *,
+        disk: Disk,
+        worker: Worker,
+        gate: WriteGate,
+        metrics: DiskMetrics,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._directories = directories
+        self._settings = settings
+        self._disk = disk
+        self.worker = worker
+        self._gate = gate
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._limits = DiskLimits(
+            settings.disk_full_share, settings.disk_warn_share, settings.disk_low_water_share_used
+        )
+        self._state_files = StateFiles(disk, directories.data)
+        self.levels = [DiskLevel.FREE] * len(directories.ledgers)
+        self.usages: list[Usage] = []
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._is_closing = False
+
+    async def look_first(self) -> None:
+        """The look before the bookie serves; without it nothing is known.
+
+        Raises:
+            DiskLostError: a directory cannot be used.
+            DiskFullError: it is full, and the settings forbid to be read-only.
+        """
+        settings = self._settings
+        if settings.read_only_forced:
+            self._gate.close(ReadOnlyReason.FORCED)
+        if settings.read_only_persisted and self._state_files.was_read_only():
+            # Full until proven otherwise: only below the low-water mark it is writable again.
+            self.levels = [DiskLevel.FULL] * len(self.levels)
+        # A directory that is to be restored has no cookie yet.
+        await self._look(needs_cookies=False)
+        await self._remember()
+
+    async def look(self) -> None:
+        """Look at all directories now, and do what follows.
+
+        Raises:
+            DiskLostError, DiskFullError: as `look_first`.
+        """
+        await self._look(needs_cookies=True)
+
+    async def _look(self, *, needs_cookies: bool) -> None:
+        usages = await self.worker.run(
+            lambda: [self._usage(each, needs_cookie=needs_cookies) for each in self._directories]
+        )
+        gate = self._gate
+        was_full = ReadOnlyReason.DISK_FULL in gate.reasons
+        self._apply(usages[-len(self._directories.ledgers) :])
+        is_full = ReadOnlyReason.DISK_FULL in gate.reasons
+        if is_full is not was_full:
+            _log.warning("bookie_mode_changed", read_only=is_full)
+            self._metrics.mode_changes += 1
+            await self._remember()
+        self._metrics.writable = int(gate.is_writable)
+        for directory, usage in zip(self._directories, usages, strict=True):
+            self._metrics.free_bytes[directory] = usage.free
+            self._metrics.used_share[directory] = usage.used_share
+
+    async def _remember(self) -> None:
+        if self._settings.read_only_persisted:
+            is_full = ReadOnlyReason.DISK_FULL in self._gate.reasons
+            await self.worker.run(lambda: self._state_files.set_read_only(is_full))
+
+    def look_soon(self) -> None:
+        """Somebody met a full disk: do not wait for the next look."""
+        self._wanted.set()
+
+    def allows(self, directory: str, use: DiskUse) -> bool:
+        """Whether that may be written now in a ledger directory (its path)."""
+        return is_allowed(self.levels[self._directories.ledgers.index(directory)], use)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="disk-watch")
+
+    async def close(self) -> None:
+        self._is_closing = True
+        self._wanted.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while not self._is_closing:
+            try:
+                async with asyncio.timeout(self._settings.disk_check_interval_s):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass  # it is time
+            if self._is_closing:
+                return
+            self._wanted.clear()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001  # unwatched disks fill up silently
+                self._metrics.check_failures += 1
+                if is_disk_broken(error):
+                    self._on_fatal(error)
+                    return
+                _log.warning("disk_look_failed", error=str(error))
+
+    def _usage(self, directory: str, *, needs_cookie: bool) -> Usage:
+        """On the worker.
+
+        Raises:
+            DiskLostError
+        """
+        try:
+            if needs_cookie and read_cookie(self._disk, directory) is None:
+                raise DiskLostError(
+                    f"{directory} has lost its cookie: it was emptied, exchanged or unmounted "
+                    f"while the bookie ran; bring it back and start again"
+                )
+            return Usage(self._disk.free_bytes(directory), self._disk.total_bytes(directory))
+        except (OSError, BookieServiceError) as error:
+            if isinstance(error, DiskLostError):
+                raise
+            raise DiskLostError(f"{directory} cannot be used any more: {error}") from error
+
+    def _apply(self, usages: Sequence[Usage]) -> None:
+        self.usages = list(usages)
+        ledgers = self._directories.ledgers
+        levels = [
+            next_level(level, usage, self._limits)
+            for level, usage in zip(self.levels, usages, strict=True)
+        ]
+        for directory, before, level, usage in zip(
+            ledgers, self.levels, levels, usages, strict=True
+        ):
+            self._metrics.level[directory] = list(DiskLevel).index(level)
+            if level is not before:
+                _log.warning(
+                    "disk_level_changed",
+                    directory=directory,
+                    level=level.value,
+                    before=before.value,
+                    used_share=round(usage.used_share, 4),
+                    free_bytes=usage.free,
+                )
+        self.levels = levels
+        settings = self._settings
+        verdict = judge(
+            levels,
+            usages,
+            is_one_enough=settings.read_only_on_any_disk_full,
+            recovery_bytes_min=settings.recovery_add_free_bytes_used,
+        )
+        if verdict.is_read_only and not settings.read_only_enabled:
+            raise DiskFullError(
+                f"full: {', '.join(ledgers[i] for i in sorted(verdict.full))}; make room, add "
+                f"ledger directories, or allow the bookie to be read-only (read_only_enabled)"
+            )
+        self._gate.set_room(
+            full_shards=verdict.full, has_room_for_recovery=verdict.takes_recovery_adds
+        )
+        if verdict.is_read_only:
+            self._gate.close(ReadOnlyReason.DISK_FULL)
+        else:
+            self._gate.open(ReadOnlyReason.DISK_FULL)

@@ -1,0 +1,34 @@
+import errno
+
+import pytest
+
+from magnetar.bookie.disks.disk_errors import is_disk_broken
+from magnetar.bookie.errors import StorageIOError
+
+
+def flush_failed_by(cause: Exception) -> BaseException:
+    try:
+        try:
+            raise cause
+        except Exception as error:
+            raise StorageIOError(f"flush failed: {error}") from error
+    except StorageIOError as error:
+        return error
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
+def test_what_may_pass_is_tried_again(number: int) -> None:
+    assert not is_disk_broken(OSError(number, "it happens"))
+    assert not is_disk_broken(flush_failed_by(OSError(number, "it happens")))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV])
+def test_b18_any_other_error_of_a_disk_is_final(number: int) -> None:
+    assert is_disk_broken(OSError(number, "it is broken"))
+    assert is_disk_broken(flush_failed_by(OSError(number, "it is broken")))
+
+
+def test_an_index_tells_a_full_disk_as_text() -> None:
+    text = "IO error: No space left on device: While appending to file"
+    assert not is_disk_broken(flush_failed_by(Exception(text)))
+    assert is_disk_broken(flush_failed_by(Exception("IO error: Input/output error")))

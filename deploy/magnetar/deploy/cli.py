@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_tools import add_tools
@@ -31,7 +32,8 @@ from magnetar.deploy.options import (
 _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
     "4 data directory locked; 5 foreign cookie; 6 metadata unreachable; 7 data directory unusable; "
-    "8 broker unreachable or refused; 9 a needed program is missing; 10 unreadable metadata."
+    "8 broker unreachable or refused; 9 a needed program is missing; "
+    "10 unreadable metadata; 11 damaged files found."
 )
 _HOST_HELP = "Address to listen on. Loopback unless told otherwise: there is no authentication yet."
 _ADVERTISED_HELP = (
@@ -63,6 +65,7 @@ def _root(
 add_tools(app)
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
+app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)

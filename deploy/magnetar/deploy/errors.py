@@ -9,7 +9,8 @@ DeployError                       root; 1: unexpected, the log says more
 ├── DataDirectoryError            7: the data directory cannot be read or written
 ├── BrokerUnreachableError        8: a tool found no broker, or the broker refused
 ├── MissingProgramError           9: a program that the command needs is not installed
-└── UnreadableMetadataError       10: a value in the metadata store is corrupt or of a newer release
+├── UnreadableMetadataError       10: a value in the metadata store is corrupt or of a newer release
+└── DamageFoundError              11: a check found damaged files
 
 The statuses are part of the command's interface (scripts test for them): never renumber. Every
 message is one line that names what was found and what to do about it.
@@ -74,3 +75,9 @@ class UnreadableMetadataError(DeployError):
     """A value in the metadata store is not what this release can read. Nothing was changed."""
 
     exit_status = 10
+
+
+class DamageFoundError(DeployError):
+    """A tool that checks files found some that are damaged. It has printed which."""
+
+    exit_status = 11

@@ -12,6 +12,7 @@ from pathlib import Path
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
+    DiskError,
     JournalError,
     PortTakenError,
     RegistrationTakenError,
@@ -70,7 +71,7 @@ def explain(
             return AddressUnavailableError(text)
         case CookieError() | RegistrationTakenError():
             return ForeignCookieError(text)
-        case StartError() | JournalError() | StorageError():
+        case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
         case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():
             return SettingsError(text)

@@ -199,7 +199,7 @@ def make_bookie(
 def _end_process(error: BaseException) -> None:
     """End at once, without any orderly step that could answer a client: replay tells the truth."""
     status = DataDirectoryError.exit_status
-    sys.stderr.write(f"magnetar: a journal failed, ending with status {status}: {error}\n")
+    sys.stderr.write(f"magnetar: the bookie cannot go on, ending with status {status}: {error}\n")
     sys.stderr.flush()
     os._exit(status)
 

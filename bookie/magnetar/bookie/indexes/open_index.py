@@ -1,17 +1,24 @@
 """Opens the index of a storage directory: the one of the kind that it has, or a new one."""
 
-from magnetar.bookie.errors import StorageIOError, WrongEngineError
+from magnetar.bookie.errors import StorageCorruptError, WrongEngineError
 from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.bookie.indexes.page_index import PageIndex, PageOptions
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.bookie.indexes.run_locator import RunLocator
 from magnetar.ledger.ports import Disk
 
 
 def mark_of(directory: str, disk: Disk) -> IndexMark:
     """The index mark of a storage directory."""
     return IndexMark(f"{directory}/index-mark", disk)
+
+
+def index_path(directory: str, engine: EngineKind) -> str:
+    """Where the index of a kind lies in a storage directory."""
+    return f"{directory}/index" if engine == "db" else f"{directory}/page-index"
 
 
 def open_index(
@@ -21,6 +28,7 @@ def open_index(
     disk: Disk,
     has_logs: bool,
     make_key_value: MakeKeyValue = RocksStore.open,
+    pages: PageOptions | None = None,
 ) -> LocationIndex:
     """Open the index of the storage in `directory`, or make it if there is nothing at all yet.
 
@@ -34,8 +42,40 @@ def open_index(
         raise WrongEngineError(
             f"{directory} is a storage of kind {promise.engine}, but {engine} is set: set "
             f"storage_engine={promise.engine}, or convert it first with "
-            f"'magnetar bookie-tool convert --to {engine} {directory}'"
+            f"'magnetar bookie-tool convert --to {engine}'"
         )
-    if engine == "interleaved":
-        raise StorageIOError(f"{directory}: the interleaved engine cannot be opened yet")
-    return RocksIndex.open(f"{directory}/index", mark, has_logs=has_logs, make_store=make_key_value)
+    path = index_path(directory, engine)
+    if engine == "db":
+        return RocksIndex.open(path, mark, has_logs=has_logs, make_store=make_key_value)
+    return PageIndex.open(
+        path,
+        mark,
+        disk=disk,
+        locate=RunLocator(f"{directory}/entry-logs", disk),
+        has_logs=has_logs,
+        options=pages,
+    )
+
+
+def open_index_to_read(
+    directory: str, *, disk: Disk, open_key_value: MakeKeyValue = RocksStore.open_to_read
+) -> LocationIndex:
+    """Open the index that the storage in `directory` has, of whatever kind; nothing is written.
+
+    It shows what was there when it was opened. Beside a running bookie, a page file may be met
+    while it is written: damage that is found then is to be looked at again.
+
+    Raises:
+        StorageIOError, OSError: there is none, it cannot be opened, or has lost records.
+    """
+    mark = mark_of(directory, disk)
+    promise = mark.read()
+    if promise is None:
+        raise StorageCorruptError(
+            f"{directory} has no index mark: there is no index, or it is lost"
+        )
+    path = index_path(directory, promise.engine)
+    if promise.engine == "db":
+        return RocksIndex.open(path, mark, make_store=open_key_value, may_make=False)
+    locate = RunLocator(f"{directory}/entry-logs", disk)
+    return PageIndex.open(path, mark, disk=disk, locate=locate, may_write=False)

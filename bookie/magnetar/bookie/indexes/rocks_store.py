@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rocksdict import (
+    AccessType,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -35,6 +36,18 @@ class RocksStore:
         """
         with _translated(f"index {path}: cannot be opened"):
             return cls(path, Rdict(path, options=_options(may_create=may_create)))
+
+    @classmethod
+    def open_to_read(cls, path: str, may_create: bool = False) -> "RocksStore":
+        """As `open`, and write nothing: beside a process that has it open, too. It is seen as it
+        was when it was opened here.
+
+        Raises:
+            StorageCorruptError, StorageIOError: it could not be opened.
+        """
+        with _translated(f"index {path}: cannot be opened"):
+            options = _options(may_create=False)
+            return cls(path, Rdict(path, options=options, access_type=AccessType.read_only()))
 
     def get(self, key: bytes) -> bytes | None:
         with _translated(f"index {self._path}: cannot be read"):

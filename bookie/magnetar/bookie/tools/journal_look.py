@@ -90,13 +90,13 @@ def journal_files(disk: Disk, directory: str) -> list[JournalFileSummary]:
 
 
 def journal_records(
-    disk: Disk, path: str, file_id: int, *, start: int = FILE_HEADER_BYTES, stop: int | None = None
+    disk: Disk, path: str, file_id: int, *, stop: int | None = None, synced: int = 0
 ) -> Iterator[JournalRecord | JournalGap]:
-    """Everything from `start` to `stop` (default: the end of the file), in order.
+    """Everything up to `stop` (default: the end of the file), in order.
 
-    `start` must be the begin of a record. `stop` is the length that the next file's header names:
-    what lies behind it never counted. Zeros up to the end are room that was taken ahead, and are
-    not reported.
+    `stop` is the length that the next file's header names: what lies behind it never counted. What
+    lies before `synced`, by the last mark, is known to have been synced, too. Zeros up to the end
+    are room that was taken ahead, and are not reported.
 
     Raises:
         OSError: the file cannot be read.
@@ -104,7 +104,7 @@ def journal_records(
     file = disk.open(path)
     try:
         end = file.size if stop is None else min(stop, file.size)
-        at = start
+        at = FILE_HEADER_BYTES
         while at < end:
             record = _record_at(file, file_id, at)
             if record is not None and record.end <= end:
@@ -113,11 +113,12 @@ def journal_records(
                 continue
             following = _next_record(file, file_id, at + 1, end)
             if following is None:
-                if not _is_zero(file, at, end):
-                    yield JournalGap(at, end, is_damage=stop is not None)
+                if at < synced or not _is_zero(file, at, end):
+                    yield JournalGap(at, end, is_damage=stop is not None or at < synced)
                 return
             later_at, later = following
-            yield JournalGap(at, later_at, is_damage=stop is not None or later.group_start > at)
+            is_damage = stop is not None or at < synced or later.group_start > at
+            yield JournalGap(at, later_at, is_damage)
             at = later_at
     finally:
         file.close()

@@ -1,0 +1,321 @@
+"""What `magnetar bookie-tool` does: prints what the files of a bookie hold, checks, mends.
+
+Every line is one thing: with --json one object, else `name value` pairs. Keys of ledgers are never
+printed.
+"""
+
+import json
+import posixpath
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from magnetar.bookie.cookie import read_directory_cookie
+from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.entry_logs.log_names import log_ids, log_name
+from magnetar.bookie.errors import CookieError
+from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.bookie.indexes.open_index import open_index_to_read
+from magnetar.bookie.journaling.journal_format import decode_mark, file_ids, file_name, mark_name
+from magnetar.bookie.tools.index_look import ledger_records, ledger_summaries
+from magnetar.bookie.tools.journal_look import (
+    JournalGap,
+    JournalRecord,
+    journal_files,
+    journal_records,
+)
+from magnetar.bookie.tools.log_look import (
+    LookedRun,
+    log_runs,
+    log_summaries,
+    missing_footer,
+    write_footer,
+)
+from magnetar.bookie.tools.verify import Verification
+from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
+from magnetar.deploy.explain import explained
+from magnetar.ledger.ports import Lock
+from magnetar.ledger.system import SystemDisk
+
+_LOGS = "entry-logs"
+
+
+class BookieTool:
+    """The tools, on the directories of one bookie."""
+
+    def __init__(
+        self, data: Path, journals: Sequence[Path], ledgers: Sequence[Path], *, as_json: bool
+    ) -> None:
+        """Directories that are not given lie in `data`, as for a bookie."""
+        self._data = data.absolute()
+        self._directories = BookieDirectories(
+            str(self._data),
+            tuple(str(each.absolute()) for each in journals) or (str(self._data / "journal"),),
+            tuple(str(each.absolute()) for each in ledgers) or (str(self._data / "ledgers"),),
+        )
+        self._as_json = as_json
+        self._disk = SystemDisk()
+
+    def cookies(self) -> None:
+        """Print the cookie of each directory."""
+        with explained(data=self._data):
+            for directory in dict.fromkeys(self._directories):
+                try:
+                    found = read_directory_cookie(self._disk, directory)
+                except CookieError as error:
+                    self._say({"directory": directory, "problem": str(error)})
+                    continue
+                if found is None:
+                    self._say({"directory": directory, "problem": "no cookie"})
+                    continue
+                self._say(
+                    {"directory": directory, "role": found.directory, **found.cookie.model_dump()}
+                )
+
+    def marks(self) -> None:
+        """Print every copy of every last mark."""
+        with explained(data=self._data):
+            for directory in self._directories.ledgers:
+                for number in range(len(self._directories.journals)):
+                    path = posixpath.join(directory, mark_name(number))
+                    if not self._disk.exists(path):
+                        continue
+                    mark = decode_mark(self._disk.read_file(path))
+                    fields: dict[str, object] = {"file": path, "journal": number}
+                    if mark is None:
+                        fields["problem"] = "damaged"
+                    else:
+                        fields["journal_file"] = file_name(mark.file_id)
+                        fields["offset"] = mark.offset
+                    self._say(fields)
+
+    def journals(self) -> None:
+        """Print a line for each journal file."""
+        with explained(data=self._data):
+            for directory in self._directories.journals:
+                for each in journal_files(self._disk, directory):
+                    fields: dict[str, object] = {
+                        "file": each.path,
+                        "file_id": each.file_id,
+                        "size_bytes": each.size_bytes,
+                    }
+                    if each.header is None:
+                        fields["problem"] = "the header is torn or damaged"
+                    else:
+                        fields["previous_file_id"] = each.header.previous_file_id
+                        fields["previous_length"] = each.header.previous_length
+                    self._say(fields)
+
+    def journal(self, file: Path, *, ledger_id: int | None) -> None:
+        """Print the records of a journal file.
+
+        Raises:
+            SettingsError: the name is not that of a journal file.
+        """
+        file_id = _id_of(file, file_ids([file.name]), "a journal file (<id>.journal)")
+        with explained(data=file.parent):
+            stop = self._length_by_next(file.parent, file_id)
+            for each in journal_records(self._disk, str(file), file_id, stop=stop):
+                if isinstance(each, JournalGap):
+                    self._say({"offset": each.offset, "end": each.end, "problem": _gap_text(each)})
+                elif ledger_id in (None, each.ledger_id):
+                    self._say(_record_fields(each))
+
+    def logs(self) -> None:
+        """Print a line for each entry log."""
+        with explained(data=self._data):
+            for directory in self._log_directories():
+                for each in log_summaries(self._disk, directory):
+                    fields: dict[str, object] = {
+                        "file": each.path,
+                        "log_id": each.log_id,
+                        "size_bytes": each.size_bytes,
+                    }
+                    if each.header is not None:
+                        fields["created"] = _time(each.header.created_ms)
+                        fields["rank"] = each.header.rank
+                    if each.ledger_bytes is None:
+                        fields["footer"] = "none"
+                    else:
+                        fields["ledgers"] = len(each.ledger_bytes)
+                        fields["run_bytes"] = sum(each.ledger_bytes.values())
+                    self._say(fields | ({"problem": each.problem} if each.problem else {}))
+
+    def log(self, file: Path, *, ledger_id: int | None) -> None:
+        """Print the runs of an entry log.
+
+        Raises:
+            SettingsError: the name is not that of an entry log.
+            DamageFoundError: something in it is damaged.
+        """
+        log_id = _id_of(file, log_ids([file.name]), "an entry log (<id>.log)")
+        damages = 0
+        with explained(data=file.parent):
+            for each in log_runs(self._disk, str(file.parent), log_id):
+                if not isinstance(each, LookedRun):
+                    damages += not each.is_torn_end
+                    text = "torn end of a flush" if each.is_torn_end else "DAMAGED: no run"
+                    self._say({"offset": each.offset, "end": each.end, "problem": text})
+                    continue
+                damages += bool(each.damages)
+                if ledger_id in (None, each.run.ledger_id):
+                    self._say(_run_fields(each))
+        if damages:
+            raise DamageFoundError(f"{damages} places of {file} are damaged")
+
+    def ledgers(self) -> None:
+        """Print a line for each ledger of the index."""
+        for directory, index in self._indexes():
+            for each in ledger_summaries(index):
+                self._say({"directory": directory, **asdict(each)})
+
+    def ledger(self, ledger_id: int) -> None:
+        """Print where the entries of one ledger lie."""
+        for directory, index in self._indexes():
+            logs = posixpath.join(directory, _LOGS)
+            for each in ledger_records(index, ledger_id):
+                self._say(
+                    {
+                        "first": each.first,
+                        "last": each.last,
+                        "file": posixpath.join(logs, log_name(each.location.log_id)),
+                        "offset": each.location.offset,
+                        "size_bytes": each.location.size_bytes,
+                        "run_entries": each.location.entries,
+                    }
+                )
+
+    def verify(self) -> None:
+        """Check everything.
+
+        Raises:
+            DamageFoundError: something is not as it must be.
+        """
+        verification = Verification(self._disk, self._directories, self._open_index)
+        with explained(data=self._data):
+            for problem in verification.run():
+                self._say({"problem": problem.text, **_without(asdict(problem), "text")})
+            self._say(asdict(verification.counts))
+        if verification.counts.problems:
+            raise DamageFoundError(f"{verification.counts.problems} problems in {self._data}")
+
+    def rebuild_footer(self, file: Path, *, do: bool) -> None:
+        """Write the footer of an entry log that has none."""
+        log_id = _id_of(file, log_ids([file.name]), "an entry log (<id>.log)")
+        with explained(data=file.parent), self._locked(str(file.parent.parent)):
+            ledger_bytes = missing_footer(self._disk, str(file), log_id)
+            if ledger_bytes is None:
+                self._say({"file": str(file), "footer": "good"})
+                return
+            if do:
+                write_footer(self._disk, str(file), log_id, ledger_bytes)
+            self._say(
+                {
+                    "file": str(file),
+                    "footer": "written" if do else "missing; --yes writes it",
+                    "ledgers": len(ledger_bytes),
+                    "run_bytes": sum(ledger_bytes.values()),
+                }
+            )
+
+    # Helpers
+
+    def _open_index(self, directory: str) -> LocationIndex:
+        return open_index_to_read(directory, disk=self._disk)
+
+    def _indexes(self) -> Iterator[tuple[str, LocationIndex]]:
+        with explained(data=self._data):
+            for directory in self._directories.ledgers:
+                index = self._open_index(directory)
+                try:
+                    yield directory, index
+                finally:
+                    index.close()
+
+    def _log_directories(self) -> Iterator[str]:
+        for directory in self._directories.ledgers:
+            path = posixpath.join(directory, _LOGS)
+            if self._disk.exists(path):
+                yield path
+
+    def _length_by_next(self, directory: Path, file_id: int) -> int | None:
+        """How much of a journal file was synced, by the header of the file behind it."""
+        for each in journal_files(self._disk, str(directory)):
+            if each.header is not None and each.header.previous_file_id == file_id:
+                return each.header.previous_length
+        return None
+
+    @contextmanager
+    def _locked(self, *directories: str) -> Iterator[None]:
+        """Hold the locks that a running bookie holds.
+
+        Raises:
+            DataDirectoryLockedError: the bookie runs.
+        """
+        held: list[Lock] = []
+        try:
+            for directory in directories:
+                held.append(self._disk.lock(posixpath.join(directory, "lock")))
+            yield
+        except BlockingIOError as error:
+            raise DataDirectoryLockedError(
+                f"{', '.join(directories)} is in use by a running bookie: stop it first"
+            ) from error
+        finally:
+            for lock in held:
+                lock.release()
+
+    def _say(self, fields: Mapping[str, object]) -> None:
+        if self._as_json:
+            sys.stdout.write(json.dumps(fields) + "\n")
+            return
+        shown = [f"{name} {value}" for name, value in fields.items() if value is not None]
+        sys.stdout.write("  ".join(shown) + "\n")
+
+
+def _id_of(file: Path, ids: list[int], what: str) -> int:
+    if not ids:
+        raise SettingsError(f"{file.name} is not the name of {what}")
+    return ids[0]
+
+
+def _gap_text(gap: JournalGap) -> str:
+    if gap.is_damage:
+        return "DAMAGED: no record, and it was synced"
+    return "torn end of a group that was never acknowledged"
+
+
+def _record_fields(record: JournalRecord) -> dict[str, object]:
+    fields = {name: value for name, value in asdict(record).items() if value is not None}
+    if not record.entries:
+        del fields["entries"]
+    return fields
+
+
+def _run_fields(looked: LookedRun) -> dict[str, object]:
+    run = looked.run
+    fields: dict[str, object] = {
+        "offset": run.location.offset,
+        "size_bytes": run.location.size_bytes,
+        "ledger_id": run.ledger_id,
+        "first": run.first,
+        "last": run.last,
+        "entries": run.location.entries,
+    }
+    if looked.damages:
+        fields["problem"] = "; ".join(
+            f"DAMAGED at {each.offset}, entries {each.first} to {each.last}: {each.reason}"
+            for each in looked.damages
+        )
+    return fields
+
+
+def _without(fields: dict[str, object], name: str) -> dict[str, object]:
+    return {key: value for key, value in fields.items() if key != name and value is not None}
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

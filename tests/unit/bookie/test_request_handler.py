@@ -1,4 +1,5 @@
 import asyncio
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -406,5 +407,10 @@ async def test_a_response_sent_to_a_bookie_is_malformed(parts: Parts) -> None:
 
 async def test_info_tells_who_we_are(parts: Parts) -> None:
     parts.handle(Frame(Op.INFO, False, 0, 0, 1, -1, -1, b""))
-    body = parts.connection.replies[1].body
-    assert body == b'{"bookie_id": "b1", "version": "1", "writable": true, "free_bytes": 1000}'
+    assert json.loads(parts.connection.replies[1].body) == {
+        "bookie_id": "b1",
+        "version": "1",
+        "writable": True,
+        "read_only_reasons": [],
+        "free_bytes": 1000,
+    }

@@ -6,6 +6,7 @@ import pytest
 from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
+    DiskLostError,
     JournalCorruptError,
     PortTakenError,
 )
@@ -32,6 +33,7 @@ from magnetar.ledger.errors import (
         (CookieError("another cluster's"), 5),
         (MetadataUnavailableError("no answer"), 6),
         (JournalCorruptError("damaged"), 7),
+        (DiskLostError("/data/ledgers cannot be used any more"), 7),
         (PermissionError(errno.EACCES, "Permission denied", "/data/lock"), 7),
         (InvalidPathError("no URL"), 2),
         (NoSuchLedgerError("ledger 7 has no metadata"), 2),

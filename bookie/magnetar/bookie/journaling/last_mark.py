@@ -74,8 +74,8 @@ class LastMarks:
                 continue
             if max(self._copies[number]) == NO_MARK:
                 raise JournalCorruptError(
-                    f"{' and '.join(damaged)} damaged, and there is no other copy; "
-                    f"remove it to replay every journal file there is"
+                    f"last mark damaged, and there is no other copy: {', '.join(damaged)}; "
+                    f"remove the file to replay every journal file there is"
                 )
             for path in damaged:
                 _log.warning("last_mark_damaged", path=path, journal=number)

@@ -1,0 +1,239 @@
+"""Checkpoints: the order of their steps, and which journal files they let go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.errors import StorageError, StorageIOError
+from magnetar.bookie.journaling.checkpoint import Checkpointer
+from magnetar.bookie.journaling.journal_format import (
+    NO_MARK,
+    LastMark,
+    Marks,
+    file_ids,
+    file_name,
+    spare_names,
+)
+from magnetar.bookie.journaling.last_mark import LastMarks
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from tests.bookie_parts import MemoryStorage
+from tests.ledger_storage import turn_loop
+
+
+class SlowStorage(MemoryStorage):
+    """Its flushes end when they are told to; what a flush covers is fixed when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[asyncio.Future[None]] = []
+        self.on_flush: Callable[[], None] = lambda: None
+
+    async def flush(self) -> None:
+        self.flushes += 1
+        self.on_flush()
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.under_way.append(end)
+        await end
+
+    def end_flush(self, number: int = 0, error: StorageError | None = None) -> None:
+        if error is None:
+            self.under_way[number].set_result(None)
+        else:
+            self.under_way[number].set_exception(error)
+
+
+@dataclass
+class Parts:
+    """Two journals with files 1 to 9 each, and a checkpointer that no timer runs."""
+
+    directory: Path
+    storage: SlowStorage
+    checkpointer: Checkpointer
+    marks: LastMarks
+    journal_marks: list[LastMark]
+    steps: list[str] = field(default_factory=list)
+    bugs: list[BaseException] = field(default_factory=list)
+
+    def journal(self, number: int) -> Path:
+        return self.directory / f"j{number}"
+
+    def files(self, number: int) -> list[int]:
+        return file_ids([each.name for each in self.journal(number).iterdir()])
+
+    def on_disk(self) -> Marks:
+        """As a start would find them."""
+        return LastMarks(SystemDisk(), [str(self.directory)], journals=2).load()
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    async for made in _make(tmp_path):
+        yield made
+
+
+async def _make(tmp_path: Path, *, spares: int = 0, backups: int = 0) -> AsyncIterator[Parts]:
+    for number in range(2):
+        (tmp_path / f"j{number}").mkdir()
+        for file_id in range(1, 10):
+            (tmp_path / f"j{number}" / file_name(file_id)).touch()
+    storage = SlowStorage()
+    marks = LastMarks(SystemDisk(), [str(tmp_path)], journals=2)
+    journal_marks = [NO_MARK, NO_MARK]
+    steps: list[str] = []
+    bugs: list[BaseException] = []
+    worker = ThreadWorker("test")
+
+    def capture() -> Marks:
+        steps.append("capture")
+        return tuple(journal_marks)
+
+    checkpointer = Checkpointer(
+        storage,
+        marks,
+        disk=SystemDisk(),
+        journal_directories=[str(tmp_path / f"j{number}") for number in range(2)],
+        worker=worker,
+        clock=SystemClock(),
+        metrics=BookieMetrics(),
+        interval_s=60,
+        retry_s=0.001,
+        journal_backups=backups,
+        journal_spares=spares,
+        journal_marks=capture,
+        before_flush=lambda: steps.append("put states"),
+        after_flush=lambda: steps.append("room"),
+        on_bug=bugs.append,
+    )
+    storage.on_flush = lambda: steps.append("flush")
+    yield Parts(tmp_path, storage, checkpointer, marks, journal_marks, steps, bugs)
+    await checkpointer.close()
+    worker.close()
+
+
+async def begin(parts: Parts, *marks: LastMark) -> "asyncio.Task[None]":
+    """A checkpoint that has come as far as its flush."""
+    parts.journal_marks[:] = marks
+    task = asyncio.create_task(parts.checkpointer.checkpoint())
+    await turn_loop()
+    return task
+
+
+async def test_8_1_the_marks_are_those_of_before_the_flush(parts: Parts) -> None:
+    checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 64))
+    assert parts.steps == ["capture", "put states", "flush"]
+    parts.journal_marks[:] = [LastMark(8, 64), LastMark(9, 64)]
+    parts.storage.end_flush()
+    await checkpoint
+    assert parts.on_disk() == (LastMark(3, 64), LastMark(5, 64))
+    assert parts.steps == ["capture", "put states", "flush", "room"]
+
+
+async def test_nothing_is_persisted_or_deleted_before_the_flush_has_ended(parts: Parts) -> None:
+    checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 64))
+    assert parts.on_disk() == (NO_MARK, NO_MARK)
+    assert parts.files(0) == list(range(1, 10))
+    parts.storage.end_flush()
+    await checkpoint
+
+
+async def test_each_journal_forgets_the_files_before_its_own_mark(parts: Parts) -> None:
+    checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 200))
+    parts.storage.end_flush()
+    await checkpoint
+    assert parts.files(0) == list(range(3, 10))
+    assert parts.files(1) == list(range(5, 10))
+
+
+async def test_8_6_a_failed_flush_leaves_marks_and_files_alone(parts: Parts) -> None:
+    checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 64))
+    parts.storage.end_flush(error=StorageIOError("the disk is full"))
+    with pytest.raises(StorageIOError):
+        await checkpoint
+    assert parts.on_disk() == (NO_MARK, NO_MARK)
+    assert parts.files(0) == parts.files(1) == list(range(1, 10))
+
+
+async def test_b06_a_slow_checkpoint_that_ends_after_a_later_one_is_a_no_op(parts: Parts) -> None:
+    """Else the start looks for a journal file that the later one has deleted."""
+    slow = await begin(parts, LastMark(5, 64), LastMark(5, 64))
+    fast = await begin(parts, LastMark(7, 64), LastMark(7, 64))
+    parts.storage.end_flush(1)
+    await fast
+    assert parts.files(0) == [7, 8, 9]
+    parts.storage.end_flush(0)
+    await slow
+    assert parts.on_disk() == (LastMark(7, 64), LastMark(7, 64))
+    assert parts.on_disk()[0].file_id in parts.files(0)
+
+
+async def test_b07_the_work_of_incomparable_checkpoints_is_not_skipped(parts: Parts) -> None:
+    """Neither vector covers the other: each is flushed, each moves the mark in which it leads."""
+    first = await begin(parts, LastMark(1, 64), LastMark(2, 64))
+    second = await begin(parts, LastMark(2, 64), LastMark(1, 64))
+    assert parts.storage.flushes == 2
+    parts.storage.end_flush(1)
+    await second
+    assert parts.on_disk() == (LastMark(2, 64), LastMark(1, 64)), "marked without its flush"
+    parts.storage.end_flush(0)
+    await first
+    assert parts.on_disk() == (LastMark(2, 64), LastMark(2, 64))
+
+
+async def test_b07_a_checkpoint_is_due_when_any_journal_has_news(parts: Parts) -> None:
+    """Also when another journal is behind what is on disk, as no order of vectors would have it."""
+    parts.marks.advance((LastMark(5, 64), LastMark(5, 64)))
+    parts.journal_marks[:] = [LastMark(5, 64), LastMark(5, 65)]
+    parts.checkpointer.start()
+    parts.storage.on_wants_flush()
+    await turn_loop(5)
+    assert parts.storage.flushes == 1
+    parts.storage.end_flush()
+
+
+async def test_b04_a_mark_that_moved_is_reason_enough_for_a_flush(parts: Parts) -> None:
+    """Only a fence was written: the write cache is empty, and there is a state to flush."""
+    parts.journal_marks[:] = [LastMark(1, 92), NO_MARK]
+    assert not parts.storage.wants_flush
+    parts.checkpointer.start()
+    parts.storage.on_wants_flush()
+    await turn_loop(5)
+    assert parts.storage.flushes == 1
+    parts.storage.end_flush()
+
+
+async def test_without_news_nothing_is_flushed(parts: Parts) -> None:
+    parts.marks.advance((LastMark(5, 64), LastMark(5, 64)))
+    parts.journal_marks[:] = [LastMark(5, 64), LastMark(5, 64)]
+    parts.checkpointer.start()
+    parts.storage.on_wants_flush()
+    await turn_loop(5)
+    assert parts.storage.flushes == 0
+
+
+async def test_a_failed_checkpoint_is_tried_again(parts: Parts) -> None:
+    parts.journal_marks[:] = [LastMark(3, 64), NO_MARK]
+    parts.checkpointer.start()
+    parts.storage.on_wants_flush()
+    await turn_loop(5)
+    tried_again = asyncio.Event()
+    parts.storage.on_flush = tried_again.set
+    parts.storage.end_flush(0, StorageIOError("the disk is full"))
+    await tried_again.wait()
+    await turn_loop()
+    parts.storage.end_flush(1)
+    await parts.checkpointer.close()
+    assert parts.on_disk() == (LastMark(3, 64), NO_MARK)
+
+
+async def test_files_become_spares_or_stay_as_backups(tmp_path: Path) -> None:
+    async for parts in _make(tmp_path, spares=2, backups=3):
+        checkpoint = await begin(parts, LastMark(8, 64), NO_MARK)
+        parts.storage.end_flush()
+        await checkpoint
+        assert parts.files(0) == [5, 6, 7, 8, 9]
+        assert len(spare_names([each.name for each in parts.journal(0).iterdir()])) == 2
+        assert parts.files(1) == list(range(1, 10))

@@ -30,6 +30,7 @@ from magnetar.bookie.errors import (
     StorageClosedError,
     StorageError,
 )
+from magnetar.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
 from magnetar.bookie.journaling.checkpoint import Checkpointer
@@ -46,6 +47,7 @@ from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.request_batch import Batch, BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
@@ -299,7 +301,8 @@ class Bookie:
     ) -> BookieParts:
         """Start journals, checkpoints and server; `opened` gets how to end them, in that order."""
         settings = self._settings
-        ledgers = LedgerTable(storage)
+        tombstones = Tombstones(keep_s=settings.tombstone_s, count_max=settings.tombstones_max)
+        ledgers = LedgerTable(storage, tombstones)
         handler = RequestHandler(
             storage,
             ledgers,
@@ -356,7 +359,7 @@ class Bookie:
 
     def _background(self, parts: BookieParts) -> list[BackgroundService]:
         """What runs beside the requests. Started in this order, ended in the reverse one."""
-        return [parts.disks, IntegrityService(parts)]
+        return [parts.disks, IntegrityService(parts), GarbageCollector(parts)]
 
     async def _listen(
         self, handler: RequestHandler, journals: JournalSet[BatchContext]
@@ -372,6 +375,8 @@ class Bookie:
             connection_buffer_bytes_max=settings.connection_buffer_bytes_max,
             connection_read_bytes_max=settings.connection_read_bytes_max,
             journal_queue_bytes_max=settings.journal_queue_bytes_max,
+            reads_bytes_max=settings.reads_bytes_max,
+            replies_bytes_max=settings.replies_bytes_max,
         )
         try:
             await server.start(settings.host, settings.port)

@@ -44,6 +44,8 @@ class BookieMetrics:
     stalls: int = counter("How often a connection had to wait for room in the write cache.")
     connections: int = gauge("Connections.")
     reads_pending: int = gauge("Reads that wait for the disk.")
+    reads_pending_bytes: int = gauge("Bytes that these have asked for at most.")
+    slow_clients_cut: int = counter("Connections cut off because their clients took no replies.")
     long_polls: int = gauge("Requests that wait for news of a ledger.")
 
     # Journal

@@ -1,7 +1,10 @@
 """The bookie's sockets: bytes to frames, replies to bytes, and the limits on both.
 
 A connection is read only while its client takes the replies, its earlier frames are obeyed and the
-journal keeps up; so every buffer here is bounded, and TCP pushes back to the client.
+journal keeps up; so every buffer here is bounded, and TCP pushes back to the client. What all
+connections hold together is bounded as well (defect B23): beyond `reads_bytes_max` of reads under
+way nothing is read, and when the clients that do not take their replies hold `replies_bytes_max`,
+the next one that falls behind is cut off.
 """
 
 import asyncio
@@ -35,6 +38,8 @@ class BookieServer:
         connection_buffer_bytes_max: int,
         connection_read_bytes_max: int,
         journal_queue_bytes_max: int,
+        reads_bytes_max: int,
+        replies_bytes_max: int,
     ) -> None:
         self.handler = handler
         self.metrics = metrics
@@ -44,6 +49,12 @@ class BookieServer:
         self._connections_max = connections_max
         self._journals = journals
         self._journal_queue_bytes_max = journal_queue_bytes_max
+        self._reads_bytes_max = reads_bytes_max
+        self._reads_bytes = 0
+        self.has_too_many_reads = False
+        """The reads under way have asked for all the memory there is for them."""
+        self._behind_max = max(1, replies_bytes_max // connection_buffer_bytes_max)
+        self._behind = 0
         self._network = network
         # A dict for a set that keeps its order: what happens to all happens in the same order.
         self._connections: dict[BookieConnection, None] = {}
@@ -105,6 +116,24 @@ class BookieServer:
         ):
             self._set_reading(True)
 
+    def on_reads_bytes(self, change: int) -> None:
+        """What reads under way have asked for has become more or less."""
+        self._reads_bytes += change
+        self.metrics.reads_pending_bytes = self._reads_bytes
+        if self._reads_bytes >= self._reads_bytes_max:
+            self.has_too_many_reads = True
+        elif self.has_too_many_reads and self._reads_bytes <= self._reads_bytes_max // 2:
+            self.has_too_many_reads = False
+            asyncio.get_running_loop().call_soon(self._try_all_again)
+
+    def on_behind(self, is_behind: bool) -> bool:
+        """A client does not take its replies, or takes them again; False if it has to go."""
+        if is_behind and self._behind >= self._behind_max:
+            self.metrics.slow_clients_cut += 1
+            return False
+        self._behind += 1 if is_behind else -1
+        return True
+
     def admit(self, connection: "BookieConnection") -> bool:
         """Whether there is room for one more connection."""
         if self._is_stopping or len(self._connections) >= self._connections_max:
@@ -123,6 +152,9 @@ class BookieServer:
 
     def _set_reading(self, is_reading: bool) -> None:
         self.is_reading = is_reading
+        self._try_all_again()
+
+    def _try_all_again(self) -> None:
         for connection in list(self._connections):
             connection.try_again()
 
@@ -140,11 +172,26 @@ class BookieConnection(asyncio.Protocol):
         self._is_handling = False
         self._is_paused = False
         self._is_write_paused = False
-        self.reads_bytes = 0
+        self._reads_bytes = 0
+
+    @property
+    def reads_bytes(self) -> int:
+        """What its reads under way have asked for."""
+        return self._reads_bytes
+
+    @reads_bytes.setter
+    def reads_bytes(self, value: int) -> None:
+        change, self._reads_bytes = value - self._reads_bytes, value
+        self._server.on_reads_bytes(change)
 
     @property
     def is_congested(self) -> bool:
-        return self._is_write_paused or self.reads_bytes >= self._server.connection_read_bytes_max
+        server = self._server
+        return (
+            self._is_write_paused
+            or server.has_too_many_reads
+            or self._reads_bytes >= server.connection_read_bytes_max
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not a check: uvloop's transports do not derive from asyncio's.
@@ -158,6 +205,9 @@ class BookieConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._ending = None
         self._backlog = []
+        if self._is_write_paused:
+            self._is_write_paused = False
+            self._server.on_behind(False)
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
@@ -170,11 +220,18 @@ class BookieConnection(asyncio.Protocol):
             self._handle(self._backlog + frames if self._backlog else frames)
 
     def pause_writing(self) -> None:
+        if not self._server.on_behind(True):
+            peer = self._transport.get_extra_info("peername") if self._transport else None
+            _log.warning("bookie_slow_client_cut", peer=str(peer))
+            self.close(abort=True)
+            return
         self._is_write_paused = True
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._is_write_paused = False
+        if self._is_write_paused:
+            self._is_write_paused = False
+            self._server.on_behind(False)
         self.try_again()
 
     def try_again(self) -> None:

@@ -246,6 +246,81 @@ class BookieSettings(BaseModel):
         default=1 << 30, ge=64 << 10, le=1 << 30, description="Size of an entry log."
     )
 
+    gc_interval_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Between two rounds of garbage collection: each lists the ledgers of the "
+        "cluster. 0: only when it is forced.",
+    )
+    gc_metadata_calls_per_s: float = Field(
+        default=1000.0,
+        ge=0,
+        description="Calls to the metadata store that garbage collection may make. 0: no bound.",
+    )
+    gc_vanish_share_max: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="A round deletes nothing when the metadata lacks more than this share of the "
+        "ledgers here: the metadata is more likely to be wrong.",
+    )
+    gc_brake_ledgers_min: int = Field(
+        default=100, ge=0, description="With no more ledgers than these the share says nothing."
+    )
+    gc_over_replicated_interval_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Between two looks at all ledgers for those that other bookies have. 0: never.",
+    )
+    gc_minor_live_share: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="A minor compaction copies what lives of logs with a smaller live share. "
+        "0: none.",
+    )
+    gc_minor_interval_s: float = Field(
+        default=3_600.0, ge=0, description="Between two minor compactions. 0: none."
+    )
+    gc_major_live_share: float = Field(
+        default=0.8, ge=0, le=1, description="The same for major compactions."
+    )
+    gc_major_interval_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Between two major compactions; each also counts as a minor one. 0: none.",
+    )
+    gc_compaction_bytes_per_s: float = Field(
+        default=32 << 20,
+        ge=0,
+        description="What compaction writes. More of it slows adds down. 0: no bound.",
+    )
+    gc_compaction_run_s_max: float = Field(
+        default=0.0, ge=0, description="A compaction begins no further log after this. 0: no bound."
+    )
+    gc_compacts_when_full: bool = Field(
+        default=False,
+        description="Compact also while the disk is too full for it: what is copied is written "
+        "before anything is freed.",
+    )
+    gc_usage_bytes_max: int = Field(
+        default=128 << 20,
+        ge=0,
+        le=16 << 30,
+        description="Memory for what garbage collection knows of the entry logs; what does not fit "
+        "is read again in each round. 16 bytes per ledger and log.",
+    )
+    tombstone_s: float = Field(
+        default=7 * 86_400.0,
+        ge=0,
+        description="How long a deleted ledger refuses the adds of a writer that does not know.",
+    )
+    tombstones_max: int = Field(
+        default=200_000,
+        ge=0,
+        description="Deleted ledgers that are remembered, about 130 bytes each; the oldest goes.",
+    )
+
     frame_bytes_max: int = Field(
         default=FRAME_BYTES_MAX,
         ge=1 << 10,
@@ -268,6 +343,20 @@ class BookieSettings(BaseModel):
         le=1 << 30,
         description="Reply bytes that a connection's reads from disk under way have asked for; "
         "beyond it the connection is not read.",
+    )
+    reads_bytes_max: int = Field(
+        default=256 << 20,
+        ge=1 << 10,
+        le=64 << 30,
+        description="What the reads from disk under way of all connections have asked for; beyond "
+        "it no connection is read.",
+    )
+    replies_bytes_max: int = Field(
+        default=512 << 20,
+        ge=1 << 10,
+        le=64 << 30,
+        description="Replies that the clients of all connections together have not taken; when it "
+        "is used up, the next client that falls behind by connection_buffer_bytes_max is cut off.",
     )
     read_reply_bytes_max: int = Field(
         default=4 << 20,
@@ -306,6 +395,8 @@ class BookieSettings(BaseModel):
             raise ValueError("port 0 needs a bookie_id, since the port can change at every start")
         if self.journal_group_bytes_max > self.journal_queue_bytes_max:
             raise ValueError("journal_group_bytes_max is above journal_queue_bytes_max")
+        if self.gc_minor_live_share > self.gc_major_live_share > 0:
+            raise ValueError("gc_minor_live_share is above gc_major_live_share")
         if self.disk_low_water_share_used > self.disk_full_share:
             raise ValueError("disk_low_water_share is above disk_full_share")
         if self.disk_warn_share > self.disk_full_share:

@@ -25,6 +25,7 @@ from magnetar.bookie.errors import (
     PortTakenError,
 )
 from magnetar.bookie.journaling.journal_format import file_ids, file_name, spare_names
+from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore, SessionCallback, SessionState, Watch
 from magnetar.ledger.metadata.url import open_store
@@ -349,6 +350,59 @@ async def test_a_client_that_does_not_take_its_replies_is_not_read(machine: Mach
         while received < 200 * 1_000_000:
             received += len(await reader.read(1 << 20))
         writer.close()
+
+
+async def test_b23_reads_of_many_connections_hold_a_bounded_amount_of_memory(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection alone is within its limits; together they ask for far more."""
+    charges: list[int] = []
+    held = BookieServer.on_reads_bytes
+
+    def note(self: BookieServer, change: int) -> None:
+        held(self, change)
+        charges.append(self.metrics.reads_pending_bytes)
+
+    monkeypatch.setattr(BookieServer, "on_reads_bytes", note)
+    one = 1 << 20
+    async with machine.bookie(reads_bytes_max=4 * one, read_cache_bytes_max=0) as (bookie, client):
+        for i in range(20):
+            reply = await client.ask(lambda r: add_request(r, LEDGER, i, payload=b"x" * 100_000))  # noqa: B023
+            assert reply.status == Status.OK
+        await bookie.parts.checkpointer.checkpoint()
+        others = [await BookieClient.connect(bookie.port) for _ in range(20)]
+        for other in others:
+            for i in range(10):
+                other.send(read_request(i, LEDGER, i, i, bytes_max=one))
+        for other in others:
+            for i in range(10):
+                assert (await other.reply(i)).status == Status.OK
+            other.close()
+        assert 3 * one <= max(charges) <= 4 * one
+        assert bookie.metrics.reads_pending_bytes == 0
+
+
+async def test_b23_clients_that_take_no_replies_are_cut_when_they_hold_too_much(
+    machine: Machine,
+) -> None:
+    """Many idle receivers, each within its buffer, are no way to use up the memory."""
+    limits = {"connection_buffer_bytes_max": 100_000, "replies_bytes_max": 300_000}
+    async with machine.bookie(**limits) as (bookie, client):
+        for i in range(20):
+            reply = await client.ask(lambda r: add_request(r, LEDGER, i, payload=b"x" * 100_000))  # noqa: B023
+            assert reply.status == Status.OK
+        request = b"".join(encode_request(read_request(i, LEDGER, 0, 19)) for i in range(20))
+        lazy: list[asyncio.StreamWriter] = []
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
+            writer.write(request)
+            lazy.append(writer)
+        async with asyncio.timeout(10):
+            while bookie.metrics.slow_clients_cut < 2:
+                assert (await add(client, 100)).status == Status.OK
+        for writer in lazy:
+            writer.close()
+        assert (await add(client, 101)).status == Status.OK
 
 
 # Bad input

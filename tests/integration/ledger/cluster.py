@@ -38,10 +38,9 @@ class Cluster:
         self._directory = directory
         self.bookies: dict[str, Bookie] = {}
 
-    async def start_bookie(self, name: str) -> Bookie:
-        settings = BookieSettings(
-            bookie_id=name, data_directory=self._directory / name, host="127.0.0.1", port=0
-        )
+    async def start_bookie(self, name: str, settings: BookieSettings | None = None) -> Bookie:
+        if settings is None:
+            settings = self.settings_of(name)
         bookie = Bookie(
             settings,
             self.store,
@@ -54,6 +53,12 @@ class Cluster:
         await bookie.start()
         self.bookies[name] = bookie
         return bookie
+
+    def settings_of(self, name: str) -> BookieSettings:
+        """What a bookie is started with if nothing else is said."""
+        return BookieSettings(
+            bookie_id=name, data_directory=self._directory / name, host="127.0.0.1", port=0
+        )
 
     @property
     def long_polls(self) -> int:

@@ -1,0 +1,197 @@
+"""Makes every ledger whole that a loss left in limbo, in the background.
+
+Ledger by ledger, so that the entries of one stay together: a ledger that is not closed and whose
+last fragment names this bookie is recovered, since its writer can go on nowhere; then the entries
+that belong here are counted against the index, and what is missing is copied from the other
+bookies, through the journal. A ledger that is whole leaves limbo. When all are, everything is
+flushed and the mark of the loss is removed. What could not be done is tried again, with delays,
+for as long as it takes; until then the bookie denies nothing of that ledger.
+
+Of a ledger that its writer goes on with elsewhere, the entries before its last fragment are
+complete and are what this bookie can have lost. Source: storage sheet, section 13.
+"""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from magnetar.bookie.errors import (
+    NoSuchLedgerInStorageError,
+    StorageClosedError,
+    StorageError,
+)
+from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.bookie.integrity.loss_mark import remove_marks
+from magnetar.bookie.integrity.own_entries import Range, confirmed_end, own_ranges, without
+from magnetar.bookie.integrity.own_requests import OwnRequests
+from magnetar.bookie.integrity.peers import Peers
+from magnetar.bookie.integrity.restoring import restore
+from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.ports import Disk, Worker
+
+_log = structlog.get_logger(__name__)
+
+_LIST_BITMAP_BYTES = 4096
+_RETRY_FACTOR = 2
+_RETRY_S_MAX = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FullCheckOptions:
+    """Bounds of the check."""
+
+    retry_s: float
+    """Delay after a round that left something; it doubles with each."""
+    copy_bytes_per_s_max: int
+
+
+class FullCheck:
+    """The check after a loss. Owned by the event loop."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        *,
+        storage: LedgerStorage,
+        ledgers: LedgerTable,
+        peers: Peers,
+        requests: OwnRequests,
+        flush: Callable[[], Awaitable[None]],
+        ledger_directories: Sequence[str],
+        disk: Disk,
+        worker: Worker,
+        metrics: IntegrityMetrics,
+        options: FullCheckOptions,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._storage = storage
+        self._ledgers = ledgers
+        self._peers = peers
+        self._requests = requests
+        self._flush = flush
+        self._directories = ledger_directories
+        self._disk = disk
+        self._worker = worker
+        self._metrics = metrics
+        self._options = options
+
+    async def run(self) -> None:
+        """Until nothing is left to do."""
+        self._metrics.check_needed = 1
+        delay_s = self._options.retry_s
+        try:
+            while not await self.run_round():
+                await asyncio.sleep(delay_s)
+                delay_s = min(_RETRY_S_MAX, delay_s * _RETRY_FACTOR)
+        except StorageClosedError:
+            return  # the bookie stops
+        self._metrics.check_needed = 0
+        _log.warning("loss_is_made_good", bookie=self._bookie_id)
+
+    async def run_round(self) -> bool:
+        """Look at every ledger in limbo once; whether all is whole and durable."""
+        limbo = array("q", filter(self._is_in_limbo, self._storage.ledger_ids()))
+        self._metrics.limbo_ledgers = len(limbo)
+        left = 0
+        for ledger_id in limbo:
+            if await self._make_whole(ledger_id):
+                self._metrics.limbo_ledgers -= 1
+            else:
+                self._metrics.check_failures += 1
+                left += 1
+        try:
+            await self._flush()
+            if left == 0:
+                await self._worker.run(partial(remove_marks, self._disk, self._directories))
+        except StorageClosedError:
+            raise
+        except (StorageError, OSError) as error:
+            _log.warning("integrity_check_not_flushed", error=str(error))
+            return False
+        return left == 0
+
+    def _is_in_limbo(self, ledger_id: int) -> bool:
+        state = self._storage.state(ledger_id)
+        return state is not None and state.limbo
+
+    async def _make_whole(self, ledger_id: int) -> bool:
+        """Whether nothing of the ledger is missing any more."""
+        try:
+            metadata = await self._settled_metadata(ledger_id)
+            is_whole = await self._copy_missing(metadata)
+        except NoSuchLedgerError:
+            return True  # garbage collection will see to it; nobody asks for it any more
+        except StorageClosedError:
+            raise
+        except (LedgerError, StorageError) as error:
+            _log.warning("ledger_stays_in_limbo", ledger_id=ledger_id, error=str(error))
+            return False
+        if is_whole:
+            self._ledgers.leave_limbo(ledger_id)
+        return is_whole
+
+    async def _settled_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """The metadata, of a closed ledger if the bookie is fenced for it.
+
+        Raises:
+            LedgerError: it cannot be had, or the ledger cannot be recovered now.
+        """
+        metadata = await self._peers.metadata(ledger_id)
+        state = self._storage.state(ledger_id)
+        is_writable_elsewhere = self._bookie_id not in metadata.last_fragment.bookies
+        if metadata.state is LedgerState.CLOSED or is_writable_elsewhere:
+            return metadata
+        if state is not None and not state.fenced:
+            return metadata  # the writer came back to this bookie after the loss
+        metadata = await self._peers.recover(ledger_id)
+        self._metrics.recovered_ledgers += 1
+        return metadata
+
+    async def _copy_missing(self, metadata: LedgerMetadata) -> bool:
+        """
+        Raises:
+            StorageError: what is here cannot be found out.
+        """
+        is_whole = True
+        end = confirmed_end(metadata)
+        for wanted in own_ranges(metadata, self._bookie_id, last=end):
+            async for missing in self._missing(metadata.ledger_id, wanted):
+                self._metrics.missing_entries += missing[1] - missing[0] + 1
+                restored = await restore(metadata, missing, self._peers, self._requests)
+                self._metrics.copied_entries += restored.entries
+                self._metrics.copied_bytes += restored.bytes
+                if restored.missing or restored.lost:
+                    is_whole = False
+                    await self._note_failure(metadata.ledger_id, restored.lost, restored.reason)
+                if restored.is_interrupted:
+                    return False
+                await asyncio.sleep(restored.bytes / self._options.copy_bytes_per_s_max)
+        return is_whole
+
+    async def _note_failure(self, ledger_id: int, lost: Sequence[Range], reason: str) -> None:
+        _log.warning("entries_not_copied", ledger_id=ledger_id, lost=list(lost), reason=reason)
+        for first, last in lost:
+            await self._peers.list_for_repair(ledger_id, first, last, reason)
+
+    async def _missing(self, ledger_id: int, wanted: Range) -> AsyncIterator[Range]:
+        """The parts of a range that are not stored here, page by page of the list."""
+        at, last = wanted
+        while at <= last:
+            try:
+                page = await self._storage.list_entries(ledger_id, at, _LIST_BITMAP_BYTES)
+            except NoSuchLedgerInStorageError:
+                yield at, last
+                return
+            held = page.entry_ids()
+            # The page tells of everything up to where the next one begins.
+            stop = last if page.next_entry_id == -1 else min(last, page.next_entry_id - 1)
+            for missing in without((at, stop), held):
+                yield missing
+            at = stop + 1

@@ -1,0 +1,194 @@
+"""Reads what the index says is stored, past all caches, and tells what of it is damaged.
+
+Lives on a worker of its own, with its own open files; the index may be read from any thread. Only
+what counts is judged: of a run that newer entries overlaid in part, damage in that part harms
+nobody and is not told.
+"""
+
+import errno
+import posixpath
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.entry_logs.entry_log import StoredRun
+from magnetar.bookie.entry_logs.log_names import log_ids, log_name
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header
+from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
+from magnetar.bookie.errors import StorageIOError, StorageLogMissingError
+from magnetar.bookie.indexes.location_index import IndexRecord, LocationIndex
+from magnetar.ledger.ports import Disk
+
+_OPEN_FILES_MAX = 8
+
+_TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+"""Errors that say something about this process, and nothing about the file."""
+
+
+class Checked(NamedTuple):
+    """What a stretch of one ledger's records looks like."""
+
+    damages: list[Damage]
+    records: int
+    bytes: int
+    next_entry_id: int
+    """Where to go on in the ledger; -1 at its end."""
+
+
+class CheckedLedgers(NamedTuple):
+    """What a stretch of a list of ledgers looks like."""
+
+    damages: list[Damage]
+    records: int
+    bytes: int
+    at: int
+    """Where to go on in the list of ledgers, ..."""
+    next_entry_id: int
+    """... and in that ledger."""
+
+
+class LocalCheck:
+    """The records of one storage's index, and the entries that they stand for."""
+
+    def __init__(self, index: LocationIndex, logs_directory: str, disk: Disk) -> None:
+        self._index = index
+        self._directory = logs_directory
+        self._disk = disk
+        self._logs = EntryLogReader(logs_directory, open_files_max=_OPEN_FILES_MAX, disk=disk)
+
+    def check(
+        self, ledger_id: int, first: int, last: int, *, records_max: int, bytes_max: int
+    ) -> Checked:
+        """Check entries `first` to `last`, as far as they are stored: one step of bounded size.
+
+        Damage of the index itself is told as damage, too, if it says whose entries it hides.
+
+        Raises:
+            StorageIOError: it cannot be read now, and nobody knows why.
+        """
+        try:
+            records = self._index.records_from(ledger_id, first, records_max + 1)
+        except StorageIOError as error:
+            return Checked([_damage_of(error)], 0, 0, -1)
+        next_entry_id = records.pop().first if len(records) > records_max else -1
+        damages: list[Damage] = []
+        done, size = 0, 0
+        for record in records:
+            if record.first > last:
+                return Checked(damages, done, size, -1)
+            if size >= bytes_max:
+                next_entry_id = record.first
+                break
+            damages += self._check_record(ledger_id, record, first, last)
+            size += record.location.size_bytes
+            done += 1
+        return Checked(damages, done, size, next_entry_id if next_entry_id <= last else -1)
+
+    def check_ledgers(
+        self,
+        ledger_ids: Sequence[int],
+        at: int,
+        first: int,
+        *,
+        records_max: int,
+        bytes_max: int,
+    ) -> CheckedLedgers:
+        """Check whole ledgers, from entry `first` of the one at `at` on: one step of bounded size.
+
+        Raises:
+            StorageIOError: as `check`.
+        """
+        damages: list[Damage] = []
+        records, size, looked = 0, 0, 0
+        while at < len(ledger_ids) and size < bytes_max and looked < records_max:
+            step = self.check(
+                ledger_ids[at],
+                first,
+                ENTRY_ID_MAX,
+                records_max=records_max - looked,
+                bytes_max=bytes_max - size,
+            )
+            damages += step.damages
+            records += step.records
+            size += step.bytes
+            looked += step.records + 1  # a ledger without entries costs a look, too
+            if step.next_entry_id >= 0:
+                return CheckedLedgers(damages, records, size, at, step.next_entry_id)
+            at, first = at + 1, 0
+        return CheckedLedgers(damages, records, size, at, first)
+
+    def check_log(self, log_id: int) -> Damage | None:
+        """Check the header and the footer of a log that is finished. They hide no entries."""
+        path = posixpath.join(self._directory, log_name(log_id))
+        offset = 0
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None  # collected meanwhile
+        except OSError as error:
+            return Damage(path, 0, -1, -1, -1, str(error))
+        try:
+            read_log_header(file, log_id)
+            offset = file.size
+            read_footer(file, log_id)
+        except (StorageIOError, OSError) as error:
+            return Damage(path, offset, -1, -1, -1, str(error))
+        finally:
+            file.close()
+        return None
+
+    def total_bytes(self) -> int:
+        """Bytes of all entry logs.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        total = 0
+        for log_id in log_ids(self._disk.list(self._directory)):
+            try:
+                file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
+            except FileNotFoundError:
+                continue
+            total += file.size
+            file.close()
+        return total
+
+    def close(self) -> None:
+        self._logs.close()
+
+    def _check_record(
+        self, ledger_id: int, record: IndexRecord, first: int, last: int
+    ) -> list[Damage]:
+        low, high = max(first, record.first), min(last, record.last)
+        try:
+            found = self._read_record(ledger_id, record)
+        except StorageLogMissingError as error:
+            # Compaction may have moved the run meanwhile. What the index says now counts.
+            moved = self._index.find(ledger_id, low)
+            if moved is not None and moved.location != record.location:
+                return self._check_record(ledger_id, moved, low, min(high, moved.last))
+            found = [_damage_of(error)]
+        except StorageIOError as error:
+            found = [_damage_of(error)]
+        return [
+            damage._replace(first=max(damage.first, low), last=min(damage.last, high))
+            for damage in found
+            if damage.first <= high and damage.last >= low
+        ]
+
+    def _read_record(self, ledger_id: int, record: IndexRecord) -> list[Damage]:
+        run = StoredRun(ledger_id, record.first, record.last, record.location)
+        return self._logs.check_run(run)
+
+
+def _damage_of(error: StorageIOError) -> Damage:
+    """What an error tells about the data.
+
+    Raises:
+        StorageIOError: nothing.
+    """
+    cause = error.__cause__
+    if error.damage is None or (isinstance(cause, OSError) and cause.errno in _TRANSIENT):
+        raise error
+    return error.damage

@@ -1,0 +1,56 @@
+"""The mark of a bookie that lost data and has not got all of it back.
+
+A small file in every ledger directory, `integrity-check`, JSON (docs/formats/integrity.md). It is
+written before anything else is done about a loss, and removed when the check has found every ledger
+whole: as long as one of the files is there, the check goes on after every start. Blocks.
+"""
+
+import posixpath
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.ledger.ports import Disk
+
+MARK_NAME = "integrity-check"
+
+
+class LossMark(BaseModel):
+    """What is known of the loss. For people: what counts is that the file is there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: int = Field(default=1, ge=1, le=1)
+    since_ms: int
+    """Wall clock."""
+    lost: list[str]
+    """The directories that were empty."""
+
+
+def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
+    """Durable on return.
+
+    Raises:
+        OSError: as the disk.
+    """
+    data = mark.model_dump_json().encode()
+    for directory in directories:
+        disk.replace_file(posixpath.join(directory, MARK_NAME), data)
+
+
+def is_check_needed(disk: Disk, directories: Sequence[str]) -> bool:
+    """Whether any of the directories has the mark, readable or not."""
+    return any(MARK_NAME in disk.list(directory) for directory in directories)
+
+
+def remove_marks(disk: Disk, directories: Sequence[str]) -> None:
+    """
+    Raises:
+        OSError: as the disk; some may be left, and the check is done again.
+    """
+    for directory in directories:
+        try:
+            disk.remove(posixpath.join(directory, MARK_NAME))
+        except FileNotFoundError:
+            continue
+        disk.sync_directory(directory)

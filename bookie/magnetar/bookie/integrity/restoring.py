@@ -1,0 +1,71 @@
+"""Getting entries back: fetched from another bookie, stored here as an add is."""
+
+from dataclasses import dataclass, field
+
+from magnetar.bookie.errors import IntegrityError, NoOtherCopyError
+from magnetar.bookie.integrity.own_entries import ENTRY_ID_MAX, Range, confirmed_end
+from magnetar.bookie.integrity.own_requests import OwnRequests
+from magnetar.bookie.integrity.peers import Peers
+from magnetar.ledger.digest import master_key
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+
+
+@dataclass(slots=True)
+class Restored:
+    """What became of a stretch of entries."""
+
+    stored: list[Range] = field(default_factory=list)
+    entries: int = 0
+    bytes: int = 0
+    missing: list[Range] = field(default_factory=list)
+    """What could not be had just now."""
+    lost: list[Range] = field(default_factory=list)
+    """Confirmed entries that no other bookie has."""
+    is_interrupted: bool = False
+    """The other bookies, or this one, are in trouble: going on now would be in vain."""
+    has_ended: bool = False
+    """The range had no end, and the ledger has no more entries."""
+    reason: str = ""
+    """Why something is missing or lost: the first error."""
+
+    def _note(self, error: IntegrityError) -> None:
+        self.reason = self.reason or str(error)
+
+
+async def restore(
+    metadata: LedgerMetadata, wanted: Range, peers: Peers, requests: OwnRequests
+) -> Restored:
+    """Fetch and store the entries of a range that belongs on this bookie. Never raises for one.
+
+    An entry in the last fragment of a ledger that is not closed need not exist anywhere else: it
+    is missing, and not lost. A range without an end ends at the first of those.
+    """
+    result = Restored()
+    key = master_key(metadata.password)
+    at, last = wanted
+    confirmed = confirmed_end(metadata)
+    while at <= last:
+        try:
+            packets = await peers.fetch(metadata, at, last)
+            await requests.add(metadata.ledger_id, key, packets)
+        except NoOtherCopyError as error:
+            result._note(error)
+            if at <= confirmed:
+                result.lost.append((at, at))
+            elif last == ENTRY_ID_MAX:
+                result.has_ended = True
+                break
+            else:
+                result.missing.append((at, at))
+            at += 1
+        except IntegrityError as error:
+            result._note(error)
+            result.missing.append((at, last))
+            result.is_interrupted = True
+            break
+        else:
+            result.stored.append((at, at + len(packets) - 1))
+            result.entries += len(packets)
+            result.bytes += sum(map(len, packets))
+            at += len(packets)
+    return result

@@ -1,0 +1,48 @@
+"""How far a scrubber has come, as a small file. Pure.
+
+`scrub-position` in a ledger directory, JSON: see docs/formats/integrity.md. It is a hint: one that
+cannot be read begins a new pass, which is harmless.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+POSITION_NAME = "scrub-position"
+
+
+class ScrubPosition(BaseModel):
+    """Everything before this was read in the present pass."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: int = Field(default=1, ge=1, le=1)
+    pass_started_ms: int = Field(ge=0)
+    """Wall clock."""
+    ledger_id: int = Field(default=0, ge=0)
+    entry_id: int = Field(default=0, ge=0)
+    """Where to go on: in this ledger, at this entry."""
+    bytes_done: int = Field(default=0, ge=0)
+    is_done: bool = False
+    """The pass came to its end; the next one begins when it is due."""
+
+    def encode(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+def decode_position(data: bytes) -> ScrubPosition | None:
+    """The position; None if it cannot be read."""
+    try:
+        return ScrubPosition.model_validate_json(data)
+    except ValidationError:
+        return None
+
+
+def due_in_s(position: ScrubPosition, *, total_bytes: int, now_ms: int, period_s: float) -> float:
+    """How long to wait before the next step, so that a pass is spread evenly over the period.
+
+    Zero or less when the pass is behind: after a time without power, say.
+    """
+    share = 1.0 if position.is_done else min(1.0, position.bytes_done / max(1, total_bytes))
+    elapsed_s = (now_ms - position.pass_started_ms) / 1000
+    if elapsed_s < 0:
+        return 0.0  # the wall clock was set back
+    return share * period_s - elapsed_s

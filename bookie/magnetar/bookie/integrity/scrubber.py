@@ -1,0 +1,223 @@
+"""Reads everything that is stored in one ledger directory again and again, and reports damage.
+
+A pass goes through all ledgers and their index records in order, reads what they stand for past all
+caches, and compares every checksum; at its begin the headers and footers of the entry logs. A pass
+takes the period that is set: after each small step the scrubber sleeps until that step's share of
+the period is over, or, if it is behind, as long as its bound of bytes per second asks for. Its
+position survives a restart. What it finds goes to the log, the metrics and the healer.
+"""
+
+import asyncio
+import posixpath
+from array import array
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.errors import StorageClosedError, StorageIOError
+from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.bookie.integrity.local_check import LocalCheck
+from magnetar.bookie.integrity.scrub_position import (
+    POSITION_NAME,
+    ScrubPosition,
+    decode_position,
+    due_in_s,
+)
+from magnetar.ledger.ports import Clock, Disk, Worker
+
+_log = structlog.get_logger(__name__)
+
+_STEP_RECORDS_MAX = 64
+_STEP_BYTES_MAX = 1 << 20
+_SLEEP_S_MAX = 3600.0
+"""Then it looks again: there may be more data by then."""
+_PASS_S_MIN = 1.0
+"""Between the begins of two passes, however short the period is."""
+_SAVE_INTERVAL_S = 60.0
+_SIZE_INTERVAL_S = 600.0
+"""How often the size of all logs is looked at."""
+_RETRY_S = 10.0
+_FAILURES_MAX = 3
+"""Of one ledger that cannot be read; the pass then goes on behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubOptions:
+    """How fast."""
+
+    period_s: float
+    bytes_per_s_max: int
+
+
+class Scrubber:
+    """One ledger directory's scrubber. Owned by the event loop; reads on `worker`."""
+
+    def __init__(
+        self,
+        directory: str,
+        check: LocalCheck,
+        *,
+        ledger_ids: Callable[[], list[int]],
+        finished_logs: Callable[[], Awaitable[list[int]]],
+        on_damage: Callable[[Damage], None],
+        disk: Disk,
+        clock: Clock,
+        worker: Worker,
+        metrics: IntegrityMetrics,
+        options: ScrubOptions,
+    ) -> None:
+        self._path = posixpath.join(directory, POSITION_NAME)
+        self._check = check
+        self._ledger_ids = ledger_ids
+        self._finished_logs = finished_logs
+        self._on_damage = on_damage
+        self._disk = disk
+        self._clock = clock
+        self._worker = worker
+        self._metrics = metrics
+        self._options = options
+        self._position = ScrubPosition(pass_started_ms=0)
+        self._saved_at_s = 0.0
+        self._total_bytes = 1
+        self._sized_at_s = float("-inf")
+
+    @property
+    def pass_share(self) -> float:
+        """Part of the present pass that is done."""
+        if self._position.is_done:
+            return 1.0
+        return min(1.0, self._position.bytes_done / max(1, self._total_bytes))
+
+    async def run(self) -> None:
+        """Scrub, for ever."""
+        self._position = await self._load()
+        try:
+            while True:
+                await self._wait_pass_due()
+                await self._run_pass()
+        except StorageClosedError:
+            pass  # the bookie stops
+
+    async def save(self) -> None:
+        """Keep the position for the next start. A failure costs a part of a pass."""
+        data = self._position.encode()
+        try:
+            await self._worker.run(partial(self._disk.replace_file, self._path, data))
+        except OSError as error:
+            _log.warning("scrub_position_not_saved", path=self._path, error=str(error))
+        self._saved_at_s = self._clock.monotonic_s()
+
+    # A pass
+
+    async def _wait_pass_due(self) -> None:
+        while self._position.is_done:
+            started_ms = self._position.pass_started_ms
+            elapsed_s = max(0.0, (self._clock.wall_ms() - started_ms) / 1000)
+            left_s = max(self._options.period_s, _PASS_S_MIN) - elapsed_s
+            if left_s <= 0:
+                self._position = ScrubPosition(pass_started_ms=self._clock.wall_ms())
+                return
+            await asyncio.sleep(min(left_s, _SLEEP_S_MAX))
+
+    async def _run_pass(self) -> None:
+        ledgers = array("q", self._ledger_ids())
+        at = bisect_left(ledgers, self._position.ledger_id)
+        is_same = at < len(ledgers) and ledgers[at] == self._position.ledger_id
+        entry_id = self._position.entry_id if is_same else 0
+        if self._position.bytes_done == 0:
+            await self._check_logs()
+        failures = 0
+        while at < len(ledgers):
+            await self._wait_step_due()
+            try:
+                step = await self._worker.run(
+                    partial(
+                        self._check.check_ledgers,
+                        ledgers,
+                        at,
+                        entry_id,
+                        records_max=_STEP_RECORDS_MAX,
+                        bytes_max=_STEP_BYTES_MAX,
+                    )
+                )
+            except StorageClosedError:
+                raise
+            except StorageIOError as error:
+                self._metrics.scrub_errors += 1
+                failures += 1
+                _log.error("scrub_failed", path=self._path, near=ledgers[at], error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                if failures >= _FAILURES_MAX:
+                    at, entry_id, failures = at + 1, 0, 0
+                continue
+            failures = 0
+            self._report(step.damages, step.records, step.bytes)
+            at, entry_id = step.at, step.next_entry_id
+            if at < len(ledgers):
+                await self._move(ledgers[at], entry_id, step.bytes)
+            await asyncio.sleep(step.bytes / self._options.bytes_per_s_max)
+        self._position = self._position.model_copy(update={"is_done": True})
+        self._metrics.scrub_passes += 1
+        await self.save()
+
+    async def _wait_step_due(self) -> None:
+        while True:
+            await self._learn_total_bytes()
+            delay_s = due_in_s(
+                self._position,
+                total_bytes=self._total_bytes,
+                now_ms=self._clock.wall_ms(),
+                period_s=self._options.period_s,
+            )
+            if delay_s <= 0:
+                return
+            await asyncio.sleep(min(delay_s, _SLEEP_S_MAX))
+
+    async def _learn_total_bytes(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._sized_at_s < _SIZE_INTERVAL_S:
+            return
+        self._sized_at_s = now_s
+        try:
+            self._total_bytes = max(1, await self._worker.run(self._check.total_bytes))
+        except OSError as error:
+            _log.warning("scrub_size_unknown", path=self._path, error=str(error))
+
+    async def _move(self, ledger_id: int, entry_id: int, size: int) -> None:
+        self._position = self._position.model_copy(
+            update={
+                "ledger_id": ledger_id,
+                "entry_id": entry_id,
+                "bytes_done": self._position.bytes_done + size,
+            }
+        )
+        if self._clock.monotonic_s() - self._saved_at_s >= _SAVE_INTERVAL_S:
+            await self.save()
+
+    async def _check_logs(self) -> None:
+        for log_id in await self._finished_logs():
+            damage = await self._worker.run(partial(self._check.check_log, log_id))
+            if damage is not None:
+                # No entry is hidden by it, and there is nothing to heal: garbage collection scans
+                # the log instead, and a tool can write the footer anew.
+                self._metrics.scrub_damages += 1
+                _log.error("entry_log_end_damaged", **damage._asdict())
+
+    def _report(self, damages: list[Damage], records: int, size: int) -> None:
+        self._metrics.scrub_records += records
+        self._metrics.scrub_bytes += size
+        self._metrics.scrub_damages += len(damages)
+        for damage in damages:
+            self._on_damage(damage)
+
+    async def _load(self) -> ScrubPosition:
+        try:
+            data = await self._worker.run(partial(self._disk.read_file, self._path))
+        except OSError:
+            data = b""  # none yet
+        position = decode_position(data)
+        return position or ScrubPosition(pass_started_ms=self._clock.wall_ms())

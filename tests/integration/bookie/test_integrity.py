@@ -1,0 +1,281 @@
+"""Damage and loss on real bookies: nothing wrong is served, nothing is denied, all comes back."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.errors import CookieError
+from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import RecoveryUndecidedError
+from magnetar.ledger.ledger_metadata import DigestType, LedgerState
+from magnetar.ledger.reading.bookie_requests import ask
+from magnetar.ledger.wire import Op, Status, encode_read_body
+from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
+from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
+
+pytestmark = pytest.mark.timeout(20)
+
+PAYLOADS = [f"entry {number:04} ".encode() * 60 for number in range(40)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster_of(3, tmp_path) as made:
+        yield made
+
+
+async def write(client: LedgerClient, *, digest: DigestType = DigestType.CRC32C) -> int:
+    """A closed ledger on all three bookies."""
+    writer = await client.create(
+        ensemble_size=3, write_quorum=3, ack_quorum=2, digest_type=digest, password=b"secret"
+    )
+    await asyncio.gather(*map(writer.add, PAYLOADS))
+    await writer.close()
+    return writer.ledger_id
+
+
+def with_settings(cluster: Cluster, name: str, **changes: object) -> BookieSettings:
+    return cluster.settings_of(name).model_copy(update=changes)
+
+
+def logs_of(cluster: Cluster, name: str) -> list[Path]:
+    directory = cluster.settings_of(name).data_directory / "ledgers" / "entry-logs"
+    return sorted(directory.glob("*.log"))
+
+
+def flip(path: Path, content: bytes) -> int:
+    """Change one byte in the middle of `content`, which is there once; returns its offset."""
+    data = bytearray(path.read_bytes())
+    assert data.count(content) == 1
+    at = data.index(content) + len(content) // 2
+    data[at] ^= 0x40
+    path.write_bytes(data)
+    return at
+
+
+async def flip_on(cluster: Cluster, name: str, entry_id: int, settings: BookieSettings) -> Path:
+    """Restart a bookie with a byte of an entry changed in its entry log."""
+    await cluster.stop_bookie(name)
+    (log,) = logs_of(cluster, name)
+    flip(log, PAYLOADS[entry_id])
+    await cluster.start_bookie(name, settings)
+    return log
+
+
+async def read_at(client: LedgerClient, name: str, ledger_id: int, entry_id: int) -> int:
+    """The status of one bookie's answer to a read of one entry."""
+    body = encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20)
+    channels = client.channels
+    frame = await ask(channels, name, Op.READ, body, ledger_id=ledger_id, entry_id=entry_id)
+    if frame.status == Status.OK:
+        assert PAYLOADS[entry_id] in frame.body
+    return Status(frame.status)
+
+
+async def all_at(client: LedgerClient, name: str, ledger_id: int) -> list[int]:
+    """The entries that a bookie says it holds."""
+    frame = await ask(
+        client.channels,
+        name,
+        Op.LIST_ENTRIES,
+        encode_list_entries(1024),
+        ledger_id=ledger_id,
+        entry_id=0,
+    )
+    assert frame.status == Status.OK, Status(frame.status)
+    return decode_entry_list(frame.body).entry_ids()
+
+
+async def read_all(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    reader = await client.open(ledger_id)
+    found: list[bytes] = []
+    while len(found) < len(PAYLOADS):
+        found += await reader.read(len(found), reader.last_add_confirmed)
+    return found
+
+
+@pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.HMAC, DigestType.DUMMY])
+async def test_a_flipped_byte_is_reported_and_healed_from_another_bookie(
+    cluster: Cluster, digest: DigestType
+) -> None:
+    async with cluster.client() as client:
+        ledger_id = await write(client, digest=digest)
+        with capture_logs() as logs:
+            settings = with_settings(cluster, "b1", scrub_period_days=0)
+            log = await flip_on(cluster, "b1", 17, settings)
+            await cluster.wait_known(client, "b1")
+            bookie = cluster.bookies["b1"]
+
+            assert await read_at(client, "b1", ledger_id, 17) == Status.IO_ERROR
+            assert await read_all(client, ledger_id) == PAYLOADS
+            await wait_until(lambda: bookie.metrics.integrity.healed_entries > 0)
+        found = [each for each in logs if each["event"] == "damage_found"]
+        assert found[0]["path"] == str(log)
+        assert found[0]["ledger_id"] == ledger_id
+        assert found[0]["first"] <= 17 <= found[0]["last"]
+        assert abs(found[0]["offset"] - log.read_bytes().index(PAYLOADS[16])) < 8192
+        await wait_until(lambda: bookie.metrics.integrity.heals_waiting == 0)
+        assert await read_at(client, "b1", ledger_id, 17) == Status.OK
+        # It is the disk that has it, not a cache.
+        await cluster.stop_bookie("b1")
+        await cluster.start_bookie("b1", settings)
+        await cluster.wait_known(client, "b1")
+        for entry_id in range(len(PAYLOADS)):
+            assert await read_at(client, "b1", ledger_id, entry_id) == Status.OK
+        assert cluster.bookies["b1"].metrics.integrity.damages == 0
+
+
+async def test_the_scrubber_finds_a_flip_that_nobody_read(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        ledger_id = await write(client)
+        settings = with_settings(cluster, "b1", scrub_period_days=1e-9, heal_retry_s=0.05)
+        await flip_on(cluster, "b1", 5, settings)
+        metrics = cluster.bookies["b1"].metrics.integrity
+        await wait_until(lambda: metrics.healed_entries > 0 and metrics.heals_waiting == 0)
+        assert metrics.scrub_damages == 1
+        passes = metrics.scrub_passes
+        await wait_until(lambda: metrics.scrub_passes >= passes + 2)
+        assert metrics.scrub_damages == 1, "what is healed is not reported again"
+        await cluster.wait_known(client, "b1")
+        assert await read_at(client, "b1", ledger_id, 5) == Status.OK
+
+
+async def test_what_nobody_else_has_is_an_error_and_is_listed_for_repair(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with cluster.client() as client:
+        ledger_id = await write(client)
+        settings = with_settings(
+            cluster, "b1", scrub_period_days=0, heal_retry_s=0.01, heal_attempts_max=2
+        )
+        await flip_on(cluster, "b1", 9, settings)
+        await cluster.wait_known(client, "b1")
+        await cluster.stop_bookie("b2")
+        await cluster.stop_bookie("b3")
+        metrics = cluster.bookies["b1"].metrics.integrity
+        assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
+        await wait_until(lambda: metrics.heals_failing == 1)
+        assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
+        assert metrics.healed_entries == 0
+
+        # One of them comes back: what could not be healed is.
+        await cluster.start_bookie("b2")
+        await wait_until(lambda: metrics.heals_failing == 0 and metrics.heals_waiting == 0)
+        assert await read_at(client, "b1", ledger_id, 9) == Status.OK
+
+
+async def test_a_copy_that_is_damaged_itself_heals_nothing(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        ledger_id = await write(client)
+        quiet = with_settings(cluster, "b2", scrub_period_days=0, heal_retry_s=600)
+        await cluster.stop_bookie("b3")
+        await flip_on(cluster, "b2", 9, quiet)
+        settings = with_settings(cluster, "b1", scrub_period_days=0, heal_retry_s=0.05)
+        await flip_on(cluster, "b1", 9, settings)
+        await cluster.wait_known(client, "b1", "b2")
+        metrics = cluster.bookies["b1"].metrics.integrity
+        assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
+        await wait_until(lambda: metrics.heal_attempts >= 2)
+        assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
+        await cluster.start_bookie("b3")
+        await wait_until(lambda: metrics.heals_waiting == 0)
+        assert await read_at(client, "b1", ledger_id, 9) == Status.OK
+
+
+# Loss
+
+
+def wipe(cluster: Cluster, name: str) -> None:
+    shutil.rmtree(cluster.settings_of(name).data_directory)
+
+
+async def wiped(cluster: Cluster, name: str, **changes: object) -> Bookie:
+    """A bookie that comes back under its id with empty directories."""
+    wipe(cluster, name)
+    with pytest.raises(CookieError, match="integrity_stamp_missing_cookies"):
+        await cluster.start_bookie(name)
+    settings = with_settings(cluster, name, integrity_stamp_missing_cookies=True, **changes)
+    return await cluster.start_bookie(name, settings)
+
+
+async def test_b24_a_wiped_bookie_comes_back_complete_under_its_id(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        closed = await write(client)
+        open_writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*map(open_writer.add, PAYLOADS[:20]))
+        left_open = open_writer.ledger_id
+        await client.close()
+
+    await cluster.stop_bookie("b1")
+    bookie = await wiped(cluster, "b1", heal_retry_s=0.05)
+    metrics = bookie.metrics.integrity
+    mark = cluster.settings_of("b1").data_directory / "ledgers" / "integrity-check"
+    async with cluster.client() as client:
+        await wait_until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers == 1)
+        assert metrics.limbo_ledgers == 0
+        assert metrics.copied_entries == 40, "recovery wrote the others back"
+        assert not mark.exists()
+        assert await all_at(client, "b1", closed) == list(range(40))
+        assert await all_at(client, "b1", left_open) == list(range(20))
+        metadata = (await client.manager.read(left_open)).metadata
+        assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 19)
+        await cluster.stop_bookie("b2")
+        await cluster.stop_bookie("b3")
+        assert await read_all(client, closed) == PAYLOADS
+
+
+async def test_d14_a_wiped_bookie_denies_nothing_while_it_is_not_complete(
+    cluster: Cluster,
+) -> None:
+    """e0 to e4 were acknowledged by b1 and b3, b2 has none of them; b1 is wiped, b3 is away."""
+    async with cluster.client() as client:
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await cluster.stop_bookie("b2")
+        await asyncio.gather(*map(writer.add, PAYLOADS[:5]))
+        ledger_id = writer.ledger_id
+        await client.close()
+    await cluster.start_bookie("b2")
+    await cluster.stop_bookie("b3")
+    await cluster.stop_bookie("b1")
+    bookie = await wiped(cluster, "b1", heal_retry_s=0.02)
+    metrics = bookie.metrics.integrity
+    async with cluster.client() as client:
+        await wait_until(lambda: metrics.check_failures >= 2)
+        assert await read_at(client, "b1", ledger_id, 0) == Status.UNKNOWN_LEDGER_STATE
+        with pytest.raises(RecoveryUndecidedError):
+            await client.open_and_recover(ledger_id)
+
+        # A restart in the middle forgets nothing of it.
+        await cluster.stop_bookie("b1")
+        bookie = await cluster.start_bookie("b1")
+        metrics = bookie.metrics.integrity
+        await cluster.wait_known(client, "b1")
+        assert await read_at(client, "b1", ledger_id, 0) == Status.UNKNOWN_LEDGER_STATE
+
+        await cluster.start_bookie("b3")
+        await wait_until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers > 0)
+        reader = await client.open_and_recover(ledger_id)
+        assert reader.last_add_confirmed == 4
+        assert await all_at(client, "b1", ledger_id) == [0, 1, 2, 3, 4]
+
+
+async def test_d16_a_wiped_bookie_takes_no_ordinary_adds_for_what_it_may_have_fenced(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client() as client:
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        await writer.add(PAYLOADS[0])
+        ledger_id = writer.ledger_id
+        for name in ("b2", "b3"):
+            await cluster.stop_bookie(name)
+        await cluster.stop_bookie("b1")
+        bookie = await wiped(cluster, "b1", heal_retry_s=600)
+        state = bookie.parts.storage.state(ledger_id)
+        assert state is not None
+        assert (state.limbo, state.fenced) == (True, True)

@@ -79,6 +79,8 @@ class Registrar:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self.registered_as is None:
+            return  # what is registered under this id, if anything, is not ours
         try:
             await self._registry.unregister(self._info.bookie_id)
         except MetadataError as error:

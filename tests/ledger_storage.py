@@ -151,6 +151,9 @@ class _FailingFile:
     def read_once(self, size: int, offset: int) -> bytes:
         return self._file.read_once(size, offset)
 
+    def pread_now(self, size: int, offset: int) -> bytes | None:
+        return self._file.pread_now(size, offset)
+
     def preallocate(self, size: int) -> None:
         self._file.preallocate(size)
 

@@ -102,6 +102,13 @@ class _SimFile:
     def read_once(self, size: int, offset: int) -> bytes:
         return self.pread(size, offset)
 
+    def pread_now(self, size: int, offset: int) -> bytes | None:
+        try:
+            data = self.pread(size, offset)
+        except OSError:
+            return None
+        return data if len(data) == size else None
+
     def datasync(self) -> None:
         self._check_mounted()
         disk = self._disk

@@ -97,6 +97,11 @@ class File(Protocol):
         """As `pread`, with the hint that the caller keeps what it read: nobody else need."""
         ...
 
+    def pread_now(self, size: int, offset: int) -> bytes | None:
+        """As `pread`, for use on the event loop: only what is in memory already. None if the disk
+        would have to be waited for, if less is there, or if the system cannot tell."""
+        ...
+
     def datasync(self) -> None:
         """Force data and size to stable storage.
 

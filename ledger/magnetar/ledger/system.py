@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 # writev takes at most this many buffers (IOV_MAX on Linux).
 _BUFFERS_PER_WRITE_MAX = 1024
+# Reads that only take what the page cache has: Linux.
+_READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 class SystemClock:
@@ -113,6 +115,16 @@ class SystemFile:
         data = self.pread(size, offset)
         os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
         return data
+
+    def pread_now(self, size: int, offset: int) -> bytes | None:
+        if _READ_NOWAIT is None:
+            return None
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, [data], offset, _READ_NOWAIT)
+        except OSError:
+            return None  # mostly EAGAIN; of other errors `pread` can tell
+        return bytes(data) if count == size else None
 
     def datasync(self) -> None:
         os.fdatasync(self._descriptor)

@@ -612,7 +612,7 @@ def test_workers_are_the_ports_workers() -> None:
 async def test_a_run_read_before_is_not_served_after_newer_copies_were_flushed(
     tmp_path: Path,
 ) -> None:
-    async with open_storage(tmp_path) as storage:
+    async with open_storage(tmp_path, replace(SMALL, read_cache_bytes=1 << 16)) as storage:
         add(storage, 1, range(5))
         await storage.flush()
         assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(5))

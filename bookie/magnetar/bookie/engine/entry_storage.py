@@ -10,8 +10,7 @@ not stored. That is the ground for every "no such entry".
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from magnetar.bookie.engine.last_entries import LastEntries
@@ -24,15 +23,13 @@ from magnetar.bookie.engine.parts import (
     StorageParts,
     no_compactions,
 )
-from magnetar.bookie.engine.read_cache import ReadCache
-from magnetar.bookie.engine.run_reader import Loaded, Wanted
+from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.engine.write_cache import WriteBuffer
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.packet_run import PACKET_KEY
 from magnetar.bookie.errors import (
     NoSuchEntryInStorageError,
     NoSuchLedgerInStorageError,
-    StorageBusyError,
     StorageClosedError,
     StorageError,
     StorageFullError,
@@ -47,9 +44,6 @@ from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList
 
 __all__ = ["EntryStorage", "StorageOptions"]
-
-_SEQUENTIAL_LEDGERS_MAX = 4096
-"""Ledgers whose last read is remembered, to tell reading in order from reading at random."""
 
 
 class EntryStorage:
@@ -67,8 +61,6 @@ class EntryStorage:
         finish_compactions: FinishCompactions = no_compactions,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
-        self.on_damage: Callable[[Damage], None] = _ignore
-        """Called for everything damaged that a read comes upon. Set by the owner."""
         self._options = options or StorageOptions()
         self._make_worker = make_worker
         self._maker = PartsMaker(
@@ -76,14 +68,14 @@ class EntryStorage:
         )
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
-        self._memory = MemoryView(ReadCache(self._options.read_cache_bytes))
-        self._read_cache_age = 0
-        """Grows when runs read before must not enter the cache any more."""
+        self._stored = StoredReads(
+            cache_bytes=self._options.read_cache_bytes,
+            pending_max=self._options.pending_reads_max,
+        )
+        self._memory = MemoryView(self._stored.cache)
         self._states: dict[int, bytes] = {}
         """Encoded: there may be a million of them, and few are in use at a time."""
         self._last_entries = LastEntries()
-        self._next_reads: OrderedDict[int, int] = OrderedDict()
-        self._pending_reads = 0
         self._parts: StorageParts | None = None
 
     # Opening and closing
@@ -94,7 +86,7 @@ class EntryStorage:
         read_worker = self._make_worker("bookie-read")
         try:
             parts = await flush_worker.run(
-                partial(self._maker.open, flush_worker, read_worker, self._forget_places)
+                partial(self._maker.open, flush_worker, read_worker, self._stored)
             )
             try:
                 self._states = dict(await flush_worker.run(parts.index.states))
@@ -116,6 +108,7 @@ class EntryStorage:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
+        self._stored.close()
         # Behind everything that was submitted: a flush under way comes to its end.
         await parts.read_worker.run(parts.logs.close)
         parts.read_worker.close()
@@ -128,6 +121,15 @@ class EntryStorage:
         except StorageIOError:
             pass  # it repeats an error of a flush; what was flushed is safe
         parts.flush_worker.close()
+
+    @property
+    def on_damage(self) -> Callable[[Damage], None]:
+        """Called for everything damaged that a read comes upon. Set by the owner."""
+        return self._stored.on_damage
+
+    @on_damage.setter
+    def on_damage(self, listener: Callable[[Damage], None]) -> None:
+        self._stored.on_damage = listener
 
     @property
     def maintenance(self) -> LogMaintenance:
@@ -177,9 +179,8 @@ class EntryStorage:
         self._open_parts()
         self._states.pop(ledger_id, None)
         self._last_entries.forget(ledger_id)
-        self._next_reads.pop(ledger_id, None)
         self._memory.active.delete_ledger(ledger_id)
-        self._forget_read(ledger_id)
+        self._stored.forget_ledger(ledger_id)
 
     # Flush
 
@@ -223,7 +224,7 @@ class EntryStorage:
             self._last_entries.on_flushed(self._memory.flushing, self._memory.active.deleted)
             self._memory.flushing = None
             for ledger_id in overlaid or ():
-                self._forget_read(ledger_id)
+                self._stored.forget_read(ledger_id)
         # After an error the buffer stays where it is: readable, and part of the next flush.
         _finish(waiters, error)
         if self._flush_waiters:
@@ -234,9 +235,16 @@ class EntryStorage:
     def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         self._open_parts()
         packets = self._memory.read(ledger_id, first, last, bytes_max)
-        if packets is None and ledger_id not in self._states:
+        if packets is not None:
+            return packets
+        if ledger_id not in self._states:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
-        return packets
+        _, ceiling, is_deleted = self._memory.look(ledger_id, first)
+        if is_deleted:
+            return None
+        return self._stored.read_now(
+            ledger_id, first, max(first, min(last, ceiling - 1)), bytes_max
+        )
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         packets = await self._read_some(ledger_id, first, last, bytes_max)
@@ -270,13 +278,9 @@ class EntryStorage:
         if is_deleted:
             return packet
         flushes = self._last_entries.flushes
-        try:
-            higher = await parts.read_worker.run(
-                partial(parts.reader.last_packet, ledger_id, entry_id)
-            )
-        except StorageIOError as error:
-            self._tell_damage(error.damage)
-            raise
+        higher = await self._stored.run(
+            parts.read_worker, partial(parts.reader.last_packet, ledger_id, entry_id)
+        )
         if higher is not None:
             packet = higher
             entry_id = PACKET_KEY.unpack_from(higher)[1]
@@ -296,27 +300,17 @@ class EntryStorage:
         parts = self._open_parts()
         if ledger_id not in self._states:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
-        self._refuse_busy()
         # First memory, then the index: what is flushed in between is in both.
         in_memory, is_deleted = self._memory.id_sources(ledger_id, first)
-        self._pending_reads += 1
-        try:
-            return await parts.read_worker.run(
-                partial(
-                    parts.reader.list_entries,
-                    ledger_id,
-                    first,
-                    bitmap_bytes_max,
-                    in_memory=in_memory,
-                    is_deleted=is_deleted,
-                )
-            )
-        finally:
-            self._pending_reads -= 1
-
-    def _refuse_busy(self) -> None:
-        if self._pending_reads >= self._options.pending_reads_max:
-            raise StorageBusyError(f"{self._pending_reads} reads wait for the disk")
+        list_entries = partial(
+            parts.reader.list_entries,
+            ledger_id,
+            first,
+            bitmap_bytes_max,
+            in_memory=in_memory,
+            is_deleted=is_deleted,
+        )
+        return await self._stored.run(parts.read_worker, list_entries)
 
     async def _read_stored(
         self, ledger_id: int, first: int, last: int, bytes_max: int
@@ -324,53 +318,17 @@ class EntryStorage:
         """Packets from the entry logs; the caller found that `first` is not in memory."""
         parts = self._open_parts()
         _, ceiling, is_deleted = self._memory.look(ledger_id, first)
-        if is_deleted:
-            raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
-        self._refuse_busy()
-        is_sequential = (
-            self._next_reads.get(ledger_id) == first
-            or self._memory.read_cache.find(ledger_id, first - 1) is not None
-        )
-        wanted = Wanted(
-            ledger_id, first, max(first, min(last, ceiling - 1)), bytes_max, is_sequential
-        )
-        age = self._read_cache_age
-        self._pending_reads += 1
-        try:
-            loaded = await parts.read_worker.run(partial(parts.reader.read, wanted))
-        except StorageIOError as error:
-            self._tell_damage(error.damage)
-            raise
-        finally:
-            self._pending_reads -= 1
-        if loaded is None:
+        packets = None
+        if not is_deleted:
+            last = max(first, min(last, ceiling - 1))
+            packets = await self._stored.read(
+                parts.read_worker, parts.reader, ledger_id, first, last, bytes_max
+            )
+        if packets is None:
             if ledger_id not in self._states:
                 raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
             raise NoSuchEntryInStorageError(f"ledger {ledger_id} has no entry {first} here")
-        self._tell_damage(loaded.damage)
-        self._on_loaded(wanted, loaded, is_current=age == self._read_cache_age)
-        return loaded.packets
-
-    def _on_loaded(self, wanted: Wanted, loaded: Loaded, *, is_current: bool) -> None:
-        ledger_id = wanted.ledger_id
-        if loaded.run is not None and is_current:
-            self._memory.read_cache.put(ledger_id, loaded.run)
-        self._next_reads[ledger_id] = wanted.first + len(loaded.packets)
-        self._next_reads.move_to_end(ledger_id)
-        if len(self._next_reads) > _SEQUENTIAL_LEDGERS_MAX:
-            self._next_reads.popitem(last=False)
-
-    def _forget_read(self, ledger_id: int) -> None:
-        """Runs of the ledger that were read, or are being read, must not be served any more."""
-        self._memory.read_cache.drop(ledger_id)
-        self._read_cache_age += 1
-
-    def _forget_places(self, ledger_ids: Iterable[int]) -> None:
-        """Runs of these ledgers lie elsewhere now; what was read of them is still true."""
-
-    def _tell_damage(self, damage: Damage | None) -> None:
-        if damage is not None:
-            self.on_damage(damage)
+        return packets
 
     def _open_parts(self) -> StorageParts:
         if self._parts is None:
@@ -389,8 +347,4 @@ def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) ->
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
-
-
-def _ignore(damage: Damage) -> None:
     """Nobody listens yet."""

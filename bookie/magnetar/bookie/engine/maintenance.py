@@ -5,10 +5,11 @@ goes through here: index records are moved on the flush worker, hence never besi
 6.2 and 10.5), and only while they still point to where the copy was made from (rule 10.4).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.log_names import LogIds, log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
@@ -37,10 +38,10 @@ class LogMaintenance:
         reader: EntryLogReader,
         flush_worker: Worker,
         read_worker: Worker,
-        on_moved: Callable[[Iterable[int]], None],
+        reads: StoredReads,
     ) -> None:
-        """`writer` belongs to the flush worker and `reader` to the read worker; `on_moved` is told
-        the ledgers of which runs lie elsewhere now."""
+        """`writer` belongs to the flush worker, `reader` to the read worker, `reads` to the event
+        loop."""
         self.directory = directory
         """Of the entry logs."""
         self.index = index
@@ -51,7 +52,7 @@ class LogMaintenance:
         self._reader = reader
         self._flush_worker = flush_worker
         self._read_worker = read_worker
-        self._on_moved = on_moved
+        self._reads = reads
         self._is_closed = False
 
     def new_log_id(self) -> int:
@@ -108,7 +109,7 @@ class LogMaintenance:
         """
         changes = IndexChanges(last_log_id=self._ids.last, moves=moves)
         moved = await self._run(self._flush_worker, partial(self.index.commit, changes))
-        self._on_moved(moved)
+        self._reads.forget_places(moved)
 
     async def remove_log(self, log_id: int) -> None:
         """Remove a log to which nothing durable points any more; gone for good on return.
@@ -120,6 +121,7 @@ class LogMaintenance:
         await self._run(self._flush_worker, partial(self._remove, log_id))
         # Reads that came meanwhile may have opened it: from here on nobody can.
         await self._run(self._read_worker, partial(self._reader.forget, log_id))
+        self._reads.forget_log(log_id)
 
     def close(self) -> None:
         """Nothing is begun any more."""

@@ -1,12 +1,13 @@
 """What exists while a storage is open: its files, and the two workers that touch them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.bookie.engine.flusher import Flusher
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.run_reader import RunReader
+from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.entry_logs.log_names import LogIds, used_ids
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
@@ -49,7 +50,7 @@ class PartsMaker:
         self,
         flush_worker: Worker,
         read_worker: Worker,
-        on_moved: Callable[[Iterable[int]], None],
+        reads: StoredReads,
     ) -> StorageParts:
         """Open or make everything. The order matters: compactions that were cut are finished before
         anybody reads, and log ids are looked at after that.
@@ -59,7 +60,7 @@ class PartsMaker:
             WrongEngineError: the index is of another kind.
         """
         try:
-            return self._open(flush_worker, read_worker, on_moved)
+            return self._open(flush_worker, read_worker, reads)
         except OSError as exc:
             raise StorageIOError(f"storage {self.directory}: cannot be opened: {exc}") from exc
 
@@ -67,7 +68,7 @@ class PartsMaker:
         self,
         flush_worker: Worker,
         read_worker: Worker,
-        on_moved: Callable[[Iterable[int]], None],
+        reads: StoredReads,
     ) -> StorageParts:
         options, disk = self.options, self.disk
         logs_directory = f"{self.directory}/entry-logs"
@@ -112,7 +113,7 @@ class PartsMaker:
                 reader=logs,
                 flush_worker=flush_worker,
                 read_worker=read_worker,
-                on_moved=on_moved,
+                reads=reads,
             ),
             flush_worker=flush_worker,
             read_worker=read_worker,

@@ -1,8 +1,9 @@
 """Reads what is stored, index and entry logs together. Lives on the reader worker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from magnetar.bookie.engine.hot_reads import KnownRun
 from magnetar.bookie.engine.read_cache import CachedRun
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import StoredRun
@@ -11,7 +12,13 @@ from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
 from magnetar.bookie.indexes.location_index import IndexRecord, LocationIndex
 from magnetar.bookie.requests.entry_list import IdSource, first_held, page_of
+from magnetar.ledger.ports import File
 from magnetar.ledger.wire_bodies import EntryList
+
+
+def _no_file_needed(log_id: int) -> bool:
+    return False
+
 
 _LIST_RECORDS_MAX = 1024
 """Index records of one page of a list: each may cost a read of its run's id table."""
@@ -32,12 +39,16 @@ class Wanted(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The packets that were wanted, and the whole run if it was read."""
+    """The packets that were wanted, and what may serve the reads to come."""
 
     packets: list[bytes]
     run: CachedRun | None
     damage: Damage | None = None
     """What was found to be damaged beside them."""
+    known: KnownRun | None = None
+    """Where the packets lie, if the run was not read as a whole."""
+    file: File | None = None
+    """Of the run's log, for who asked for it; the receiver closes it."""
 
 
 class RunReader:
@@ -47,18 +58,21 @@ class RunReader:
         self._index = index
         self._logs = logs
 
-    def read(self, wanted: Wanted) -> Loaded | None:
-        """The packets of one run; None if the first entry is certainly not stored.
+    def read(
+        self, wanted: Wanted, lacks_file: Callable[[int], bool] = _no_file_needed
+    ) -> Loaded | None:
+        """The packets of one run; None if the first entry is certainly not stored. `lacks_file`
+        says whether the file of a log is wanted too; it may be wrong.
 
         Raises:
             StorageIOError: anything in doubt.
         """
         try:
-            return self._read(wanted)
+            return self._read(wanted, lacks_file)
         except StorageLogMissingError:
             # Compaction may have moved the entry since the index was asked. Once more; then it is
             # an error.
-            return self._read(wanted)
+            return self._read(wanted, lacks_file)
 
     def last_packet(self, ledger_id: int, above: int) -> bytes | None:
         """The packet of the highest entry stored, if that is higher than `above`.
@@ -122,7 +136,7 @@ class RunReader:
             ids = self._logs.load_head(StoredRun(ledger_id, *record)).ids
         return IdSource(record.first, record.last, ids)
 
-    def _read(self, wanted: Wanted) -> Loaded | None:
+    def _read(self, wanted: Wanted, lacks_file: Callable[[int], bool]) -> Loaded | None:
         ledger_id, first, bytes_max = wanted.ledger_id, wanted.first, wanted.bytes_max
         record = self._index.find(ledger_id, first)
         if record is None:
@@ -143,7 +157,15 @@ class RunReader:
                 cached = CachedRun(record.first, record.last, run)
                 return Loaded(run.take(first, last, bytes_max), cached)
         packets = self._logs.load_packets(stored, head, first, last, bytes_max)
-        return Loaded(packets, None, damage)
+        log_id = stored.location.log_id
+        file = self._open(log_id) if lacks_file(log_id) else None
+        return Loaded(packets, None, damage, KnownRun(stored, head), file)
+
+    def _open(self, log_id: int) -> File | None:
+        try:
+            return self._logs.open_file(log_id)
+        except OSError:
+            return None  # a way to be faster, no more
 
     def _last_packet(self, ledger_id: int, above: int) -> bytes | None:
         record = self._index.floor(ledger_id, ENTRY_ID_MAX)

@@ -19,6 +19,7 @@ from magnetar.bookie.entry_logs.entry_log import (
 )
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.entry_logs.packet_run import PacketRun, first_foreign, stop_within
+from magnetar.bookie.entry_logs.packet_span import check_span, span_of
 from magnetar.bookie.entry_logs.pieces import PIECE_BYTES, damaged_pieces, stretches
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.ledger.ports import Disk, File
@@ -50,8 +51,10 @@ class EntryLogReader:
             raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
         is_meant = (
             head.ledger_id == run.ledger_id
-            and head.first <= run.first
-            and head.last >= run.last
+            # A record may begin or end with ids that the run does not hold, where newer copies
+            # were laid over one with gaps; compaction drops what they replaced.
+            and head.first <= run.last
+            and head.last >= run.first
             and head.location(location.log_id, location.offset) == location
         )
         if not is_meant:
@@ -85,29 +88,16 @@ class EntryLogReader:
         Raises:
             StorageIOError: the first packet is unreadable or damaged.
         """
-        offsets = head.offsets
         start, stop = head.positions(entry_id, last)
-        stop = stop_within(offsets, start, stop, bytes_max)
-        first_piece = offsets[start] // PIECE_BYTES
-        area_begin = first_piece * PIECE_BYTES
-        area_end = min(-(-offsets[stop] // PIECE_BYTES) * PIECE_BYTES, head.packets_bytes)
-        size = area_end - area_begin
-        at = run.location.offset + head.tables_bytes + area_begin
-        data = self._pread(run, size, at)
-        checksums = head.checksums[first_piece : first_piece + -(-size // PIECE_BYTES)]
-        damaged = damaged_pieces(data, checksums, size)
-        if damaged:
-            whole_end = area_begin + damaged[0] * PIECE_BYTES
-            while stop > start and offsets[stop] > whole_end:
-                stop -= 1
-            if stop == start:
-                begin, end = stretches(damaged)[0]
-                raise self._piece_damage(run, head, first_piece + begin, first_piece + end)
-        bounds = [offset - area_begin for offset in offsets[start : stop + 1]]
-        whole = first_foreign(data, bounds, run.ledger_id, range(entry_id, entry_id + stop - start))
-        if whole == 0:
-            raise self._foreign_packet(run, head, entry_id, offsets[start])
-        return [data[bounds[at] : bounds[at + 1]] for at in range(whole)]
+        span = span_of(head, start, stop_within(head.offsets, start, stop, bytes_max))
+        offset = run.location.offset + head.tables_bytes + span.begin
+        data = self._pread(run, span.size_bytes, offset)
+        packets, damaged = check_span(head, span, data, run.ledger_id, entry_id)
+        if not packets and damaged:
+            raise self._piece_damage(run, head, *stretches(damaged)[0])
+        if not packets:
+            raise self._foreign_packet(run, head, entry_id, head.offsets[start])
+        return packets
 
     def check_run(self, run: StoredRun) -> list[Damage]:
         """Read all of a run, and tell all that is damaged in it.
@@ -136,6 +126,14 @@ class EntryLogReader:
         data = self._pread_at(log_id, tables_bytes, offset)
         head = decode_run_head(data, log_id=log_id, offset=offset)
         return StoredRun(head.ledger_id, head.first, head.last, head.location(log_id, offset))
+
+    def open_file(self, log_id: int) -> File:
+        """The log's file, opened for the caller, who closes it.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return self._disk.open(self._path(log_id))
 
     def forget(self, log_id: int) -> None:
         """Close the log's file, if it is open."""

@@ -71,13 +71,13 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
 	$(BIN)/pytest tests/property tests/simulation tests/integration tests/fuzz tests/chaos $(ARGS)
 
-sim: $(VENV)/.stamp-test ## simulate clusters: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
+sim: $(VENV)/.stamp-test ## simulate clusters, or with STORAGE=1 a bookie's storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
 
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation.mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes: KILLS=200 times, in the order of SEED=n
+chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(VENV)/.stamp-test ## spoiled frames against bookie and client: RUNS=2000 cases each, from SEED=n on

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from magnetar.bookie.server import BookieConnection
 from magnetar.ledger.wire import (
@@ -36,6 +36,13 @@ class ViolationError(AssertionError):
     """The bookie broke a promise: C1 to C6 of the storage sheet, by its number."""
 
 
+class Trouble(Protocol):
+    """What makes calls of the disk fail."""
+
+    @property
+    def has_come(self) -> bool: ...
+
+
 def key_of(ledger_id: int) -> bytes:
     return b"key of ledger %06d" % ledger_id
 
@@ -50,8 +57,11 @@ def packet_of(ledger_id: int, entry_id: int, lac: int, size: int, number: int) -
 class Client:
     """Requests of all kinds. `events` is the client's journal; it goes on over many processes."""
 
-    def __init__(self, machine: Machine, events: list[Event]) -> None:
+    def __init__(
+        self, machine: Machine, events: list[Event], trouble: Trouble | None = None
+    ) -> None:
         self._machine = machine
+        self._trouble = trouble
         self.events = events
         self.model = Model()
         for event in events:
@@ -60,11 +70,16 @@ class Client:
         self._decoder = FrameDecoder(1 << 24)
         self._fenced_before: set[int] = set()
         """Requests for ordinary adds to ledgers that were fenced for sure when they went out."""
-        self.is_troubled = False
-        """Calls of the disk fail: answers may be errors, but must not be wrong."""
+        self.is_full = False
+        """The disk has been full in this life."""
         self._protocol = cast(
             BookieConnection, machine.network.connect_client(_Transport(self._on_data))
         )
+
+    @property
+    def is_troubled(self) -> bool:
+        """Calls of the disk have failed: answers may be errors, but must not be wrong."""
+        return self.is_full or (self._trouble is not None and self._trouble.has_come)
 
     def say(self, event: Event) -> None:
         self.events.append(event)

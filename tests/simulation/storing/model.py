@@ -8,8 +8,8 @@ process that begins after a crash at that moment:
 - an entry that was sent and not confirmed may be there, with the bytes that were sent;
 - nothing else is there, and a denial is exact;
 - a fence that was confirmed is there; one that nobody asked for is not;
-- a ledger that was deleted may come back, with some of its entries, until a checkpoint has ended
-  that began after the deletion; then it is gone for good.
+- a ledger that was deleted may come back with a start, with some of its entries, until a checkpoint
+  has ended that began after the deletion; then it is gone for good.
 """
 
 from collections.abc import Iterable, Mapping
@@ -101,7 +101,7 @@ class Expected:
     fence: Fence = Fence.NO
     lac_sent: int = -1
     lac_sure: int = -1
-    explicit_sent: dict[int, bytes] = field(default_factory=dict)
+    explicit_sent: set[bytes] = field(default_factory=set)
     explicit_sure: int = -1
     deleted_at: int | None = None
     """Number of the event that deleted it: nothing of it must be there."""
@@ -153,7 +153,7 @@ class Model:
             self._requests[event.request_id] = event, {}
             ledger = self._ledger(event.ledger_id)
             ledger.lac_sent = max(ledger.lac_sent, event.lac)
-            ledger.explicit_sent[event.lac] = event.packet
+            ledger.explicit_sent.add(event.packet)
         elif isinstance(event, Confirmed):
             self._on_confirmed(event.request_id)
         elif isinstance(event, Refused):
@@ -209,25 +209,23 @@ class Model:
         self._requests.clear()
         for ledger_id, ledger in self.ledgers.items():
             found = event.found.get(ledger_id)
-            deleted_at, is_gone = ledger.deleted_at, ledger.is_gone
             if found is None:
-                self.ledgers[ledger_id] = Expected(deleted_at=deleted_at, is_gone=is_gone)
+                # What was deleted and did not come back with this start never will: the mark is
+                # behind everything that was replayed.
+                is_gone = ledger.is_gone or ledger.deleted_at is not None
+                self.ledgers[ledger_id] = Expected(is_gone=is_gone)
                 continue
             packet = found.explicit_lac
-            self.ledgers[ledger_id] = now = Expected(
+            self.ledgers[ledger_id] = Expected(
                 versions={entry_id: [each] for entry_id, each in found.packets.items()},
                 sure=dict.fromkeys(found.packets, 0),
                 is_known=True,
                 fence=Fence.YES if found.fenced else Fence.NO,
                 lac_sent=found.lac,
                 lac_sure=found.lac,
-                explicit_sent={_lac_of(packet): packet} if packet else {},
+                explicit_sent={packet} if packet else set(),
                 explicit_sure=_lac_of(packet) if packet else -1,
-                deleted_at=deleted_at,
-                is_gone=is_gone,
             )
-            if deleted_at is not None:
-                now.forget_certainty()
 
 
 def _lac_of(packet: bytes) -> int:

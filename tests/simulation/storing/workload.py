@@ -7,6 +7,7 @@ from typing import NamedTuple
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.parts import BookieParts
 from tests.simulation.storing.client import Client
+from tests.simulation.storing.inspect import Inspection
 from tests.simulation.storing.machine import Machine
 from tests.simulation.storing.model import Checkpointed, Deleted
 
@@ -20,6 +21,8 @@ class Do(NamedTuple):
     - read: `entries` entries from `first` on, at most `size` bytes
     - settle: wait for all answers; wait: let `entries` ms pass
     - checkpoint: wait until it has ended; checkpoint_soon: and go on; flush: the storage alone
+    - look: at everything, and compare
+    - full: `size` bytes more can be written; room: there is room again
     - collect: what garbage collection does with logs, compaction of all finished ones included
     """
 
@@ -71,6 +74,15 @@ class Player:
         elif do.what == "delete":
             await client.settle()
             self._delete(do.ledger)
+        elif do.what == "look":
+            await client.settle()  # an add that waits for room would come in between
+            inspection = Inspection(self._parts, lambda: client.is_troubled)
+            await inspection.compare(client.model.ledgers)
+        elif do.what == "full":
+            self._machine.disk.bytes_left = do.size
+            client.is_full = True
+        elif do.what == "room":
+            self._machine.disk.bytes_left = None
         else:
             assert do.what == "collect", do
             await self._collect()
@@ -96,6 +108,8 @@ class Player:
         forget = getattr(self._parts.ledgers, "forget", None)
         if forget is not None:
             forget(ledger_id)
+        else:
+            self._parts.ledgers._ledgers.pop(ledger_id, None)
         self._parts.storage.delete_ledger(ledger_id)
 
     async def _collect(self) -> None:

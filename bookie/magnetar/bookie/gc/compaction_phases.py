@@ -25,6 +25,8 @@ from typing import NamedTuple
 # Stored on disk: never rename.
 COPY_SUFFIX = ".compacting"
 RECORD_SUFFIX = ".compacted"
+NEW_RECORD_SUFFIX = ".compacted.new"
+"""A record that is being written (`Disk.replace_file`): there is none until it has its name."""
 
 _LOG_SUFFIX = ".log"
 _ID_DIGITS = 8

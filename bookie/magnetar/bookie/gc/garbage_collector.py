@@ -1,0 +1,349 @@
+"""Garbage collection as a background service of a bookie: rounds, forced ones, and their timers.
+
+A round deletes the ledgers whose metadata is gone, removes the entry logs that nothing lives in,
+and compacts when a compaction is due. Its parts fail one by one: without an answer of the metadata
+store nothing is deleted, and the space of what was deleted before is given back all the same.
+Ledgers that other bookies have are looked for beside it, once a day, at the pace that the metadata
+store can bear.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from zlib import crc32
+
+import structlog
+
+from magnetar.bookie.disks.disk_states import DiskUse
+from magnetar.bookie.errors import (
+    GarbageError,
+    ImplausibleListingError,
+    StorageClosedError,
+    StorageError,
+)
+from magnetar.bookie.gc.compaction_plan import CompactionRule
+from magnetar.bookie.gc.compactor import CompactionLimits
+from magnetar.bookie.gc.dead_ledgers import Brake
+from magnetar.bookie.gc.ledger_collector import LedgerCollector
+from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
+from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.gc.over_replicated import OverReplicatedLedgers
+from magnetar.bookie.gc.schedule import CompactionKind, Intervals, Schedule
+from magnetar.bookie.parts import BookieParts
+from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.ports import Worker
+
+_log = structlog.get_logger(__name__)
+
+_ROOT = "/ledgers"
+_DISK_USES = {
+    CompactionKind.MINOR: DiskUse.MINOR_COMPACTION,
+    CompactionKind.MAJOR: DiskUse.MAJOR_COMPACTION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a round did."""
+
+    deleted_ledgers: int
+    removed_logs: int
+    removed_bytes: int
+    compacted_logs: int
+    compacted_bytes: int
+    problems: tuple[str, ...]
+    """What kept parts of it from their work."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Forced:
+    kind: CompactionKind
+    accept_vanished: bool
+    done: "asyncio.Future[RoundReport]"
+
+
+class GarbageCollector:
+    """A `BackgroundService`."""
+
+    def __init__(self, parts: BookieParts) -> None:
+        self._parts = parts
+        self._metrics = parts.metrics.gc
+        settings = parts.settings
+        self._calls = MetadataCalls(
+            parts.registry,
+            instance_id=parts.instance_id,
+            clock=parts.clock,
+            calls_per_s=settings.gc_metadata_calls_per_s,
+        )
+        self._ledgers = LedgerCollector(
+            parts.storage,
+            parts.ledgers,
+            calls=self._calls,
+            brake=Brake(
+                vanish_share_max=settings.gc_vanish_share_max,
+                ledgers_min=settings.gc_brake_ledgers_min,
+            ),
+            clock=parts.clock,
+            metrics=self._metrics,
+        )
+        self._surplus = OverReplicatedLedgers(
+            parts.storage,
+            parts.ledgers,
+            parts.store,
+            bookie_id=parts.bookie_id,
+            calls=self._calls,
+            clock=parts.clock,
+            random=parts.random,
+            metrics=self._metrics,
+            root=_ROOT,
+        )
+        self._stagger = crc32(parts.bookie_id.encode()) / (1 << 32)
+        """From 0 to 1: bookies that were started together do not ask the metadata together."""
+        self._logs: list[LogCollector] = []
+        self._worker: Worker | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._forced: list[_Forced] = []
+        self._wanted = asyncio.Event()
+        self._is_closing = False
+
+    def start(self) -> None:
+        parts, settings = self._parts, self._parts.settings
+        self._worker = parts.make_worker("bookie-gc")
+        self._logs = [
+            LogCollector(
+                shard,
+                self._worker,
+                disk=parts.disk,
+                clock=parts.clock,
+                options=log_collector_options(settings),
+                metrics=self._metrics,
+                may_compact=partial(self._may_compact, directory),
+            )
+            for directory, shard in zip(parts.directories.ledgers, parts.shards, strict=False)
+        ]
+        self._spawn(self._run_rounds(), "garbage-collection")
+        if settings.gc_over_replicated_interval_s > 0:
+            self._spawn(self._run_surplus(), "surplus-ledgers")
+
+    async def close(self) -> None:
+        self._is_closing = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for forced in self._forced:
+            forced.done.set_exception(StorageClosedError("the bookie is stopping"))
+        self._forced.clear()
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    async def force(self, *, major: bool, accept_vanished: bool = False) -> RoundReport:
+        """A round now, or right after the one under way, with that kind of compaction.
+
+        Args:
+            accept_vanished: a person knows that most ledgers have really been deleted: no brake.
+
+        Raises:
+            StorageClosedError: the bookie is stopping.
+        """
+        if self._is_closing or self._worker is None:
+            raise StorageClosedError("garbage collection does not run")
+        kind = CompactionKind.MAJOR if major else CompactionKind.MINOR
+        done: asyncio.Future[RoundReport] = asyncio.get_running_loop().create_future()
+        self._forced.append(_Forced(kind, accept_vanished, done))
+        self._wanted.set()
+        return await done
+
+    async def collect_surplus(self) -> int:
+        """Delete the ledgers that other bookies have; returns how many there were.
+
+        Raises:
+            GarbageError, LedgerError, StorageError: as `OverReplicatedLedgers.collect`.
+        """
+        return await self._surplus.collect(await self._manager())
+
+    # Rounds
+
+    async def _run_rounds(self) -> None:
+        settings, clock = self._parts.settings, self._parts.clock
+        interval_s = settings.gc_interval_s
+        schedule = Schedule(
+            Intervals(
+                round_s=interval_s,
+                minor_s=settings.gc_minor_interval_s,
+                major_s=settings.gc_major_interval_s,
+            ),
+            now_s=clock.monotonic_s(),
+            first_delay_s=interval_s * (1 + self._stagger) / 2,
+        )
+        while True:
+            await self._wait(schedule.wait_s(clock.monotonic_s()) if interval_s > 0 else None)
+            if self._forced:
+                forced = self._forced.pop(0)
+                report = await self._round(schedule, forced.kind, forced.accept_vanished)
+                if not forced.done.done():
+                    forced.done.set_result(report)
+            else:
+                kind = schedule.due_compaction(clock.monotonic_s())
+                await self._round(schedule, kind, accept_vanished=False)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until a round is due, or forced."""
+        if self._forced:
+            return
+        self._wanted.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass  # due
+
+    async def _round(
+        self, schedule: Schedule, kind: CompactionKind | None, accept_vanished: bool
+    ) -> RoundReport:
+        clock, metrics = self._parts.clock, self._metrics
+        started_s = clock.monotonic_s()
+        before = replace(metrics)
+        problems: list[str] = []
+        await self._attempt("ledgers", problems, self._collect_ledgers(accept_vanished))
+        looked = [logs for logs in self._logs if await self._attempt("look", problems, logs.look())]
+        # The deletions that `look` saw must be durable before their bytes go.
+        compacted = 0
+        if await self._attempt("flush", problems, self._parts.storage.flush()):
+            for logs in looked:
+                is_done = await self._attempt("logs", problems, logs.remove_unused())
+                if is_done and kind is not None:
+                    compacted += await self._compact(logs, kind, problems)
+        if kind is not None and compacted == len(self._logs):
+            schedule.on_compaction(kind, clock.monotonic_s())
+        schedule.on_round(clock.monotonic_s())
+        self._count(started_s)
+        return RoundReport(
+            deleted_ledgers=metrics.deleted_ledgers - before.deleted_ledgers,
+            removed_logs=metrics.removed_logs - before.removed_logs,
+            removed_bytes=metrics.removed_bytes - before.removed_bytes,
+            compacted_logs=metrics.compacted_logs - before.compacted_logs,
+            compacted_bytes=metrics.compacted_bytes - before.compacted_bytes,
+            problems=tuple(problems),
+        )
+
+    async def _collect_ledgers(self, accept_vanished: bool) -> None:
+        self._parts.ledgers.tombstones.expire(self._parts.clock.monotonic_s())
+        try:
+            await self._ledgers.collect(await self._manager(), accept_vanished=accept_vanished)
+        except ImplausibleListingError as error:
+            self._metrics.brakes += 1
+            _log.critical("ledger_listing_not_believed", error=str(error))
+            raise
+
+    async def _compact(self, logs: LogCollector, kind: CompactionKind, problems: list[str]) -> bool:
+        """Whether it came to its end."""
+        clock, metrics = self._parts.clock, self._metrics
+        started_s = clock.monotonic_s()
+        run_s_max = self._parts.settings.gc_compaction_run_s_max
+        until_s = started_s + run_s_max if run_s_max > 0 else None
+
+        is_suspended = False
+
+        async def compact() -> None:
+            nonlocal is_suspended
+            is_suspended = not await logs.compact(kind, until_s=until_s)
+
+        if not await self._attempt("compaction", problems, compact()):
+            return False
+        metrics.compactions[kind.value] = metrics.compactions.get(kind.value, 0) + 1
+        metrics.compaction_s.observe(clock.monotonic_s() - started_s)
+        if is_suspended:
+            suspended = metrics.suspended_compactions
+            suspended[kind.value] = suspended.get(kind.value, 0) + 1
+            problems.append(f"{kind.value} compaction is suspended: the disk is full")
+        return not is_suspended
+
+    async def _attempt(
+        self, part: str, problems: list[str], work: Coroutine[None, None, None]
+    ) -> bool:
+        """Whether a part of a round did its work; what failed is told, and tried the next time."""
+        try:
+            await work
+        except (GarbageError, LedgerError, StorageError, OSError) as error:
+            failures = self._metrics.failures
+            failures[part] = failures.get(part, 0) + 1
+            problems.append(f"{part}: {error}")
+            _log.error("garbage_collection_failed", part=part, error=str(error))
+            return False
+        return True
+
+    def _count(self, started_s: float) -> None:
+        metrics, uses = self._metrics, [use for logs in self._logs for use in logs.uses]
+        metrics.rounds += 1
+        metrics.round_s.observe(self._parts.clock.monotonic_s() - started_s)
+        metrics.tombstones = len(self._parts.ledgers.tombstones)
+        metrics.logs = len(uses)
+        metrics.log_bytes = sum(use.file_bytes for use in uses)
+        metrics.live_bytes = sum(use.live_bytes for use in uses)
+        metrics.damaged_logs = sum(len(logs.incomplete) for logs in self._logs)
+
+    # Surplus ledgers
+
+    async def _run_surplus(self) -> None:
+        interval_s = self._parts.settings.gc_over_replicated_interval_s
+        wait_s = interval_s * (1 + self._stagger) / 2
+        while True:
+            await asyncio.sleep(wait_s)
+            await self._attempt("surplus", [], self._collect_surplus())
+            wait_s = interval_s
+
+    async def _collect_surplus(self) -> None:
+        await self.collect_surplus()
+
+    # Parts
+
+    async def _manager(self) -> LedgerManager:
+        """Anew each time: the first ledger of a cluster decides on the layout.
+
+        Raises:
+            LedgerError
+        """
+        parts = self._parts
+        return LedgerManager(
+            parts.store,
+            random=parts.random,
+            clock=parts.clock,
+            root=_ROOT,
+            layout=await layout_name_of(parts.store, _ROOT),
+        )
+
+    def _may_compact(self, directory: str, kind: CompactionKind) -> bool:
+        parts = self._parts
+        return parts.settings.gc_compacts_when_full or parts.disks.allows(
+            directory, _DISK_USES[kind]
+        )
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(partial(_on_done, self._parts.on_fatal))
+        self._tasks.append(task)
+
+
+def log_collector_options(settings: BookieSettings) -> LogCollectorOptions:
+    """What the settings say about entry logs."""
+    return LogCollectorOptions(
+        log_bytes_max=settings.entry_log_bytes_max,
+        rules={
+            CompactionKind.MINOR: CompactionRule(settings.gc_minor_live_share, merges_small=False),
+            CompactionKind.MAJOR: CompactionRule(settings.gc_major_live_share, merges_small=True),
+        },
+        limits=CompactionLimits(copied_bytes_per_s=settings.gc_compaction_bytes_per_s),
+        usage_bytes_max=settings.gc_usage_bytes_max,
+    )
+
+
+def _on_done(on_fatal: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
+    """A bug: without garbage collection the disk fills, and nobody would know why."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        on_fatal(error)

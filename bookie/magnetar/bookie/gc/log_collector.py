@@ -1,0 +1,223 @@
+"""Gives the space of one storage's entry logs back: logs without use, and compaction.
+
+One round: `look`, then a flush of the storage, then `remove_unused`, then perhaps `compact`. Why a
+log that is removed is not needed:
+
+- The finished logs are listed first, between two flushes: nothing will be written to them, and
+  what a flush wrote there is in the index (defect B8).
+- The ledgers that are alive are looked at after that. One that is not among them, and has entries
+  in such a log, was deleted before; if it came back since, its new entries are in newer logs.
+- The flush after that makes these deletions durable, before the bytes go.
+
+A log is removed on the strength of its footer only if that is sound. Of any other log, only a look
+at the whole index tells that nothing points there; that comes with compaction.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from magnetar.bookie.engine.entry_storage import EntryStorage
+from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
+from magnetar.bookie.gc.compaction_plan import CompactionRule, LogUse, choose_logs, group_logs
+from magnetar.bookie.gc.compactor import CompactionLimits, Compactor
+from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.gc.log_survey import LogSurvey, referenced_logs
+from magnetar.bookie.gc.log_usage import LiveUse, LogUsage, UsageTable
+from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.ledger.ports import Clock, Disk, Worker
+
+_log = structlog.get_logger(__name__)
+
+_CHUNK_LEDGERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LogCollectorOptions:
+    """Bounds and rules, the same for all directories of a bookie."""
+
+    log_bytes_max: int
+    rules: dict[CompactionKind, CompactionRule]
+    limits: CompactionLimits
+    usage_bytes_max: int = 64 << 20
+    """Memory for what is known of the logs; what does not fit is read in each round."""
+
+
+class LogCollector:
+    """Looks after the entry logs of one storage."""
+
+    def __init__(
+        self,
+        shard: EntryStorage,
+        worker: Worker,
+        *,
+        disk: Disk,
+        clock: Clock,
+        options: LogCollectorOptions,
+        metrics: GcMetrics,
+        may_compact: Callable[[CompactionKind], bool],
+    ) -> None:
+        """`may_compact` says whether the disk has room for that kind of compaction just now."""
+        self._shard = shard
+        self._maintenance = shard.maintenance
+        self._worker = worker
+        self._clock = clock
+        self._options = options
+        self._metrics = metrics
+        self._may_compact = may_compact
+        self._survey = LogSurvey(self._maintenance.directory, disk)
+        self._usages = UsageTable(options.usage_bytes_max)
+        self._compactor = Compactor(
+            self._maintenance,
+            worker,
+            disk=disk,
+            clock=clock,
+            limits=options.limits,
+            on_damage=self._on_damage,
+        )
+        self._finished: list[int] = []
+        self._alive: set[int] = set()
+        self.uses: list[LogUse] = []
+        """The logs that were in use at the last round."""
+        self.incomplete: set[int] = set()
+        """Logs that could not be compacted for good: damaged, as long as nobody heals them."""
+
+    async def look(self) -> None:
+        """See what there is. The storage must be flushed before anything else is called.
+
+        Raises:
+            StorageIOError: nothing may be removed in this round.
+        """
+        await self._compactor.finish_left_over()
+        self._finished = await self._maintenance.finished_logs()
+        alive: set[int] = set()
+        known = self._shard.ledger_ids()
+        for at in range(0, len(known), _CHUNK_LEDGERS):
+            alive.update(known[at : at + _CHUNK_LEDGERS])
+            await asyncio.sleep(0)
+        self._alive = alive
+        self._usages.keep_only(set(self._finished))
+        self.incomplete &= set(self._finished)
+
+    async def remove_unused(self) -> None:
+        """Remove the finished logs of which no ledger is alive; learn how full the others are.
+
+        Raises:
+            StorageIOError: a log could not be removed; the others wait for the next round.
+        """
+        uses: list[LogUse] = []
+        for log_id in self._finished:
+            usage = await self._usage(log_id)
+            if usage is None:
+                continue
+            live: LiveUse = await self._worker.run(partial(usage.live, self._alive))
+            if usage.is_certain and live.ledgers == 0:
+                await self._remove(log_id, usage.file_bytes)
+            else:
+                uses.append(LogUse(log_id, usage.file_bytes, live.bytes))
+                self._metrics.live_share.observe(uses[-1].live_share)
+        self.uses = uses
+        self._alive = set()
+
+    async def compact(self, kind: CompactionKind, *, until_s: float | None = None) -> bool:
+        """One run of compaction, emptiest logs first, until `until_s` (monotonic time); False if
+        it was put off or cut short because the disk is full.
+
+        Raises:
+            StorageIOError: it failed; what was begun is undone, or finished by the next try.
+        """
+        rule = self._options.rules[kind]
+        log_bytes_max = self._options.log_bytes_max
+        chosen = choose_logs(self.uses, rule, log_bytes_max=log_bytes_max)
+        if kind is CompactionKind.MAJOR and chosen != self.uses:
+            # What could not be read the last time may be healed by now, however full it looks.
+            known = {log.log_id for log in chosen}
+            again = self.incomplete - known
+            chosen += [log for log in self.uses if log.log_id in again]
+        incomplete: set[int] = set()
+        is_finished = True
+        for group in group_logs(chosen, log_bytes_max=log_bytes_max):
+            if until_s is not None and self._clock.monotonic_s() >= until_s:
+                break
+            if not self._may_compact(kind):
+                is_finished = False
+                _log.warning("compaction_suspended", kind=kind.value)
+                break
+            incomplete |= await self._compact_group([log.log_id for log in group])
+        await self._remove_unreferenced(incomplete)
+        return is_finished
+
+    async def _compact_group(self, log_ids: Sequence[int]) -> set[int]:
+        """Returns those that could not be read completely."""
+        sizes = {log.log_id: log.file_bytes for log in self.uses}
+        left, incomplete = list(log_ids), set[int]()
+        while left:
+            copied = await self._compactor.compact(left)
+            gone = set(copied.complete)
+            incomplete.update(copied.incomplete)
+            for log_id in gone:
+                self._forget(log_id)
+            self._metrics.compacted_logs += len(gone)
+            self._metrics.copied_bytes += copied.written_bytes
+            given_back = sum(sizes[log_id] for log_id in gone) - copied.written_bytes
+            self._metrics.compacted_bytes += max(0, given_back)
+            _log.info(
+                "logs_compacted",
+                logs=sorted(gone),
+                copied_bytes=copied.written_bytes,
+                given_back_bytes=given_back,
+            )
+            left = [each for each in left if each not in gone and each not in incomplete]
+        return incomplete
+
+    async def _remove_unreferenced(self, log_ids: set[int]) -> None:
+        """Remove those of the logs that nothing points to, now that what lives was copied."""
+        if not log_ids:
+            return
+        index = self._maintenance.index
+        try:
+            needed = await self._worker.run(partial(referenced_logs, index, frozenset(log_ids)))
+        except StorageCorruptError as error:
+            _log.error("index_damaged", error=str(error))
+            needed = log_ids
+        sizes = {log.log_id: log.file_bytes for log in self.uses}
+        for log_id in sorted(log_ids - needed):
+            await self._remove(log_id, sizes[log_id])
+        self.incomplete = (self.incomplete | needed) & set(self._finished)
+        for log_id in sorted(needed):
+            _log.error("log_not_compacted", log_id=log_id, reason="part of it cannot be read")
+
+    async def _usage(self, log_id: int) -> LogUsage | None:
+        """None if the log cannot be read now: then nothing is done about it."""
+        usage = self._usages.find(log_id)
+        if usage is not None:
+            return usage
+        try:
+            usage = await self._worker.run(partial(self._survey.usage, log_id))
+        except StorageLogMissingError:
+            return None
+        except StorageIOError as error:
+            _log.error("log_not_surveyed", log_id=log_id, error=str(error))
+            return None
+        self._usages.put(usage)
+        return usage
+
+    async def _remove(self, log_id: int, file_bytes: int) -> None:
+        await self._maintenance.remove_log(log_id)
+        self._forget(log_id)
+        self._metrics.removed_logs += 1
+        self._metrics.removed_bytes += file_bytes
+        _log.info("log_removed", log_id=log_id, bytes=file_bytes)
+
+    def _forget(self, log_id: int) -> None:
+        self._usages.forget(log_id)
+        self.incomplete.discard(log_id)
+        self._finished.remove(log_id)
+        self.uses = [log for log in self.uses if log.log_id != log_id]
+
+    def _on_damage(self, damage: Damage) -> None:
+        self._shard.on_damage(damage)

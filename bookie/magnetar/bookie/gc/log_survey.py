@@ -1,0 +1,97 @@
+"""What the entry logs say of their ledgers, read from their files. Lives on the worker of garbage
+collection.
+
+Nothing here may invent or hide a ledger (rule 4.1, defect B15): a log whose footer is missing or
+damaged is scanned, and where the scan does not end exactly at the end of the file, the result is
+not certain. Such a log is never removed on the strength of it.
+"""
+
+import posixpath
+from collections.abc import Iterator, Set
+
+from magnetar.bookie.entry_logs.entry_log import LOG_HEADER_BYTES, StoredRun
+from magnetar.bookie.entry_logs.log_names import log_name
+from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_run
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
+from magnetar.bookie.gc.log_usage import LogUsage, usage_of
+from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.ledger.ports import Disk, File
+
+
+class LogSurvey:
+    """Looks into the entry logs of one directory."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+
+    def usage(self, log_id: int) -> LogUsage:
+        """The ledgers of a log that nobody writes any more.
+
+        Raises:
+            StorageLogMissingError: there is no such file.
+            StorageIOError: a read failed.
+        """
+        path = posixpath.join(self._directory, log_name(log_id))
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError as error:
+            raise StorageLogMissingError(f"{path} does not exist") from error
+        except OSError as error:
+            raise StorageIOError(f"{path} cannot be opened: {error}") from error
+        try:
+            return _usage(file, log_id)
+        except OSError as error:
+            raise StorageIOError(f"{path} cannot be read: {error}") from error
+        finally:
+            file.close()
+
+
+def _usage(file: File, log_id: int) -> LogUsage:
+    is_certain = True
+    try:
+        ledger_bytes = read_footer(file, log_id)
+    except StorageCorruptError:
+        ledger_bytes, is_certain = None, False
+    if ledger_bytes is None:
+        ledger_bytes = {}
+        end = 0
+        for run in runs_of(file, log_id):
+            size_bytes = run.location.size_bytes
+            ledger_bytes[run.ledger_id] = ledger_bytes.get(run.ledger_id, 0) + size_bytes
+            end = run.location.offset + size_bytes
+        is_certain = is_certain and end == file.size
+    return usage_of(log_id, ledger_bytes, file_bytes=file.size, is_certain=is_certain)
+
+
+def runs_of(file: File, log_id: int) -> Iterator[StoredRun]:
+    """The runs from the begin of a log up to the first thing that is none; nothing at all if the
+    file's header is damaged.
+
+    Raises:
+        OSError: a read failed.
+    """
+    try:
+        read_log_header(file, log_id)
+    except StorageCorruptError:
+        return
+    at = LOG_HEADER_BYTES
+    while (run := scan_run(file, log_id, at)) is not None:
+        yield run
+        at += run.location.size_bytes
+
+
+def referenced_logs(index: LocationIndex, log_ids: Set[int]) -> set[int]:
+    """Those of the logs that some record of the index points to. Reads all of the index.
+
+    Raises:
+        StorageIOError: the index could not be read.
+    """
+    found: set[int] = set()
+    for _, record in index.all_records():
+        log_id = record.location.log_id
+        if log_id in log_ids and log_id not in found:
+            found.add(log_id)
+            if len(found) == len(log_ids):
+                break
+    return found

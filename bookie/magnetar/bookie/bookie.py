@@ -25,31 +25,22 @@ from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.errors import (
     DirectoryUnusableError,
-    JournalFullError,
-    PortTakenError,
-    StorageClosedError,
-    StorageError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
-from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal import Journal, OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks, owner_of
-from magnetar.bookie.journaling.journal_set import JournalSet, RunningJournal
+from magnetar.bookie.journaling.journal_set import RunningJournal
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import replay_journals
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.registrar import Registrar
-from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.long_polls import LongPollLimits
-from magnetar.bookie.requests.request_batch import Batch, BatchContext
-from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.bookie.requests.tombstones import Tombstones
+from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ledger_manager import LedgerManager
@@ -59,10 +50,6 @@ from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.system import ThreadWorker
 
 _log = structlog.get_logger(__name__)
-
-VERSION = "0.1.0"
-_CLOSE_TIMEOUT_S = 1.0
-"""At a stop, for replies to clients that do not take them."""
 
 
 class Bookie:
@@ -94,7 +81,7 @@ class Bookie:
         self._directories = directories_of(settings)
         self._registry = BookieRegistry(store, random=random)
         self._opened = AsyncExitStack()
-        self._server: BookieServer | None = None
+        self._serving: Serving | None = None
         self._gate = WriteGate()
         self._disks: DiskWatch | None = None
         self._parts: BookieParts | None = None
@@ -105,8 +92,8 @@ class Bookie:
     @property
     def port(self) -> int:
         """Where the bookie listens."""
-        assert self._server is not None, "start() comes first"
-        return self._server.port
+        assert self._serving is not None, "start() comes first"
+        return self._serving.server.port
 
     @property
     def disks(self) -> DiskWatch:
@@ -299,51 +286,36 @@ class Bookie:
         cookie: Cookie,
         opened: AsyncExitStack,
     ) -> BookieParts:
-        """Start journals, checkpoints and server; `opened` gets how to end them, in that order."""
-        settings = self._settings
-        tombstones = Tombstones(keep_s=settings.tombstone_s, count_max=settings.tombstones_max)
-        ledgers = LedgerTable(storage, tombstones)
-        handler = RequestHandler(
+        """Start journals, checkpoints and server."""
+        self._serving = serving = Serving(
+            self._settings,
+            self._directories,
             storage,
-            ledgers,
-            clock=self._clock,
-            metrics=self.metrics,
             bookie_id=self.bookie_id,
-            version=VERSION,
-            free_bytes=lambda: min(usage.free for usage in disks.usages),
-            full_wait_ms_max=settings.write_cache_full_wait_ms_max,
-            read_reply_bytes_max=settings.read_reply_bytes_max,
-            on_bug=self._on_fatal,
-            long_poll_limits=LongPollLimits(
-                long_poll_ms_max=settings.long_poll_ms_max,
-                long_polls_max=settings.long_polls_max,
-                connection_long_polls_max=settings.connection_long_polls_max,
-            ),
+            clock=self._clock,
+            network=self._network,
+            disk=self._disk,
+            disks=disks,
             gate=self._gate,
+            metrics=self.metrics,
+            make_worker=self._make_worker,
+            start_journal=self._start_journal,
+            on_fatal=self._on_fatal,
         )
-        if isinstance(storage, ShardedStorage):
-            storage.on_room = handler.on_flushed
-            self._gate.use_shards(storage.shard_number)
-        journals = self._start_journals(ends, self._journal_owners(cookie), handler)
-        opened.callback(journals.close)
-        checkpointer = await self._start_checkpoints(
-            storage, disks, last_marks, ledgers, handler, journals, opened
-        )
-        server = await self._listen(handler, journals)
-        opened.push_async_callback(self._stop_serving, server, handler, journals, checkpointer)
+        await serving.start(last_marks, ends, self._journal_owners(cookie), opened)
         return BookieParts(
             bookie_id=self.bookie_id,
             instance_id=cookie.instance_id,
-            settings=settings,
+            settings=self._settings,
             directories=self._directories,
             storage=storage,
             shards=shards,
             disks=disks,
             gate=self._gate,
-            ledgers=ledgers,
-            handler=handler,
-            journals=journals,
-            checkpointer=checkpointer,
+            ledgers=serving.ledgers,
+            handler=serving.handler,
+            journals=serving.journals,
+            checkpointer=serving.checkpointer,
             registry=self._registry,
             store=self._store,
             metrics=self.metrics,
@@ -361,57 +333,6 @@ class Bookie:
         """What runs beside the requests. Started in this order, ended in the reverse one."""
         return [parts.disks, IntegrityService(parts), GarbageCollector(parts)]
 
-    async def _listen(
-        self, handler: RequestHandler, journals: JournalSet[BatchContext]
-    ) -> BookieServer:
-        settings = self._settings
-        self._server = server = BookieServer(
-            handler,
-            journals,
-            network=self._network,
-            metrics=self.metrics,
-            frame_bytes_max=settings.frame_bytes_max,
-            connections_max=settings.connections_max,
-            connection_buffer_bytes_max=settings.connection_buffer_bytes_max,
-            connection_read_bytes_max=settings.connection_read_bytes_max,
-            journal_queue_bytes_max=settings.journal_queue_bytes_max,
-            reads_bytes_max=settings.reads_bytes_max,
-            replies_bytes_max=settings.replies_bytes_max,
-        )
-        try:
-            await server.start(settings.host, settings.port)
-        except OSError as error:
-            raise PortTakenError(
-                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
-                f"stop what listens there, or choose another port"
-            ) from error
-        return server
-
-    def _start_journals(
-        self, ends: Marks, owners: Sequence[bytes], handler: RequestHandler
-    ) -> JournalSet[BatchContext]:
-        settings = self._settings
-
-        def on_committed(batches: Sequence[Batch], error: JournalFullError | None) -> None:
-            handler.on_committed(batches, error)
-            if self._server is not None:
-                self._server.on_committed()
-
-        journals: list[RunningJournal[BatchContext]] = []
-        for directory, end, owner in zip(self._directories.journals, ends, owners, strict=True):
-            files = JournalFiles(
-                self._disk,
-                directory,
-                owner=owner,
-                last_mark=end,
-                first_file_id=self._clock.wall_ms(),
-                file_bytes_max=settings.journal_file_bytes_max,
-                preallocate_bytes=settings.journal_preallocate_bytes,
-            )
-            journals.append(self._start_journal(files, end, on_committed))
-        handler.use_journal(*journals)
-        return JournalSet(journals)
-
     def _start_journal(
         self, files: JournalFiles, end: LastMark, on_committed: OnCommitted[BatchContext]
     ) -> RunningJournal[BatchContext]:
@@ -427,40 +348,6 @@ class Bookie:
             on_committed=on_committed,
             on_failed=self._on_fatal,
         )
-
-    async def _start_checkpoints(
-        self,
-        storage: LedgerStorage,
-        disks: DiskWatch,
-        last_marks: LastMarks,
-        ledgers: LedgerTable,
-        handler: RequestHandler,
-        journals: JournalSet[BatchContext],
-        opened: AsyncExitStack,
-    ) -> Checkpointer:
-        worker = self._make_worker("bookie-checkpoint")
-        opened.callback(worker.close)
-        checkpointer = Checkpointer(
-            storage,
-            last_marks,
-            disk=self._disk,
-            journal_directories=self._directories.journals,
-            worker=worker,
-            clock=self._clock,
-            metrics=self.metrics,
-            interval_s=self._settings.flush_interval_s,
-            retry_s=self._settings.flush_retry_s,
-            journal_backups=self._settings.journal_backups,
-            journal_spares=self._settings.journal_spares,
-            journal_marks=lambda: journals.marks,
-            before_flush=ledgers.put_changed_states,
-            after_flush=handler.on_flushed,
-            on_bug=self._on_fatal,
-            on_failure=lambda error: self._on_flush_failure(error, disks),
-        )
-        checkpointer.start()
-        opened.push_async_callback(checkpointer.close)
-        return checkpointer
 
     async def _register(self, opened: AsyncExitStack) -> None:
         settings = self._settings
@@ -486,41 +373,11 @@ class Bookie:
 
     # End
 
-    async def _stop_serving(
-        self,
-        server: BookieServer,
-        handler: RequestHandler,
-        journals: JournalSet[BatchContext],
-        checkpointer: Checkpointer,
-    ) -> None:
-        await server.stop_reading()
-        if not self._has_failed:
-            await journals.wait_drained()
-        server.close_connections()
-        await server.wait_closed(timeout_s=_CLOSE_TIMEOUT_S)
-        await handler.close()
-        await checkpointer.close()
-        if not self._has_failed:
-            try:
-                await checkpointer.checkpoint()
-            except (StorageError, OSError) as error:
-                # Nothing is lost: the journal has it. The next start takes a little longer.
-                _log.warning("checkpoint_at_stop_failed", bookie=self.bookie_id, error=str(error))
-
-    def _on_flush_failure(self, error: BaseException, disks: DiskWatch) -> None:
-        """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
-        if isinstance(error, StorageClosedError):
-            return
-        if is_disk_broken(error):
-            self._on_fatal(error)
-        else:
-            disks.look_soon()
-
     def _on_fatal(self, error: BaseException) -> None:
         if self._has_failed:
             return
         self._has_failed = True
         _log.critical("bookie_failed", bookie=self.bookie_id, error=str(error))
-        if self._server is not None:
-            self._server.close_connections(abort=True)
+        if self._serving is not None:
+            self._serving.abort()
         self._end_process(error)

@@ -37,6 +37,8 @@ class ShardedStorage:
         self.on_wants_flush: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         """Called when a shard has flushed, before the others may have. Set by the owner."""
+        self.on_flush_failure: Callable[[BaseException], None] = _ignore
+        """Hears of a failed flush of one shard that nobody waits for. Set by the owner."""
         self._flushes = 0
         """Flushes of all shards that are under way."""
         self._alone: dict[int, asyncio.Task[None]] = {}
@@ -140,6 +142,7 @@ class ShardedStorage:
         except StorageError as error:
             self._failing.add(number)
             _log.warning("shard_flush_failed", shard=number, error=str(error))
+            self.on_flush_failure(error)
         finally:
             del self._alone[number]
 
@@ -152,6 +155,10 @@ async def _all(calls: Sequence[Coroutine[None, None, None]]) -> None:
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+def _ignore(error: BaseException) -> None:
+    """Nobody listens yet."""
 
 
 def _nothing() -> None:

@@ -230,7 +230,8 @@ async def test_batches_that_did_not_know_of_the_full_disk_fail_too(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
-async def test_rule_3_6_an_io_error_is_final(tmp_path: Path, kind: str) -> None:
+async def test_b18_an_io_error_is_final(tmp_path: Path, kind: str) -> None:
+    """Rule 3.6: a sync that works after one that failed proves nothing."""
     disk = FailingDisk()
     async with opened(tmp_path, disk) as harness:
         harness.append("stored")
@@ -252,7 +253,7 @@ async def test_rule_3_6_an_io_error_is_final(tmp_path: Path, kind: str) -> None:
         assert disk.syncs == syncs
 
 
-async def test_a_full_disk_at_sync_is_final_too(tmp_path: Path) -> None:
+async def test_b18_a_full_disk_at_sync_is_final_too(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with opened(tmp_path, disk) as harness:
         harness.append("stored")

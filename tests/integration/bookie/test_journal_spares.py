@@ -58,7 +58,7 @@ def spare(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_spare_is_written_anew_and_only_the_new_records_count(spare: Path) -> None:
+def test_b19_a_spare_is_written_anew_and_only_the_new_records_count(spare: Path) -> None:
     files = files_of(spare, LastMark(5, FILE_HEADER_BYTES))
     for number in range(4):
         files.commit([record(b"new %02d" % number * 10)])
@@ -68,7 +68,7 @@ def test_a_spare_is_written_anew_and_only_the_new_records_count(spare: Path) -> 
     assert replay(spare) == [b"new %02d" % number * 10 for number in range(4)]
 
 
-def test_old_records_behind_the_end_neither_count_nor_look_like_damage(spare: Path) -> None:
+def test_b19_old_records_behind_the_end_neither_count_nor_look_like_damage(spare: Path) -> None:
     """Records of the same size as before: the old ones start exactly where the new ones end."""
     files = files_of(spare, LastMark(5, FILE_HEADER_BYTES))
     files.commit([record(b"new 00" * 10)])
@@ -78,7 +78,7 @@ def test_old_records_behind_the_end_neither_count_nor_look_like_damage(spare: Pa
     assert replay(spare) == [b"new 00" * 10]
 
 
-def test_a_group_torn_over_old_records_is_a_torn_tail(spare: Path) -> None:
+def test_b19_a_group_torn_over_old_records_is_a_torn_tail(spare: Path) -> None:
     files = files_of(spare, LastMark(5, FILE_HEADER_BYTES))
     files.commit([record(b"kept")])
     path = spare / file_name(6)

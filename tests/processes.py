@@ -94,6 +94,11 @@ class ServerProcess:
         return self._process.poll()
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it has said so, by now."""
+        return self._ready_line is not None
+
+    @property
     def ready_line(self) -> str:
         assert self._ready_line is not None, "wait_ready() comes first"
         return self._ready_line

@@ -20,17 +20,27 @@ _CHUNK = bytes(1 << 16)
 class SmallDisk:
     """Context manager. `path` is where servers see it, `path_here` where the test does."""
 
-    def __init__(self, path: Path, *, size_bytes: int) -> None:
-        """`size_bytes` is the most it takes; /dev/shm may be smaller."""
+    def __init__(self, path: Path, *, size_bytes: int, beside: "SmallDisk | None" = None) -> None:
+        """`size_bytes` is the most it takes; /dev/shm may be smaller.
+
+        `beside`: a disk that is in use, and that the same servers shall see.
+        """
         self.path = path
         self.path_here = path
-        self.command_prefix: list[str] = []
+        self.command_prefix: list[str] = list(beside.command_prefix) if beside else []
+        self._root_here: Path = beside._root_here if beside else Path("/")
+        """Where the test finds the root of the servers' file systems."""
+        self._is_mounted = False
         self._size_bytes = size_bytes
         self._undo = ExitStack()
 
     def __enter__(self) -> "SmallDisk":
         self.path.mkdir(parents=True)
-        if not (self._mount() or self._mount_in_namespace() or self._use_shared_memory()):
+        if not (
+            self._mount()
+            or (not self.command_prefix and self._mount_in_namespace())
+            or self._use_shared_memory()
+        ):
             raise AssertionError(
                 "this test needs a small file system: run it as root, or where users may have "
                 f"namespaces of their own, or with a {_SHM} of at most {self._size_bytes} bytes"
@@ -46,8 +56,11 @@ class SmallDisk:
         self._undo.close()
 
     def fill(self) -> None:
-        """Leave not a byte free."""
-        with (self.path_here / "ballast").open("wb", buffering=0) as ballast:
+        """Leave not a byte free. Done again, it takes what was given back meanwhile."""
+        if self._is_mounted:
+            # What a smaller disk cannot take needs no memory.
+            self._remount(shutil.disk_usage(self.path_here).used)
+        with (self.path_here / "ballast").open("ab", buffering=0) as ballast:
             try:
                 while True:
                     ballast.write(_CHUNK)
@@ -57,6 +70,8 @@ class SmallDisk:
     def make_room(self) -> None:
         """Undo `fill`."""
         (self.path_here / "ballast").unlink()
+        if self._is_mounted:
+            self._remount(self._size_bytes)
 
     @property
     def _command(self) -> list[str]:
@@ -64,10 +79,20 @@ class SmallDisk:
         return ["mount", "-t", "tmpfs", "-o", size, "none", str(self.path)]
 
     def _mount(self) -> bool:
-        if subprocess.run(self._command, capture_output=True, check=False).returncode != 0:
+        command = [*self.command_prefix, *self._command]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             return False
-        self._undo.callback(subprocess.run, ["umount", "--lazy", str(self.path)], check=True)
+        self._is_mounted = True
+        self.path_here = self._root_here / self.path.relative_to("/")
+        undo = [*self.command_prefix, "umount", "--lazy", str(self.path)]
+        self._undo.callback(subprocess.run, undo, check=True)
         return True
+
+    def _remount(self, size_bytes: int) -> None:
+        """Change the size; nothing happens if more than that is in use by now."""
+        options = f"remount,size={max(size_bytes, 1 << 20)}"
+        command = [*self.command_prefix, "mount", "-o", options, str(self.path)]
+        subprocess.run(command, capture_output=True, check=False)
 
     def _mount_in_namespace(self) -> bool:
         script = '"$@" && echo mounted && read line'
@@ -86,7 +111,9 @@ class SmallDisk:
             holder.communicate()
             return False
         self._undo.callback(holder.communicate, "\n")  # It ends, and the namespace with it.
-        self.path_here = Path(f"/proc/{holder.pid}/root{self.path}")
+        self._is_mounted = True
+        self._root_here = Path(f"/proc/{holder.pid}/root")
+        self.path_here = self._root_here / self.path.relative_to("/")
         self.command_prefix = [
             *("nsenter", "--target", str(holder.pid), "--user", "--mount"),
             *("--preserve-credentials", f"--wd={Path.cwd()}"),

@@ -30,6 +30,8 @@ class Plan:
     writers: int = 3
     metadata: str = "embedded"
     """Or "zookeeper": a real server."""
+    disk_full: bool = False
+    """Bookies have small disks, which are filled as well."""
 
 
 def run(plan: Plan, directory: Path) -> dict[str, object]:
@@ -44,6 +46,7 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
             bookies=plan.bookies,
             writers=plan.writers,
             seed=plan.seed,
+            small_disks_for=plan.strikes if plan.disk_full else None,
         )
         with closing(troupe):
             troupe.start()
@@ -51,7 +54,8 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
             toll = nemesis.strike(plan.strikes)
             for role in troupe.bookies:
                 role.wait_ready()
-            problems = _end_clients(troupe)
+            problems = nemesis.end_in_want_of_room() if plan.disk_full else []
+            problems += _end_clients(troupe)
             played_s = time.monotonic() - started_s
             sys.stderr.write(f"played for {played_s:.0f} s; judging\n")
             ports = {f"{HOST}:{bookie.port}": bookie.port for bookie in troupe.bookies}
@@ -76,7 +80,7 @@ def _metadata(plan: Plan, directory: Path) -> Iterator[str]:
 def _end_clients(troupe: Troupe) -> list[str]:
     """SIGTERM to all clients: writers close what they have. Whoever cannot end is a finding."""
     problems: list[str] = []
-    for role in [*troupe.writers, *troupe.readers, *troupe.recoverers]:
+    for role in troupe.clients:
         try:
             role.wait_ready()
             role.terminate()
@@ -104,6 +108,10 @@ def _result(
         "metadata": plan.metadata,
         "kills": toll.kills,
         "pauses": toll.pauses,
+        "disks_filled": toll.fills,
+        "starts_refused_for_want_of_room": toll.refused_starts,
+        "adds_refused": dict(sorted(verdict.refusals.items())),
+        "fences_checked": verdict.fences,
         "takeovers": toll.takeovers,
         "ledgers": verdict.ledgers,
         "closed_by": dict(sorted(verdict.closed_by.items())),

@@ -18,6 +18,8 @@ _ACK = struct.Struct(">qqQ")
 OPENED, CLOSED, FAILED = "opened", "closed", "failed"
 # the recoverer closed LEDGER at LAST with LENGTH; the reader has read LEDGER up to ENTRY
 RECOVERED, READ = "recovered", "read"
+# the bookie refused an add to LEDGER, with STATUS; it fenced LEDGER
+REFUSED, FENCED = "refused", "fenced"
 # a promise was broken
 WRONG = "wrong"
 # the process came to an orderly end, and has told the cluster which copies are missing

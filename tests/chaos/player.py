@@ -34,8 +34,19 @@ class Player:
     journal: Journal
     random: random.Random
     directory: Path
+    bookie: str
+    """Host and port of the only bookie that it has to do with; empty: with all."""
+    bytes_per_s_max: float
+    """What it may write; 0: as fast as it can."""
     stop: asyncio.Event
     """Set by SIGTERM: come to an orderly end."""
+
+    async def pace(self, size: int) -> None:
+        """Let the time pass that so many bytes may take."""
+        if self.bytes_per_s_max:
+            await self.pause(size / self.bytes_per_s_max)
+        else:
+            await asyncio.sleep(0)
 
     async def pause(self, seconds: float = RETRY_S) -> None:
         """Let some time pass before the next attempt, but not the wish to stop."""
@@ -47,12 +58,14 @@ class Player:
 
 
 def play(part: Callable[[Player], Awaitable[None]]) -> None:
-    """Run `part` with what the command line says: metadata URL, directory, name, seed."""
+    """Run `part` with what the command line says: metadata URL, directory, name, seed, bookie."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--metadata", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--bookie", default="")
+    parser.add_argument("--bytes-per-s", type=float, default=0.0)
     arguments = parser.parse_args()
 
     async def run() -> None:
@@ -72,7 +85,17 @@ def play(part: Callable[[Player], Awaitable[None]]) -> None:
         sys.stdout.flush()
         journal = Journal(arguments.directory, arguments.name)
         try:
-            await part(Player(client, journal, source, arguments.directory, stop))
+            await part(
+                Player(
+                    client,
+                    journal,
+                    source,
+                    directory=arguments.directory,
+                    bookie=arguments.bookie,
+                    bytes_per_s_max=arguments.bytes_per_s,
+                    stop=stop,
+                )
+            )
         finally:
             await client.close()
             await store.close()

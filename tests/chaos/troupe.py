@@ -8,15 +8,19 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from enum import Enum, auto
 from pathlib import Path
 
+from tests.chaos.disks import WRITER_BYTES_PER_S_MAX, BookieDisks
 from tests.chaos.journals import CLOSED, FAILED, OPENED, events_in
 from tests.chaos.player import READY
-from tests.processes import ServerProcess, free_ports, magnetar_command
+from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 from tests.standalone import is_ready_line
 
 READY_TIMEOUT_S = 60.0
+NO_ROOM_STATUS = 7
+"""Of a bookie whose directories cannot be used."""
 _BOOKIE_SETTINGS = """\
 # Small, so that flushes, checkpoints, new journal files and new entry logs happen all the time.
 [bookie]
@@ -25,7 +29,10 @@ write_cache_bytes_max = 8_388_608
 journal_file_bytes_max = 2_097_152
 entry_log_bytes_max = 16_777_216
 read_cache_bytes_max = 4_194_304
-
+disk_check_interval_s = 0.5
+flush_retry_s = 0.5
+write_cache_full_wait_ms_max = 1_000
+{directories}
 # Shorter than the longest pauses: a bookie may wake up to find that its registration is gone.
 [metadata]
 session_timeout_ms = 2_000
@@ -88,6 +95,11 @@ class Role:
         """Not None when the process ended by itself: only we may end it."""
         return self._running.returncode
 
+    @property
+    def has_served(self) -> bool:
+        """Whether this life came so far as to say that it is ready."""
+        return self._running.is_ready
+
     def _full_command(self) -> list[str]:
         return self._command
 
@@ -103,10 +115,20 @@ class Role:
 class BookieRole(Role):
     """A bookie on its own directory and port."""
 
-    def __init__(self, number: int, port: int, *, directory: Path, metadata_url: str) -> None:
-        settings = directory / "bookies.toml"
-        settings.write_text(_BOOKIE_SETTINGS)
-        command = magnetar_command(
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        *,
+        directory: Path,
+        metadata_url: str,
+        disks: BookieDisks | None = None,
+    ) -> None:
+        settings = directory / f"bookie-{number}.toml"
+        directories = _directories_on(disks, journal_spares=number % 2) if disks else ""
+        settings.write_text(_BOOKIE_SETTINGS.format(directories=directories))
+        prefix = disks.command_prefix if disks else []
+        command = prefix + magnetar_command(
             *("bookie", "--metadata", metadata_url),
             *("--data", str(directory / f"bookie-{number}")),
             *("--port", str(port)),
@@ -114,19 +136,70 @@ class BookieRole(Role):
         )
         super().__init__(f"bookie-{number}", command, directory / f"bookie-{number}.log")
         self.port = port
+        self.disks = disks
+        self._was_full = False
+
+    @property
+    def bookie_id(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one of its disks has no room."""
+        return self.disks is not None and self.disks.is_full
+
+    @property
+    def may_end(self) -> bool:
+        """A start needs room on its disks: without it, it may end by itself and say so."""
+        self._was_full = self._was_full or self.is_full
+        return self._was_full and not self.has_served and self.exit_status == NO_ROOM_STATUS
+
+    def start(self) -> None:
+        self._was_full = self.is_full
+        super().start()
+
+    def fill(self, *, journal: bool) -> None:
+        """Leave no room on the disk of its journal, or of its entry logs."""
+        assert self.disks is not None
+        self.disks.fill(self.disks.journal if journal else self.disks.ledgers)
+        self._was_full = True
+
+    def make_room(self) -> None:
+        assert self.disks is not None
+        self.disks.make_room()
+
+
+def _directories_on(disks: BookieDisks, *, journal_spares: int) -> str:
+    """Without spares a journal asks for room again and again; with them it needs none for long."""
+    journal, ledgers = disks.journal.path / "files", disks.ledgers.path / "files"
+    return (
+        f'journal_directories = ["{journal}"]\nledger_directories = ["{ledgers}"]\n'
+        f"journal_spares = {journal_spares}\n"
+    )
 
 
 class ClientRole(Role):
     """A process that uses the ledger client; each of its lives has journals of its own."""
 
     def __init__(
-        self, module: str, number: int, *, directory: Path, metadata_url: str, seed: int
+        self,
+        module: str,
+        number: int,
+        *,
+        directory: Path,
+        metadata_url: str,
+        seed: int,
+        bookie_id: str = "",
+        bytes_per_s_max: int = 0,
     ) -> None:
+        """`bytes_per_s_max`: what a writer may write; 0: as fast as it can."""
         name = f"{module}-{number}"
         command = [
             *(sys.executable, "-m", f"tests.chaos.{module}"),
             *("--metadata", metadata_url),
             *("--directory", str(directory)),
+            *("--bookie", bookie_id),
+            *("--bytes-per-s", str(bytes_per_s_max)),
         ]
         super().__init__(name, command, directory / f"{name}.log")
         self._directory = directory
@@ -142,6 +215,18 @@ class ClientRole(Role):
             elif event.word in (CLOSED, FAILED):
                 found.pop(event.numbers[0], None)
         return list(found)
+
+    def count(self, word: str) -> int:
+        """Lines with this word that this life has written so far."""
+        return sum(
+            event.word == word for event in events_in(self._directory / f"{self._life}.events")
+        )
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Grows with every acknowledgement that this life writes down."""
+        path = self._directory / f"{self._life}.acks"
+        return path.stat().st_size if path.exists() else 0
 
     @property
     def _life(self) -> str:
@@ -159,14 +244,35 @@ class Troupe:
     """All roles. A context manager: nobody is left running."""
 
     def __init__(
-        self, directory: Path, metadata_url: str, *, bookies: int, writers: int, seed: int
+        self,
+        directory: Path,
+        metadata_url: str,
+        *,
+        bookies: int,
+        writers: int,
+        seed: int,
+        small_disks_for: int | None = None,
     ) -> None:
+        """`small_disks_for`: bookies get small disks, large enough for so many strikes."""
+        self._opened = ExitStack()
         self.bookies = [
-            BookieRole(number, port, directory=directory, metadata_url=metadata_url)
+            BookieRole(
+                number,
+                port,
+                directory=directory,
+                metadata_url=metadata_url,
+                disks=None
+                if small_disks_for is None
+                else BookieDisks(
+                    directory / f"disks-{number}", self._opened, strikes=small_disks_for
+                ),
+            )
             for number, port in enumerate(free_ports(bookies), start=1)
         ]
 
-        def clients(module: str, count: int, offset: int) -> list[ClientRole]:
+        def clients(
+            module: str, count: int, offset: int, bookies: Sequence[BookieRole] = ()
+        ) -> list[ClientRole]:
             return [
                 ClientRole(
                     module,
@@ -174,6 +280,8 @@ class Troupe:
                     directory=directory,
                     metadata_url=metadata_url,
                     seed=seed * 100 + offset + number,
+                    bookie_id=bookies[number - 1].bookie_id if bookies else "",
+                    bytes_per_s_max=0 if small_disks_for is None else WRITER_BYTES_PER_S_MAX,
                 )
                 for number in range(1, count + 1)
             ]
@@ -181,13 +289,21 @@ class Troupe:
         self.writers = clients("write", writers, 0)
         self.recoverers = clients("recover", 2, 40)
         self.readers = clients("tail", 2, 60)
+        self.loners: list[ClientRole] = []
+        """One per bookie, in their order, if they have small disks."""
+        if small_disks_for is not None:
+            self.loners = clients("alone", bookies, 80, self.bookies)
 
     @property
     def roles(self) -> list[Role]:
-        return [*self.bookies, *self.writers, *self.recoverers, *self.readers]
+        return [*self.bookies, *self.clients]
+
+    @property
+    def clients(self) -> list[ClientRole]:
+        return [*self.writers, *self.recoverers, *self.readers, *self.loners]
 
     def start(self) -> None:
-        for group in (self.bookies, self.writers, self.recoverers, self.readers):
+        for group in (self.bookies, self.clients):
             for role in group:
                 role.start()
             for role in group:
@@ -197,3 +313,4 @@ class Troupe:
         for role in self.roles:
             if role.condition is not Condition.DEAD:
                 role.kill()
+        self._opened.close()

@@ -20,13 +20,17 @@ from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.under_replication import decode_item, item_path
+from magnetar.ledger.wire import Status
 from tests.bookie_parts import BookieClient
+from tests.chaos.alone import add_frame
 from tests.chaos.content import digest_of, payload_of
 from tests.chaos.journals import (
     CLOSED,
     ENDED,
+    FENCED,
     READ,
     RECOVERED,
+    REFUSED,
     WRONG,
     Event,
     read_acknowledged,
@@ -37,6 +41,8 @@ from tests.chaos.replicas import Copies, read_copies
 
 _CLOSE_TIMEOUT_S = 120.0
 _LEDGERS_AT_ONCE = 4
+_FAR = 1 << 40
+"""An entry id that nobody wrote."""
 
 
 @dataclass(slots=True)
@@ -52,6 +58,10 @@ class Verdict:
     read_by_readers: int = 0
     short_of_copies: int = 0
     """Entries with fewer copies than their write quorum."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Adds that bookies refused to those who write to one bookie, by status."""
+    fences: int = 0
+    """Fences that one bookie had confirmed, and that were tried."""
     missing_unrecorded: int = 0
     """Copies that are missing although no work item names them."""
     problems: list[str] = field(default_factory=list)
@@ -97,6 +107,8 @@ class _Judge:
         self._ends: dict[int, list[tuple[str, int, int]]] = {}
         """By ledger: who says that it ends, at which entry, with which length."""
         self._read_up_to: Counter[int] = Counter()
+        self._fenced: list[int] = []
+        """Ledgers of a single bookie, which has confirmed the fence."""
         self._well_ended: set[int] = set()
         """Ledgers of writers that closed them, and came to an orderly end themselves."""
         for _, events in read_events(directory):
@@ -112,6 +124,10 @@ class _Judge:
                 self._ends.setdefault(ledger_id, []).append((event.word, last, length))
                 if event.word == CLOSED and has_ended:
                     self._well_ended.add(ledger_id)
+            elif event.word == REFUSED:
+                self._verdict.refusals[Status(event.numbers[1]).name] += 1
+            elif event.word == FENCED:
+                self._fenced.append(event.numbers[0])
             elif event.word == READ:
                 ledger_id, last = event.numbers
                 self._read_up_to[ledger_id] = max(self._read_up_to[ledger_id], last + 1)
@@ -122,8 +138,24 @@ class _Judge:
         verdict.ledgers = len(ids)
         for ledger_id in sorted(self._acknowledged.keys() - set(ids)):
             self._problem(f"ledger {ledger_id} has acknowledged entries and no metadata")
+        await self._check_fences()
         limit = asyncio.Semaphore(_LEDGERS_AT_ONCE)
         await asyncio.gather(*(self._judge(ledger_id, limit) for ledger_id in ids))
+
+    async def _check_fences(self) -> None:
+        """C2: whose fence was confirmed takes no ordinary add, whatever happened to the bookie."""
+        for ledger_id in self._fenced:
+            metadata = (await self._client.manager.read(ledger_id)).metadata
+            (bookie_id,) = metadata.last_fragment.bookies
+            reply = await self._bookies[bookie_id].ask(
+                lambda number, ledger_id=ledger_id: add_frame(number, ledger_id, _FAR, 1, 0)  # type: ignore[misc]  # bound now, not later
+            )
+            self._verdict.fences += 1
+            if reply.status != Status.FENCED:
+                self._problem(
+                    f"ledger {ledger_id} was fenced at {bookie_id}, which answers an add with "
+                    f"{Status(reply.status).name}"
+                )
 
     async def _judge(self, ledger_id: int, limit: asyncio.Semaphore) -> None:
         async with limit:

@@ -79,7 +79,7 @@ class _Filling:
             if not self._append(first, payloads):
                 await self._player.pause()
                 return
-            await asyncio.sleep(0)
+            await self._player.pace(LEDGERS_AT_ONCE * sum(map(len, payloads)))
 
     def _append(self, first: int, payloads: list[bytes]) -> bool:
         def on_done(error: LedgerError | None) -> None:

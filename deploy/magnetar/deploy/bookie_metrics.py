@@ -23,6 +23,7 @@ LABEL_VALUES_MAX = 64
 OTHER = "other"
 
 _PREFIX = "magnetar_bookie_"
+_UNITS = {"s": "seconds", "share": "ratio"}
 
 
 class Measured(Protocol):
@@ -56,8 +57,9 @@ class BookieCollector(Collector):
 
 
 def exported_name(name: str) -> str:
-    """The name of a metric with its unit spelt out; counters get `_total` besides."""
-    return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
+    """The name of a metric with its unit as Prometheus spells it; counters get `_total` besides."""
+    stem, _, unit = name.rpartition("_")
+    return _PREFIX + (f"{stem}_{_UNITS[unit]}" if unit in _UNITS else name)
 
 
 def buckets_of(histogram: Histogram) -> list[tuple[str, float]]:

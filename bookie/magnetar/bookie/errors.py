@@ -35,6 +35,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
     ├── PortTakenError                another process listens on the port
     ├── WrongEngineError              the index on disk is of another kind than the settings say
     ├── CookieError                   data directory, cluster and bookie id do not belong together
+    ├── HorizonDamagedError           what a loss left to remember cannot be read
     └── RegistrationTakenError        another live process is registered under this bookie id
 """
 
@@ -217,6 +218,10 @@ class WrongEngineError(StartError):
 
 class CookieError(StartError):
     """The data directory, the cluster's metadata and the bookie id do not belong together."""
+
+
+class HorizonDamagedError(StartError):
+    """Nobody knows any more which ledgers were fenced before a loss of data."""
 
 
 class RegistrationTakenError(StartError):

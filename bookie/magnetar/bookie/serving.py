@@ -19,6 +19,7 @@ from magnetar.bookie.errors import (
     StorageClosedError,
     StorageError,
 )
+from magnetar.bookie.integrity.horizon_file import read_horizon
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal import OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
@@ -96,7 +97,7 @@ class Serving:
         """Start all. `ends` are those of the journals after the replay.
 
         Raises:
-            PortTakenError
+            PortTakenError, HorizonDamagedError
         """
         self._make_handler()
         self._start_journals(ends, owners)
@@ -114,7 +115,8 @@ class Serving:
     def _make_handler(self) -> None:
         settings, storage = self._settings, self._storage
         tombstones = Tombstones(keep_s=settings.tombstone_s, count_max=settings.tombstones_max)
-        self.ledgers = LedgerTable(storage, tombstones)
+        horizon = read_horizon(self._disk, self._directories.ledgers)
+        self.ledgers = LedgerTable(storage, tombstones, horizon)
         self.handler = RequestHandler(
             storage,
             self.ledgers,

@@ -12,11 +12,13 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import CookieError
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.digest import master_key, packet_codec
 from magnetar.ledger.errors import RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.reading.bookie_requests import ask
-from magnetar.ledger.wire import Op, Status, encode_read_body
+from magnetar.ledger.wire import Op, Status, encode_block, encode_read_body
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
+from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
 
 pytestmark = pytest.mark.timeout(20)
@@ -75,6 +77,14 @@ async def read_at(client: LedgerClient, name: str, ledger_id: int, entry_id: int
     frame = await ask(channels, name, Op.READ, body, ledger_id=ledger_id, entry_id=entry_id)
     if frame.status == Status.OK:
         assert PAYLOADS[entry_id] in frame.body
+    return Status(frame.status)
+
+
+async def add_at(client: LedgerClient, name: str, ledger_id: int) -> int:
+    """The status of one bookie's answer to an ordinary add of entry 0."""
+    packets = packet_codec(ledger_id).seal(0, -1, 0, [PAYLOADS[0]])
+    body = master_key(b"") + encode_block(packets).data
+    frame = await ask(client.channels, name, Op.ADD, body, ledger_id=ledger_id, entry_id=0)
     return Status(frame.status)
 
 
@@ -279,3 +289,30 @@ async def test_d16_a_wiped_bookie_takes_no_ordinary_adds_for_what_it_may_have_fe
         state = bookie.parts.storage.state(ledger_id)
         assert state is not None
         assert (state.limbo, state.fenced) == (True, True)
+
+
+async def test_d16_a_wiped_bookie_refuses_writers_that_slept_through_a_recovery(
+    cluster: Cluster,
+) -> None:
+    """It was fenced for a ledger that does not even name it any more."""
+    async with cluster.client() as client:
+        elsewhere: list[LedgerWriter] = []
+        while len(elsewhere) < 2:
+            writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+            if "b1" not in writer.metadata.last_fragment.bookies:
+                elsewhere.append(writer)
+        closed, still_open = elsewhere
+        await closed.close()
+        await cluster.stop_bookie("b1")
+        await wiped(cluster, "b1")
+        await cluster.wait_known(client, "b1")
+        new = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        assert await add_at(client, "b1", closed.ledger_id) == Status.FENCED
+        assert await add_at(client, "b1", still_open.ledger_id) == Status.OK
+        assert await add_at(client, "b1", new.ledger_id) == Status.OK
+
+        # Also after another start, when nothing speaks of the loss any more.
+        await cluster.stop_bookie("b1")
+        await cluster.start_bookie("b1")
+        await cluster.wait_known(client, "b1")
+        assert await add_at(client, "b1", closed.ledger_id) == Status.FENCED

@@ -4,8 +4,10 @@ import pytest
 
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from magnetar.ledger.wire_bodies import (
@@ -33,13 +35,13 @@ LEDGER = 7
 class Parts:
     """A handler whose ledger 7 is in limbo, fenced or not, as a pre-boot pass leaves it."""
 
-    def __init__(self, *, fenced: bool = True) -> None:
+    def __init__(self, *, fenced: bool = True, horizon: LossHorizon | None = None) -> None:
         def on_bug(error: BaseException) -> None:
             raise error
 
         self.storage = MemoryStorage()
         self.storage.put_state(LEDGER, LedgerState(b"", fenced, -1, limbo=True))
-        self.ledgers = LedgerTable(self.storage)
+        self.ledgers = LedgerTable(self.storage, horizon=horizon)
         self.handler = RequestHandler(
             self.storage,
             self.ledgers,
@@ -161,3 +163,35 @@ async def test_a_read_that_began_in_limbo_denies_nothing_when_it_ends_after_it(
     parts.ledgers.leave_limbo(LEDGER)
     reply = await parts.connection.wait_reply(1)
     assert reply.status == Status.UNKNOWN_LEDGER_STATE
+
+
+# Ledgers that the bookie does not know any more
+
+
+def write_lac_request(request_id: int, ledger_id: int) -> Frame:
+    body = KEY + packet_codec(ledger_id).seal_lac(0)
+    return Frame(Op.WRITE_LAC, False, 0, 0, request_id, ledger_id, 0, body)
+
+
+async def test_d16_what_was_not_open_before_a_loss_takes_no_ordinary_adds() -> None:
+    parts = Parts(horizon=LossHorizon(9, frozenset({8})))
+    parts.handle(
+        add_request(1, 6, 0), add_request(2, 8, 0), add_request(3, 10, 0), write_lac_request(4, 6)
+    )
+    parts.journal.commit()
+    status = {each: reply.status for each, reply in parts.connection.replies.items()}
+    assert status == {1: Status.FENCED, 2: Status.OK, 3: Status.OK, 4: Status.FENCED}
+    # Re-replication may bring it back; a writer that paused all the while may not.
+    parts.handle(add_request(5, 6, 0, flags=Flag.RECOVERY), add_request(6, 6, 1))
+    parts.journal.commit()
+    assert parts.connection.replies[5].status == Status.OK
+    assert parts.connection.replies[6].status == Status.FENCED
+
+
+async def test_what_may_have_been_known_before_a_loss_is_not_denied() -> None:
+    parts = Parts(horizon=LossHorizon(9, frozenset({8})))
+    for at, ledger_id in ((10, 6), (20, 8), (30, 10)):
+        parts.handle(read_request(at, ledger_id, 0), read_lac_request(at + 1, ledger_id))
+    status = {each: reply.status for each, reply in parts.connection.replies.items()}
+    unknown, absent = Status.UNKNOWN_LEDGER_STATE, Status.NO_SUCH_LEDGER
+    assert status == {10: unknown, 11: unknown, 20: absent, 21: absent, 30: absent, 31: absent}

@@ -6,6 +6,9 @@ none that it lacks. If the ledger's last fragment names the bookie and the ledge
 others anyway, it is fenced, too: the fence that a recovery was told of may be among what was lost,
 and an ordinary add that slips in behind it would be acknowledged and lost (defects D14, D16).
 
+Of the ledgers that do not name it, those that were open are remembered: they alone may come to this
+bookie with ordinary adds (`requests/loss_horizon.py`).
+
 A ledger whose metadata cannot be read by this release may name the bookie: it is treated as if it
 did. If the listing, or one read, fails for another reason, the pass fails and the bookie does not
 start. Done again it changes nothing. Source: storage sheet, section 13.
@@ -20,9 +23,11 @@ from functools import partial
 import structlog
 
 from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.integrity.horizon_file import write_horizon
 from magnetar.bookie.integrity.loss_mark import LossMark, write_marks
 from magnetar.bookie.integrity.own_entries import names_bookie
 from magnetar.bookie.journaling.journal_format import mark_name
+from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.storage import LedgerState as StoredState
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
@@ -69,6 +74,8 @@ class LossPass:
         self._clock = clock
         self._worker = worker
         self._ledgers = 0
+        self._highest = -1
+        self._open: list[int] = []
         self._limbo = 0
         self._fenced = 0
 
@@ -96,6 +103,10 @@ class LossPass:
                 await self._storage.flush()
                 unflushed = 0
         await self._storage.flush()
+        horizon = LossHorizon(self._highest, frozenset(self._open))
+        await self._worker.run(
+            partial(write_horizon, self._disk, self._directories.ledgers, horizon)
+        )
         report = LossReport(self._ledgers, self._limbo, self._fenced)
         _log.warning(
             "data_was_lost",
@@ -125,6 +136,7 @@ class LossPass:
 
     async def _put_record(self, ledger_id: int) -> None:
         self._ledgers += 1
+        self._highest = max(self._highest, ledger_id)
         try:
             metadata = (await self._manager.read(ledger_id)).metadata
         except NoSuchLedgerError:
@@ -135,6 +147,8 @@ class LossPass:
             return
         if names_bookie(metadata, self._bookie_id):
             self._put(ledger_id, fenced=must_be_fenced(metadata, self._bookie_id))
+        if not must_be_fenced(metadata, self._bookie_id):
+            self._open.append(ledger_id)
 
     def _put(self, ledger_id: int, *, fenced: bool) -> None:
         state = self._storage.state(ledger_id) or StoredState(b"", False, -1)

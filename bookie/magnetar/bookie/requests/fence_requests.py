@@ -70,8 +70,12 @@ class FenceRequests:
         return ledger
 
     def refuse_deleted(self, connection: Connection, frame: Frame) -> None:
-        """Refuse what a writer may not do to a ledger that was deleted here (defect B13)."""
-        text = f"ledger {frame.ledger_id} was deleted: it takes no more adds"
+        """Refuse what a writer may not do to a ledger that was deleted here (defect B13), or of
+        which the fence may be lost (D16)."""
+        text = (
+            f"ledger {frame.ledger_id} was deleted, or closed before this bookie lost data: it "
+            f"takes no more adds"
+        )
         self._replies.put_error(connection, frame, Status.FENCED, text)
 
     def refuse(self, connection: Connection, frame: Frame, ledger: LedgerDescriptor) -> None:

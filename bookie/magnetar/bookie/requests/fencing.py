@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from magnetar.bookie.errors import JournalFullError
+from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
@@ -127,9 +128,15 @@ class LedgerDescriptor:
 class LedgerTable:
     """The descriptors by ledger id, backed by the states of the storage."""
 
-    def __init__(self, storage: LedgerStorage, tombstones: Tombstones | None = None) -> None:
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        tombstones: Tombstones | None = None,
+        horizon: LossHorizon | None = None,
+    ) -> None:
         self._storage = storage
         self.tombstones = Tombstones() if tombstones is None else tombstones
+        self._horizon = LossHorizon() if horizon is None else horizon
         self.on_deleted: list[Callable[[int], None]] = []
         """Called with each ledger that was deleted here, when nothing knows it any more."""
         self._ledgers: dict[int, LedgerDescriptor] = {}
@@ -177,7 +184,9 @@ class LedgerTable:
     def is_in_limbo(self, ledger_id: int) -> bool:
         """Whether entries of the ledger may have been lost here."""
         descriptor = self.find(ledger_id)
-        return descriptor is not None and descriptor.is_in_limbo
+        if descriptor is None:
+            return self._horizon.hides(ledger_id)
+        return descriptor.is_in_limbo
 
     def leave_limbo(self, ledger_id: int) -> None:
         """All that the ledger lost is stored again. Durable after the next flush, which makes the
@@ -193,9 +202,10 @@ class LedgerTable:
         return -1 if descriptor is None else descriptor.last_add_confirmed
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted here a while ago: it takes no adds but those of recovery,
-        whether or not it is known again since (defect B13)."""
-        return ledger_id in self.tombstones
+        """Whether the ledger was deleted here a while ago, or its fence may be among what was lost:
+        it takes no adds but those of recovery, whether or not it is known again since (defects B13
+        and D16)."""
+        return ledger_id in self.tombstones or self._horizon.hides(ledger_id)
 
     def delete(self, ledger_id: int, now_s: float) -> bool:
         """Forget the ledger and its entries, also in the storage; durable after the next flush.

@@ -147,6 +147,9 @@ class LacRequests:
         self._reads.start(connection, frame, 0, read)
 
     def _refuse_unknown(self, connection: Connection, frame: Frame) -> None:
+        if self._ledgers.is_in_limbo(frame.ledger_id):
+            self._reads.put_failure(connection, frame, LedgerInLimboError(frame.ledger_id))
+            return
         text = f"ledger {frame.ledger_id} is not known here"
         self._replies.put_error(connection, frame, Status.NO_SUCH_LEDGER, text)
 

@@ -1,0 +1,193 @@
+"""The power goes at every step of a stamp: a new bookie, more directories, lost ones restored.
+
+Whatever was written by then, the next start comes to the same end, or to the state from before; it
+never refuses, and never gives a cookie to a directory whose data was lost (defect B24).
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from magnetar.bookie.cookie import Cookie, read_cookie
+from magnetar.bookie.cookie_rules import Wanted
+from magnetar.bookie.cookie_stamping import Identity, check_cookies
+from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.errors import CookieError
+from magnetar.ledger.errors import BadVersionError
+from magnetar.ledger.metadata.store import Versioned
+from magnetar.ledger.registration import BookieRegistry
+from tests.dictionary_store import DictionaryStore
+from tests.simulation.disk import PowerLossError, SimDisk
+from tests.simulation.inode import Survival
+
+INSTANCE = "0" * 32
+_STEPS_MAX = 400
+
+
+class Store(DictionaryStore):
+    """With the versions that cookies are replaced by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: dict[str, int] = {}
+
+    async def get(self, path: str) -> Versioned:
+        found = await super().get(path)
+        return Versioned(found.value, self.versions.get(path, 0))
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        if self.versions.get(path, 0) != version:
+            raise BadVersionError(path)
+        self.nodes[path] = value
+        self.versions[path] = version + 1
+        return version + 1
+
+
+class World:
+    """The disk and the metadata store of one bookie."""
+
+    def __init__(self, seed: str) -> None:
+        self.disk = SimDisk(seed=seed, faithful=True)
+        self.store = Store()
+        self.random = Random(seed)
+
+    def directories(self, journals: int, ledgers: int) -> BookieDirectories:
+        found = BookieDirectories(
+            "/data",
+            tuple(f"/journal{i}" for i in range(journals)),
+            tuple(f"/ledgers{i}" for i in range(ledgers)),
+        )
+        for directory in found:
+            self.disk.make_directory(directory)
+        return found
+
+    async def check(
+        self, journals: int = 1, ledgers: int = 2, *, is_restored: bool = False
+    ) -> Identity:
+        return await check_cookies(
+            BookieRegistry(self.store),
+            self.disk,
+            self.directories(journals, ledgers),
+            Wanted(
+                bookie_id="b1",
+                instance_id=INSTANCE,
+                engine="db",
+                journals=journals,
+                ledgers=ledgers,
+                may_expand=True,
+                may_restore=True,
+            ),
+            random=self.random,
+            is_restored=is_restored,
+        )
+
+    def put_data(self, directory: str, name: str) -> None:
+        self.disk.replace_file(f"{directory}/{name}", b"data")
+        self.disk.sync_directory(directory)
+
+    def lose(self, directory: str) -> None:
+        for name in self.disk.list(directory):
+            self.disk.remove(f"{directory}/{name}")
+        self.disk.sync_directory(directory)
+
+    def cookies(self, directories: BookieDirectories) -> set[Cookie | None]:
+        return {read_cookie(self.disk, each) for each in directories}
+
+    def crash_at(self, steps: int) -> None:
+        wanted = self.disk.steps + steps
+
+        def on_step(kind: str, number: int) -> None:
+            if number == wanted:
+                raise PowerLossError(kind)
+
+        self.disk.on_step = on_step
+
+    def power_on(self, survival: Survival) -> None:
+        self.disk.on_step = lambda kind, number: None
+        self.disk.crash(survival)
+
+
+async def _new(world: World) -> None:
+    await world.check()
+
+
+async def _expand(world: World) -> None:
+    await world.check(2, 3)
+
+
+async def _restore(world: World) -> None:
+    identity = await world.check()
+    if identity.lost:
+        for directory in identity.lost:
+            world.put_data(directory, "restored")
+        await world.check(is_restored=True)
+
+
+async def _prepare(world: World, *, lost: tuple[str, ...] = ()) -> None:
+    await world.check()
+    for directory in ("/journal0", "/ledgers0", "/ledgers1"):
+        world.put_data(directory, "1.log")
+    for directory in lost:
+        world.lose(directory)
+
+
+@pytest.mark.parametrize("survival", Survival)
+@pytest.mark.parametrize("kind", ["new", "expand", "restore one", "restore all"])
+def test_a_stamp_that_a_crash_cuts_at_any_step_comes_to_its_end(
+    kind: str, survival: Survival
+) -> None:
+    async def story() -> int:
+        for steps in range(1, _STEPS_MAX):
+            world = World(f"{kind}/{steps}")
+            if kind == "expand":
+                await _prepare(world)
+            elif kind == "restore one":
+                await _prepare(world, lost=("/ledgers1",))
+            elif kind == "restore all":
+                await _prepare(world, lost=("/data", "/journal0", "/ledgers0", "/ledgers1"))
+            action = {"new": _new, "expand": _expand}.get(kind, _restore)
+            counts = (2, 3) if kind == "expand" else (1, 2)
+            world.crash_at(steps)
+            try:
+                await action(world)
+            except PowerLossError:
+                world.power_on(survival)
+                await action(world)
+                is_cut = True
+            else:
+                is_cut = False
+            (cookie,) = world.cookies(world.directories(*counts))
+            assert cookie is not None
+            stored = await BookieRegistry(world.store).read_cookie("b1")
+            assert stored is not None
+            assert Cookie.model_validate_json(stored.value) == cookie
+            assert (await world.check(*counts)).lost == ()
+            if not is_cut:
+                return steps
+        raise AssertionError("the stamp has no end")
+
+    assert asyncio.run(story()) > 5
+
+
+@pytest.mark.parametrize("steps", range(1, 60, 3))
+def test_b24_data_that_is_lost_during_an_expansion_is_noticed(steps: int) -> None:
+    """Wherever the expansion was cut, a known directory that is empty gets no cookie."""
+
+    async def story() -> None:
+        world = World(f"lost/{steps}")
+        await _prepare(world)
+        world.crash_at(steps)
+        try:
+            await world.check(2, 3)
+        except PowerLossError:
+            pass
+        world.power_on(Survival.ANY)
+        world.lose("/ledgers0")
+        try:
+            identity = await world.check(2, 3)
+        except CookieError:
+            return
+        assert identity.lost == ("/ledgers0",)
+
+    asyncio.run(story())

@@ -137,6 +137,7 @@ class BookieServer:
     def admit(self, connection: "BookieConnection") -> bool:
         """Whether there is room for one more connection."""
         if self._is_stopping or len(self._connections) >= self._connections_max:
+            self.metrics.connections_refused += 1
             return False
         self._connections[connection] = None
         self.metrics.connections = len(self._connections)
@@ -211,6 +212,7 @@ class BookieConnection(asyncio.Protocol):
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
+        self._server.metrics.received_bytes += len(data)
         try:
             frames = self._decoder.feed(data)
         except BookieProtocolError as error:
@@ -243,6 +245,7 @@ class BookieConnection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:
+            self._server.metrics.sent_bytes += len(data)
             self._transport.write(data)
 
     def close(self, *, abort: bool) -> None:

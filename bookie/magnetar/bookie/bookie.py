@@ -23,12 +23,14 @@ from magnetar.bookie.disks.disk_watch import DiskWatch
 from magnetar.bookie.disks.state_files import StateFiles
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
+from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import (
     DirectoryUnusableError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
+from magnetar.bookie.integrity.start_check import check_everything
 from magnetar.bookie.journaling.journal import Journal, OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks, owner_of
@@ -78,6 +80,7 @@ class Bookie:
         self._make_worker = worker
         self.bookie_id = settings.effective_bookie_id
         self.metrics = BookieMetrics()
+        self.metrics.before_export.append(self._note_mode)
         self._directories = directories_of(settings)
         self._registry = BookieRegistry(store, random=random)
         self._opened = AsyncExitStack()
@@ -85,7 +88,10 @@ class Bookie:
         self._gate = WriteGate()
         self._disks: DiskWatch | None = None
         self._parts: BookieParts | None = None
+        self._damages: Sequence[Damage] = ()
+        """What the check of the start found."""
         self._has_failed = False
+        self._gc: GarbageCollector | None = None
         self._has_started = False
         self._was_unclean = False
 
@@ -100,6 +106,12 @@ class Bookie:
         """The watch on the directories."""
         assert self._disks is not None, "start() comes first"
         return self._disks
+
+    @property
+    def gc(self) -> GarbageCollector:
+        """Its rounds can be forced."""
+        assert self._gc is not None, "start() comes first"
+        return self._gc
 
     @property
     def parts(self) -> BookieParts:
@@ -145,6 +157,8 @@ class Bookie:
             replayed = await replay_journals(
                 storage, last_marks, self._disk, self._directories.journals, owners=owners
             )
+            if self._settings.local_consistency_check:
+                self._damages = await check_everything(shards, self._disk, self._make_worker)
             self._parts = parts = await self._serve(
                 storage, shards, disks, last_marks, replayed.ends, cookie, opened
             )
@@ -264,6 +278,7 @@ class Bookie:
             clock=self._clock,
             make_worker=self._make_worker,
             options=StorageOptions(
+                engine=settings.storage_engine,
                 write_buffer_bytes=settings.write_cache_bytes_max // count // 2,
                 read_cache_bytes=settings.read_cache_bytes_max // count,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
@@ -331,7 +346,8 @@ class Bookie:
 
     def _background(self, parts: BookieParts) -> list[BackgroundService]:
         """What runs beside the requests. Started in this order, ended in the reverse one."""
-        return [parts.disks, IntegrityService(parts), GarbageCollector(parts)]
+        self._gc = GarbageCollector(parts)
+        return [parts.disks, IntegrityService(parts, self._damages), self._gc]
 
     def _start_journal(
         self, files: JournalFiles, end: LastMark, on_committed: OnCommitted[BatchContext]
@@ -372,6 +388,9 @@ class Bookie:
         await registrar.start()
 
     # End
+
+    def _note_mode(self) -> None:
+        self.metrics.disks.writable = int(self._gate.is_writable)
 
     def _on_fatal(self, error: BaseException) -> None:
         if self._has_failed:

@@ -104,6 +104,11 @@ class BookieSettings(BaseModel):
         description="Delay before damage, or a ledger that lost entries, is tried again; it "
         "doubles with each failure, up to ten minutes.",
     )
+    local_consistency_check: bool = Field(
+        default=False,
+        description="Read and check everything that is stored before serving. Takes as long as "
+        "reading the disks does.",
+    )
     scrub_period_days: float = Field(
         default=14.0,
         ge=0,

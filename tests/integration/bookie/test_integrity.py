@@ -156,6 +156,19 @@ async def test_the_scrubber_finds_a_flip_that_nobody_read(cluster: Cluster) -> N
         assert await read_at(client, "b1", ledger_id, 5) == Status.OK
 
 
+async def test_a_start_that_checks_everything_heals_before_anybody_asks(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        ledger_id = await write(client)
+        settings = with_settings(cluster, "b1", scrub_period_days=0, local_consistency_check=True)
+        await flip_on(cluster, "b1", 31, settings)
+        metrics = cluster.bookies["b1"].metrics.integrity
+        assert metrics.damages == 1
+        await wait_until(lambda: metrics.heals_waiting == 0)
+        assert metrics.healed_entries > 0
+        await cluster.wait_known(client, "b1")
+        assert await read_at(client, "b1", ledger_id, 31) == Status.OK
+
+
 async def test_what_nobody_else_has_is_an_error_and_is_listed_for_repair(
     cluster: Cluster, tmp_path: Path
 ) -> None:

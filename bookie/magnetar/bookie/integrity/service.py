@@ -1,7 +1,7 @@
 """Integrity as one background service: the healer, the scrubbers, and the check after a loss."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
@@ -24,8 +24,10 @@ _DAY_S = 86_400.0
 class IntegrityService:
     """A `BackgroundService`."""
 
-    def __init__(self, parts: BookieParts) -> None:
+    def __init__(self, parts: BookieParts, found: Sequence[Damage] = ()) -> None:
+        """`found` is damage that the start came upon."""
         self._parts = parts
+        self._found = found
         settings = parts.settings
         self._metrics = parts.metrics.integrity
         self._peers = Peers(
@@ -64,6 +66,8 @@ class IntegrityService:
             check = LocalCheck(maintenance.index, maintenance.directory, parts.disk)
             self._checks.append((shard, check))
             shard.on_damage = self._healer.on_damage
+        for damage in self._found:
+            self._healer.on_damage(damage)
         self._spawn(self._healer.run(), "heal")
         self._start_scrubbers(worker)
         if is_check_needed(parts.disk, parts.directories.ledgers):

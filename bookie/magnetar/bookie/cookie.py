@@ -19,10 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from magnetar.bookie.disks.directories import COOKIE_NAME, STAMPING_NAME
 from magnetar.bookie.errors import CookieError
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.ports import Disk
-
-Engine = Literal["db", "interleaved"]
-"""How the index of a ledger storage is kept."""
 
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Record = TypeVar("_Record", bound=BaseModel)
@@ -39,7 +37,7 @@ class Cookie(BaseModel):
     """The cluster's id in the metadata store."""
     incarnation: str
     """Random; directories that were stamped again are another bookie."""
-    storage_engine: Engine = "db"
+    storage_engine: EngineKind = "db"
     journals: _Count = 1
     """Journal directories."""
     storage_shards: tuple[_Count, ...] = Field(default=(1,), min_length=1)

@@ -10,8 +10,9 @@ rule 11.1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magnetar.bookie.cookie import Cookie, DirectoryCookie, Engine, Stamp
+from magnetar.bookie.cookie import Cookie, DirectoryCookie, Stamp
 from magnetar.bookie.errors import CookieError
+from magnetar.bookie.indexes.index_mark import EngineKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Wanted:
 
     bookie_id: str
     instance_id: str
-    engine: Engine
+    engine: EngineKind
     journals: int
     ledgers: int
     may_expand: bool = False
@@ -221,7 +222,8 @@ def _judge_counts(
         raise CookieError(
             f"the ledgers of bookie {wanted.bookie_id} are stored by the engine "
             f"{known.storage_engine}, not {wanted.engine}; set storage_engine to "
-            f"{known.storage_engine}, or convert them with: magnetar bookie-tool convert-index"
+            f"{known.storage_engine}, or convert them first with "
+            f"'magnetar bookie-tool convert --to {wanted.engine}'"
         )
     if _fits(known, wanted):
         return Nothing(known)

@@ -199,6 +199,8 @@ async def test_a_directory_that_cannot_be_made_is_refused(machine: Machine) -> N
 async def test_another_engine_is_refused(machine: Machine) -> None:
     async with machine.bookie(storage_engine="interleaved") as (_, client):
         await fill(client)
+    async with machine.bookie(storage_engine="interleaved") as (_, client):
+        await check(client)
     assert "convert" in await machine.refusal(CookieError, storage_engine="db")
 
 

@@ -1,7 +1,8 @@
 """The bookie registry on both stores: registrations, cookies, the cluster's id."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,42 @@ async def test_a_readonly_bookie_can_be_reached_but_takes_no_new_ledgers(
     await registry.register(B1)
     await view.wait_writable("b1")
     await view.registry.close()
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+async def test_b22_a_reader_never_misses_a_bookie_that_changes_its_kind(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    """The kind changes between any two steps of the listing: the bookie is in the result."""
+    registry = BookieRegistry(store)
+    before, after = replace(B1, readonly=not readonly), replace(B1, readonly=readonly)
+    for moment in range(10):
+        await registry.register(before)
+        calls = 0
+
+        async def change_at_the_moment() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == moment:  # noqa: B023
+                monkeypatch.undo()
+                await registry.register(after)
+
+        def with_a_change(name: str) -> None:
+            call: Callable[..., Awaitable[object]] = getattr(store, name)
+
+            async def changed(*args: object) -> object:
+                await change_at_the_moment()
+                return await call(*args)
+
+            monkeypatch.setattr(store, name, changed)
+
+        with_a_change("children")
+        with_a_change("get")
+        view = BookieRegistry(store)
+        await view.start()
+        assert view.resolve("b1") is not None, moment
+        await view.close()
+        monkeypatch.undo()
 
 
 async def test_a_restarted_bookie_replaces_its_own_registration_at_once(

@@ -150,7 +150,7 @@ def test_exchanged_directories_are_refused() -> None:
 
 def test_another_engine_is_refused_and_the_text_names_the_way_to_convert() -> None:
     text = refusal(OURS, in_metadata=OURS, want=wanted(engine="interleaved"))
-    assert "convert-index" in text
+    assert "convert --to interleaved" in text
 
 
 def test_fewer_directories_are_refused() -> None:

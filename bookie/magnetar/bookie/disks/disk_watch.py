@@ -101,7 +101,6 @@ class DiskWatch:
             _log.warning("bookie_mode_changed", read_only=is_full)
             self._metrics.mode_changes += 1
             await self._remember()
-        self._metrics.writable = int(gate.is_writable)
         for directory, usage in zip(self._directories, usages, strict=True):
             self._metrics.free_bytes[directory] = usage.free
             self._metrics.used_share[directory] = usage.used_share

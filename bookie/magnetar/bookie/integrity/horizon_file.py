@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.bookie.errors import HorizonDamagedError
+from magnetar.bookie.integrity.sealed import open_sealed, seal
 from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.ledger.ports import Disk
 
@@ -30,9 +31,9 @@ def write_horizon(disk: Disk, directories: Sequence[str], horizon: LossHorizon) 
         OSError: as the disk.
     """
     record = _Record(ledger_id=horizon.ledger_id, open_ledgers=sorted(horizon.open_ledgers))
+    data = seal(record.model_dump_json().encode())
     for directory in directories:
-        path = posixpath.join(directory, HORIZON_NAME)
-        disk.replace_file(path, record.model_dump_json().encode())
+        disk.replace_file(posixpath.join(directory, HORIZON_NAME), data)
 
 
 def read_horizon(disk: Disk, directories: Sequence[str]) -> LossHorizon:
@@ -47,7 +48,7 @@ def read_horizon(disk: Disk, directories: Sequence[str]) -> LossHorizon:
     for directory in directories:
         path = posixpath.join(directory, HORIZON_NAME)
         try:
-            record = _Record.model_validate_json(disk.read_file(path))
+            record = _Record.model_validate_json(open_sealed(disk.read_file(path)) or b"")
         except FileNotFoundError:
             continue
         except ValidationError:

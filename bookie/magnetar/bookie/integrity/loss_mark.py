@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from magnetar.bookie.integrity.sealed import seal
 from magnetar.ledger.ports import Disk
 
 MARK_NAME = "integrity-check"
@@ -33,7 +34,7 @@ def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
     Raises:
         OSError: as the disk.
     """
-    data = mark.model_dump_json().encode()
+    data = seal(mark.model_dump_json().encode())
     for directory in directories:
         disk.replace_file(posixpath.join(directory, MARK_NAME), data)
 

@@ -6,6 +6,8 @@ cannot be read begins a new pass, which is harmless.
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from magnetar.bookie.integrity.sealed import open_sealed, seal
+
 POSITION_NAME = "scrub-position"
 
 
@@ -25,13 +27,16 @@ class ScrubPosition(BaseModel):
     """The pass came to its end; the next one begins when it is due."""
 
     def encode(self) -> bytes:
-        return self.model_dump_json().encode()
+        return seal(self.model_dump_json().encode())
 
 
 def decode_position(data: bytes) -> ScrubPosition | None:
     """The position; None if it cannot be read."""
+    text = open_sealed(data)
+    if text is None:
+        return None
     try:
-        return ScrubPosition.model_validate_json(data)
+        return ScrubPosition.model_validate_json(text)
     except ValidationError:
         return None
 

@@ -219,5 +219,7 @@ class Scrubber:
             data = await self._worker.run(partial(self._disk.read_file, self._path))
         except OSError:
             data = b""  # none yet
-        position = decode_position(data)
-        return position or ScrubPosition(pass_started_ms=self._clock.wall_ms())
+        position, now_ms = decode_position(data), self._clock.wall_ms()
+        if position is None or position.pass_started_ms > now_ms:
+            return ScrubPosition(pass_started_ms=now_ms)  # none, or the clock was set back
+        return position

@@ -1,6 +1,7 @@
 """Checkpoints: the order of their steps, and which journal files they let go."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,13 +76,15 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
         yield made
 
 
-async def _make(tmp_path: Path, *, spares: int = 0, backups: int = 0) -> AsyncIterator[Parts]:
+async def _make(
+    tmp_path: Path, *, spares: int = 0, backups: int = 0, marks: LastMarks | None = None
+) -> AsyncIterator[Parts]:
     for number in range(2):
         (tmp_path / f"j{number}").mkdir()
         for file_id in range(1, 10):
             (tmp_path / f"j{number}" / file_name(file_id)).touch()
     storage = SlowStorage()
-    marks = LastMarks(SystemDisk(), [str(tmp_path)], journals=2)
+    marks = marks or LastMarks(SystemDisk(), [str(tmp_path)], journals=2)
     journal_marks = [NO_MARK, NO_MARK]
     steps: list[str] = []
     bugs: list[BaseException] = []
@@ -186,7 +189,7 @@ async def test_b07_the_work_of_incomparable_checkpoints_is_not_skipped(parts: Pa
 async def test_b07_a_checkpoint_is_due_when_any_journal_has_news(parts: Parts) -> None:
     """Also when another journal is behind what is on disk, as no order of vectors would have it."""
     parts.marks.advance((LastMark(5, 64), LastMark(5, 64)))
-    parts.journal_marks[:] = [LastMark(5, 64), LastMark(5, 65)]
+    parts.journal_marks[:] = [LastMark(4, 64), LastMark(5, 65)]
     parts.checkpointer.start()
     parts.storage.on_wants_flush()
     await turn_loop(5)
@@ -227,6 +230,28 @@ async def test_a_failed_checkpoint_is_tried_again(parts: Parts) -> None:
     parts.storage.end_flush(1)
     await parts.checkpointer.close()
     assert parts.on_disk() == (LastMark(3, 64), NO_MARK)
+
+
+async def test_files_stay_while_one_ledger_directory_has_an_old_mark(tmp_path: Path) -> None:
+    """It is full, and the others may be lost before it is not: a start must find its journal."""
+
+    class FullDisk(SystemDisk):
+        def replace_file(self, path: str, data: bytes) -> None:
+            if "/full/" in path:
+                raise OSError(errno.ENOSPC, "no space left")
+            super().replace_file(path, data)
+
+    (tmp_path / "full").mkdir()
+    directories = [str(tmp_path), str(tmp_path / "full")]
+    LastMarks(SystemDisk(), directories, journals=2).advance((LastMark(2, 64), LastMark(2, 64)))
+    marks = LastMarks(FullDisk(), directories, journals=2)
+    marks.load()
+    async for parts in _make(tmp_path, marks=marks):
+        checkpoint = await begin(parts, LastMark(5, 64), LastMark(5, 64))
+        parts.storage.end_flush()
+        await checkpoint
+        assert marks.marks == (LastMark(5, 64), LastMark(5, 64))
+        assert parts.files(0) == list(range(2, 10))
 
 
 async def test_files_become_spares_or_stay_as_backups(tmp_path: Path) -> None:

@@ -261,11 +261,15 @@ async def test_a_shard_whose_own_flush_failed_waits_for_the_flush_of_all(tmp_pat
         flush = asyncio.create_task(storage.flush())
         await turn_loop()
         disk.is_down = True
-        first = fill(storage, 0)
+        first = 0
+        while not storage.wants_flush:
+            add(storage, 0, first)
+            first += 1
         await turn_loop()  # its own flush has begun
         with pytest.raises(StorageIOError):
             await shards.each[0].flush()  # behind that one
         tries = disk.tries
+        first = fill(storage, 0, first)
         for _ in range(3):
             with pytest.raises(StorageFullError):
                 add(storage, 0, first)

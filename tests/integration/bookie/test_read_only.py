@@ -223,9 +223,10 @@ async def test_b22_a_change_of_mode_registers_the_new_kind_before_it_removes_the
             machine.sized.used_percent = percent
             await bookie.disks.look()
             await machine.until_registered(readonly=is_readonly)
-            while steps[-1] != ("delete", paths[not is_readonly], True):
-                done.clear()
-                await done.wait()
+            async with asyncio.timeout(10):
+                while steps[-1][:2] != ("delete", paths[not is_readonly]):
+                    done.clear()
+                    await done.wait()
         assert steps == [
             ("create", paths[1], True),
             ("delete", paths[0], True),

@@ -4,14 +4,16 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.ports import Buffer, File
+from magnetar.ledger.ports import Buffer, File, Worker
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from magnetar.ledger.wire import PACKET_HEADER, EntryBlock, encode_block
 
@@ -26,8 +28,30 @@ SMALL = StorageOptions(
     run_bytes_max=400,
     run_entries_max=5,
     open_files_max=2,
+    index_page_bytes=64,
+    index_cache_bytes=4000,
+    index_open_files_max=2,
 )
 """Everything is cut, rolled and evicted after a few entries."""
+
+
+ENGINES: tuple[EngineKind, ...] = ("db", "interleaved")
+
+
+class _Default:
+    """The engine of storages that a test makes without saying which."""
+
+    engine: EngineKind = "db"
+
+
+@contextmanager
+def default_engine(engine: EngineKind) -> Iterator[EngineKind]:
+    """Within, the storages made here are of this kind."""
+    before, _Default.engine = _Default.engine, engine
+    try:
+        yield engine
+    finally:
+        _Default.engine = before
 
 
 def make_packet(ledger_id: int, entry_id: int, payload: bytes = b"") -> bytes:
@@ -49,14 +73,17 @@ def add(
 
 
 def make_storage(
-    directory: Path, options: StorageOptions = SMALL, disk: SystemDisk | None = None
+    directory: Path,
+    options: StorageOptions = SMALL,
+    disk: SystemDisk | None = None,
+    make_worker: Callable[[str], Worker] = ThreadWorker,
 ) -> EntryStorage:
     return EntryStorage(
         str(directory),
         disk=disk or SystemDisk(),
         clock=SystemClock(),
-        make_worker=ThreadWorker,
-        options=options,
+        make_worker=make_worker,
+        options=replace(options, engine=_Default.engine),
     )
 
 
@@ -123,6 +150,14 @@ class FailingDisk(SystemDisk):
         self.on_write("create")
         return _FailingFile(super().create(path), self)
 
+    def update(self, path: str) -> File:
+        self.on_write("update")
+        return _FailingFile(super().update(path), self)
+
+    def remove(self, path: str) -> None:
+        self.on_write("remove")
+        super().remove(path)
+
     def sync_directory(self, path: str) -> None:
         self.on_write("sync_directory")
         super().sync_directory(path)
@@ -158,7 +193,10 @@ class _FailingFile:
         self._file.preallocate(size)
 
     def write_at(self, data: Buffer, offset: int) -> None:
-        self._disk.on_write("write_at")
+        def write_half() -> None:
+            self._file.write_at(bytes(data)[: len(data) // 2], offset)
+
+        self._disk.on_write("write_at", write_half)
         self._file.write_at(data, offset)
 
     def datasync(self) -> None:

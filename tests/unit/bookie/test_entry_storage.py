@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,18 +19,24 @@ from magnetar.bookie.errors import (
     StorageCorruptError,
     StorageFullError,
     StorageIOError,
+    WrongEngineError,
 )
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.location_index import IndexChanges
+from magnetar.bookie.indexes.open_index import index_path
+from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.storage import LedgerState, LedgerStorage
-from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from magnetar.ledger.system import ThreadWorker
 from tests.ledger_storage import (
+    ENGINES,
     SMALL,
     STATE,
     FailingDisk,
     HeldWorker,
     add,
     copy_as_after_a_crash,
+    default_engine,
     entry_logs,
     make_block,
     make_packet,
@@ -60,19 +67,18 @@ class Workers:
 def storage_with(
     directory: Path, workers: Workers, options: StorageOptions = SMALL
 ) -> EntryStorage:
-    return EntryStorage(
-        str(directory),
-        disk=SystemDisk(),
-        clock=SystemClock(),
-        make_worker=workers,
-        options=options,
-    )
+    return make_storage(directory, options, make_worker=workers)
 
 
-def _rocks_index(storage: EntryStorage) -> RocksIndex:
-    index = storage._open_parts().index
-    assert isinstance(index, RocksIndex)
-    return index
+def _index_directory(directory: Path, engine: EngineKind) -> Path:
+    return Path(index_path(str(directory), engine))
+
+
+@pytest.fixture(params=ENGINES, autouse=True)
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineKind]:
+    """Every promise here is one of both engines."""
+    with default_engine(request.param) as kind:
+        yield kind
 
 
 def test_it_is_a_ledger_storage(tmp_path: Path) -> None:
@@ -190,7 +196,7 @@ async def test_7_1_entries_stay_readable_while_they_are_flushed(tmp_path: Path) 
 
 async def test_flushes_that_come_during_a_flush_share_the_next_one(tmp_path: Path) -> None:
     workers = Workers()
-    storage = storage_with(tmp_path, workers)
+    storage = storage_with(tmp_path / "a", workers)
     await storage.open()
     add(storage, 1, range(3))
     workers.made["bookie-flush"].hold()
@@ -203,7 +209,7 @@ async def test_flushes_that_come_during_a_flush_share_the_next_one(tmp_path: Pat
     workers.made["bookie-flush"].let_go()
     await first
     await asyncio.gather(*later)
-    copy = copy_as_after_a_crash(tmp_path, tmp_path.parent / "copy")
+    copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "copy")
     await storage.close()
     async with open_storage(copy) as again:
         assert await again.read(1, 0, ALL, BYTES) == packets(1, range(6))
@@ -255,67 +261,34 @@ async def test_8_6_after_a_failed_flush_nothing_is_lost(
         assert storage.ledger_ids() == [1, 2]
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-async def test_8_6_after_a_failed_index_write_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
-) -> None:
-    write = RocksIndex._write
-
-    def failing(index: RocksIndex, changes: IndexChanges) -> set[int]:
-        if is_written:
-            write(index, changes)
-        raise StorageIOError("no")
-
-    async with open_storage(tmp_path / "a") as storage:
-        add(storage, 1, range(10))
-        with monkeypatch.context() as patch:
-            patch.setattr(RocksIndex, "_write", failing)
-            with pytest.raises(StorageIOError):
-                await storage.flush()
-        store = _rocks_index(storage)._store
-        assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(10))
-        crashed = copy_as_after_a_crash(tmp_path / "a", tmp_path / "crashed")
-        add(storage, 1, range(5, 12), b"newer")
-        await storage.flush()
-        # RocksDB takes no write after a failed one: it was opened anew.
-        assert _rocks_index(storage)._store is not store
-        expected = packets(1, range(5)) + packets(1, range(5, 12), b"newer")
-        assert await storage.read(1, 0, ALL, BYTES) == expected
-        copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
-    async with open_storage(copy) as storage:
-        assert await storage.read(1, 0, ALL, BYTES) == expected
-    async with open_storage(crashed) as storage:
-        if is_written:
-            assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(10))
-        else:
-            assert storage.ledger_ids() == []
-
-
 async def test_b16_the_log_is_synced_before_the_index_points_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: EngineKind
 ) -> None:
     disk = FailingDisk()
-    commit = RocksIndex.commit
+    kind = RocksIndex if engine == "db" else PageIndex
+    commit = kind.commit
 
-    def noting(index: RocksIndex, changes: IndexChanges) -> set[int]:
+    def noting(index: RocksIndex | PageIndex, changes: IndexChanges) -> set[int]:
         disk.writes.append("index")
-        return commit(index, changes)
+        return commit(index, changes)  # type: ignore[arg-type]  # of the same kind
 
     async with open_storage(tmp_path, disk=disk) as storage:
-        monkeypatch.setattr(RocksIndex, "commit", noting)
+        monkeypatch.setattr(kind, "commit", noting)
         disk.writes.clear()
         add(storage, 1, range(3))
         await storage.flush()
-        assert disk.writes == [
-            "create",
-            "append",
-            "append",
-            "datasync",
-            "sync_directory",
-            "index",
-            "replace_file",
-            "sync_directory",
-        ]
+        log = ["create", "append", "append", "datasync", "sync_directory"]
+        mark = ["replace_file", "sync_directory"]
+        at = disk.writes.index("index")
+        assert disk.writes[:at] == log
+        assert disk.writes[-2:] == mark
+        if engine == "db":
+            assert disk.writes[at + 1 : -2] == []
+        else:
+            beside = ["update", "write_at", "datasync", "sync_directory"]
+            directories = ["sync_directory"] * 2
+            in_place = ["update", "write_at", "write_at", "datasync", "sync_directory"]
+            assert disk.writes[at + 1 : -2] == beside + directories + in_place
 
 
 async def test_a_new_process_begins_a_new_log_at_its_first_flush(tmp_path: Path) -> None:
@@ -404,61 +377,73 @@ async def test_b14_damage_that_a_read_meets_is_told_and_the_other_entries_are_se
         assert len(told) == 1
 
 
-async def test_6_3_a_lost_index_is_not_an_empty_one(tmp_path: Path) -> None:
+async def test_6_3_a_lost_index_is_not_an_empty_one(tmp_path: Path, engine: EngineKind) -> None:
     async with open_storage(tmp_path) as storage:
         storage.put_state(1, STATE)
         await storage.flush()
-    shutil.rmtree(tmp_path / "index")
+    index = _index_directory(tmp_path, engine)
+    shutil.rmtree(index)
     with pytest.raises(StorageIOError):
         await make_storage(tmp_path).open()
-    (tmp_path / "index").mkdir(exist_ok=True)
-    with pytest.raises(StorageIOError):
-        await make_storage(tmp_path).open()
-
-
-async def test_6_3_an_index_that_lost_its_root_is_not_an_empty_one(tmp_path: Path) -> None:
-    async with open_storage(tmp_path) as storage:
-        storage.put_state(1, STATE)
-        await storage.flush()
-    (tmp_path / "index" / "CURRENT").unlink()
+    index.mkdir(exist_ok=True)
     with pytest.raises(StorageIOError):
         await make_storage(tmp_path).open()
 
 
-async def test_6_3_logs_without_a_mark_are_a_lost_storage(tmp_path: Path) -> None:
+async def test_6_3_logs_without_a_mark_are_a_lost_storage(
+    tmp_path: Path, engine: EngineKind
+) -> None:
     async with open_storage(tmp_path) as storage:
         add(storage, 1, range(3))
         await storage.flush()
     (tmp_path / "index-mark").unlink()
     with pytest.raises(StorageCorruptError):
         await make_storage(tmp_path).open()
-    shutil.rmtree(tmp_path / "index")
+    shutil.rmtree(index_path(str(tmp_path), engine))
     with pytest.raises(StorageCorruptError):
         await make_storage(tmp_path).open()
 
 
-async def test_6_3_an_older_index_is_refused(tmp_path: Path) -> None:
+async def test_6_3_an_older_index_is_refused(tmp_path: Path, engine: EngineKind) -> None:
+    index = _index_directory(tmp_path, engine)
     async with open_storage(tmp_path) as storage:
         add(storage, 1, range(3))
         await storage.flush()
-    shutil.copytree(tmp_path / "index", tmp_path / "older")
+    shutil.copytree(index, tmp_path / "older")
     async with open_storage(tmp_path) as storage:
         add(storage, 1, range(3, 6))
         await storage.flush()
-    shutil.rmtree(tmp_path / "index")
-    (tmp_path / "older").rename(tmp_path / "index")
+    shutil.rmtree(index)
+    (tmp_path / "older").rename(index)
     with pytest.raises(StorageCorruptError, match="lost records"):
         await make_storage(tmp_path).open()
 
 
-async def test_a_start_that_ended_before_the_mark_is_repeated(tmp_path: Path) -> None:
+async def test_an_index_of_the_other_kind_is_refused_and_the_text_says_how_to_convert(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with open_storage(tmp_path) as storage:
+        add(storage, 1, range(3))
+        await storage.flush()
+    other: EngineKind = "interleaved" if engine == "db" else "db"
+    with default_engine(other), pytest.raises(WrongEngineError, match=f"convert --to {other}"):
+        await make_storage(tmp_path).open()
+    async with open_storage(tmp_path) as storage:
+        assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3))
+
+
+async def test_a_start_that_ended_before_the_mark_is_repeated(
+    tmp_path: Path, engine: EngineKind
+) -> None:
     (tmp_path / "entry-logs").mkdir()
+    index = _index_directory(tmp_path, engine)
+    index.mkdir()
     disk = FailingDisk()
     disk.calls_until_failure = 0
     with pytest.raises(StorageIOError):
         await make_storage(tmp_path, disk=disk).open()
     assert disk.writes == ["replace_file"]
-    assert (tmp_path / "index").exists()
+    assert list(index.iterdir())
     async with open_storage(tmp_path) as storage:
         assert storage.ledger_ids() == []
 

@@ -4,13 +4,16 @@ The order is the promise: runs, sync of the log, index and ledger states with th
 A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
-from magnetar.bookie.entry_logs.run_plan import plan_runs
+from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
+
+PlanRuns = Callable[[Mapping[int, LedgerRuns]], Iterator[tuple[int, PlannedRun]]]
+"""In which order the runs of a buffer are written, and how they are cut and merged."""
 
 
 class Flusher:
@@ -20,14 +23,11 @@ class Flusher:
         self,
         writer: EntryLogWriter,
         index: LocationIndex,
-        *,
-        run_entries_max: int,
-        run_bytes_max: int,
+        plan: PlanRuns,
     ) -> None:
         self._writer = writer
         self._index = index
-        self._run_entries_max = run_entries_max
-        self._run_bytes_max = run_bytes_max
+        self._plan = plan
 
     def flush(self, buffer: WriteBuffer) -> set[int]:
         """Write the buffer durably; returns the ledgers of which older copies of entries were
@@ -38,10 +38,7 @@ class Flusher:
                 be flushed again.
         """
         try:
-            runs = {
-                ledger_id: self._write_ledger(ledger_id, buffer.ledgers[ledger_id])
-                for ledger_id in sorted(buffer.ledgers)
-            }
+            runs = self._write_runs(buffer)
             self._writer.sync()
         except (OSError, StorageIOError) as exc:
             self._writer.abandon()
@@ -68,9 +65,10 @@ class Flusher:
         """
         self._writer.close()
 
-    def _write_ledger(self, ledger_id: int, runs: LedgerRuns) -> Sequence[NewRun]:
-        planned = plan_runs(runs, entries_max=self._run_entries_max, bytes_max=self._run_bytes_max)
-        return [
-            NewRun(self._writer.write(ledger_id, run), run.stretches(), run.first, run.last)
-            for run in planned
-        ]
+    def _write_runs(self, buffer: WriteBuffer) -> dict[int, list[NewRun]]:
+        runs: dict[int, list[NewRun]] = {}
+        for ledger_id, run in self._plan(buffer.ledgers):
+            location = self._writer.write(ledger_id, run)
+            new = NewRun(location, run.stretches(), run.first, run.last)
+            runs.setdefault(ledger_id, []).append(new)
+        return runs

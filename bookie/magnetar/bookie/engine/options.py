@@ -21,3 +21,9 @@ class StorageOptions:
     """Entry logs kept open for reading."""
     pending_reads_max: int = 10_000
     """Reads that may wait for the disk."""
+    index_page_bytes: int = 8192
+    """A page of a new page file (`interleaved`): 1022 entries."""
+    index_cache_bytes: int = 64 << 20
+    """Pages and headers of page files in memory."""
+    index_open_files_max: int = 512
+    """Page files kept open for reading."""

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from magnetar.bookie.engine.flusher import Flusher
+from magnetar.bookie.engine.flusher import Flusher, PlanRuns
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.run_reader import RunReader
 from magnetar.bookie.engine.stored_reads import StoredReads
+from magnetar.bookie.entry_logs.arrival_plan import plan_in_order
 from magnetar.bookie.entry_logs.log_names import LogIds, used_ids
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
+from magnetar.bookie.entry_logs.run_plan import plan_sorted
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index
+from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 FinishCompactions = Callable[[str, Disk, LocationIndex], None]
@@ -79,6 +83,11 @@ class PartsMaker:
             disk=disk,
             has_logs=bool(used_ids(disk.list(logs_directory))),
             make_key_value=self.make_key_value,
+            pages=PageOptions(
+                page_bytes=options.index_page_bytes,
+                cache_bytes=options.index_cache_bytes,
+                open_files_max=options.index_open_files_max,
+            ),
         )
         try:
             self.finish_compactions(logs_directory, disk, index)
@@ -96,12 +105,7 @@ class PartsMaker:
         logs = EntryLogReader(logs_directory, open_files_max=options.open_files_max, disk=disk)
         return StorageParts(
             index=index,
-            flusher=Flusher(
-                writer,
-                index,
-                run_entries_max=options.run_entries_max,
-                run_bytes_max=options.run_bytes_max,
-            ),
+            flusher=Flusher(writer, index, self._plan()),
             reader=RunReader(index, logs),
             logs=logs,
             maintenance=LogMaintenance(
@@ -118,6 +122,11 @@ class PartsMaker:
             flush_worker=flush_worker,
             read_worker=read_worker,
         )
+
+    def _plan(self) -> PlanRuns:
+        plan = plan_sorted if self.options.engine == "db" else plan_in_order
+        options = self.options
+        return partial(plan, entries_max=options.run_entries_max, bytes_max=options.run_bytes_max)
 
 
 def no_compactions(directory: str, disk: Disk, index: LocationIndex) -> None:

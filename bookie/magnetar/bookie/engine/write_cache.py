@@ -5,6 +5,7 @@ takes changes and belongs to the event loop; the one being flushed is frozen, so
 thread and reads may both look at it. A newer buffer wins over an older one, both over the index.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,30 +36,34 @@ class Found(NamedTuple):
 class LedgerRuns:
     """The runs of one ledger in the order in which they were added."""
 
-    __slots__ = ("_firsts", "ascending", "last", "runs", "size_bytes")
+    __slots__ = ("_firsts", "arrivals", "ascending", "last", "runs", "size_bytes")
 
     def __init__(self) -> None:
         self.runs: list[PacketRun] = []
+        self.arrivals = array("Q")
+        """Of each run, the how manieth it was among the runs of all ledgers of the buffer."""
         self._firsts: list[int] = []
         self.ascending = True
         """Every run lies above all that were added before it: the normal case."""
         self.last = -1
         self.size_bytes = 0
 
-    def append(self, run: PacketRun, size_bytes: int) -> None:
+    def append(self, run: PacketRun, size_bytes: int, arrival: int = 0) -> None:
         if run.first <= self.last:
             self.ascending = False
         self.last = max(self.last, run.last)
         self.runs.append(run)
+        self.arrivals.append(arrival)
         self._firsts.append(run.first)
         self.size_bytes += size_bytes
 
     def extend(self, newer: "LedgerRuns") -> None:
-        """Add all runs of a newer buffer."""
+        """Add all runs of a newer buffer, whose arrivals count on from those here."""
         if not newer.ascending or newer.runs[0].first <= self.last:
             self.ascending = False
         self.last = max(self.last, newer.last)
         self.runs.extend(newer.runs)
+        self.arrivals.extend(newer.arrivals)
         self._firsts.extend(newer._firsts)
         self.size_bytes += newer.size_bytes
 
@@ -97,6 +102,7 @@ class WriteBuffer:
         self.deleted: set[int] = set()
         """Ledgers deleted since the buffer began: nothing older than it counts for them."""
         self.size_bytes = 0
+        self._arrivals = 0
 
     @property
     def is_empty(self) -> bool:
@@ -111,7 +117,8 @@ class WriteBuffer:
         runs = self.ledgers.get(ledger_id)
         if runs is None:
             runs = self.ledgers[ledger_id] = LedgerRuns()
-        runs.append(run, size_bytes)
+        runs.append(run, size_bytes, self._arrivals)
+        self._arrivals += 1
         self.size_bytes += size_bytes
 
     def put_state(self, ledger_id: int, state: LedgerState) -> None:
@@ -140,12 +147,14 @@ class WriteBuffer:
         for ledger_id in newer.deleted:
             self.delete_ledger(ledger_id)
         for ledger_id, runs in newer.ledgers.items():
+            runs.arrivals = array("Q", [self._arrivals + arrival for arrival in runs.arrivals])
             mine = self.ledgers.get(ledger_id)
             if mine is None:
                 self.ledgers[ledger_id] = runs
             else:
                 mine.extend(runs)
             self.size_bytes += runs.size_bytes
+        self._arrivals += newer._arrivals
         for ledger_id, state in newer.states.items():
             self.put_state(ledger_id, state)
 

@@ -4,7 +4,7 @@ Pure. Work is per block, not per entry, except where blocks overlap: there the n
 entry wins, and the entries are looked at one by one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -80,6 +80,17 @@ class PlannedRun(NamedTuple):
         yield first, last
 
 
+def plan_sorted(
+    ledgers: Mapping[int, LedgerRuns], *, entries_max: int, bytes_max: int
+) -> Iterator[tuple[int, PlannedRun]]:
+    """Ledger and run, for all ledgers of a buffer, ascending: the entries of a ledger lie side by
+    side, as who reads a ledger wants them."""
+    for ledger_id in sorted(ledgers):
+        runs = plan_runs(ledgers[ledger_id], entries_max=entries_max, bytes_max=bytes_max)
+        for run in runs:
+            yield ledger_id, run
+
+
 def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[PlannedRun]:
     """The runs to be written for a ledger: ascending, disjoint, each entry once.
 
@@ -89,7 +100,7 @@ def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[Pla
     planned: list[PlannedRun] = []
     pieces: list[Piece] = []
     entries = size = 0
-    for piece in _bounded(_pieces(runs), entries_max=entries_max, bytes_max=bytes_max):
+    for piece in bounded(_pieces(runs), entries_max=entries_max, bytes_max=bytes_max):
         piece_bytes = piece.packets_bytes
         if pieces and (
             entries + piece.entries > entries_max
@@ -129,7 +140,7 @@ def _newest_pieces(runs: Sequence[PacketRun]) -> list[Piece]:
     return pieces
 
 
-def _bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Iterator[Piece]:
+def bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Iterator[Piece]:
     """The same pieces, the too large ones cut."""
     for piece in pieces:
         if piece.entries <= entries_max and (

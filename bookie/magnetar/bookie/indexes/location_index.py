@@ -41,7 +41,9 @@ class RunMove(NamedTuple):
     """The ids of the run's first and last entry: no record outside can point to it."""
     last: int
     source: RunLocation
-    target: RunLocation
+    target: RunLocation | None
+    """None: nothing that is stored is left of the run, and records that point there go. Such a
+    record stands for ids between those of a run with gaps, and for no entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,9 @@ class RocksIndex:
         *,
         has_logs: bool = False,
         make_store: MakeKeyValue = RocksStore.open,
+        may_make: bool = True,
     ) -> "RocksIndex":
-        """Open the index, or make it if there is nothing at all yet: no mark and no entry logs.
+        """Open the index; make it if `may_make` and there is nothing yet: no mark, no entry logs.
 
         Raises:
             StorageCorruptError: damaged, lost, of another version, or it has lost records.
@@ -93,8 +94,8 @@ class RocksIndex:
             OSError: the mark could not be read or written.
         """
         promise = mark.read()
-        if promise is None and has_logs:
-            raise StorageCorruptError(f"index {path}: its mark is lost, but there are entry logs")
+        if promise is None and (has_logs or not may_make):
+            raise StorageCorruptError(f"index {path}: its mark is lost")
         store = make_store(path, promise is None)
         try:
             last_log_id = _read_format(path, store, may_create=promise is None)
@@ -242,9 +243,13 @@ class RocksIndex:
         for ledger_id, group in groupby(ordered, key=lambda move: move.ledger_id):
             for move in group:
                 for record in self._overlapped(ledger_id, move.first, move.last):
-                    if record.location == move.source:
+                    if record.location != move.source:
+                        continue
+                    moved.add(ledger_id)
+                    if move.target is None:
+                        writer.delete_record(ledger_id, record)
+                    else:
                         writer.put_record(ledger_id, record._replace(location=move.target))
-                        moved.add(ledger_id)
         return moved
 
     def _reopen(self) -> None:
@@ -297,6 +302,10 @@ class _BatchWriter:
 
     def put_record(self, ledger_id: int, record: IndexRecord) -> None:
         self._put(ledger_id, record)
+        self._bound()
+
+    def delete_record(self, ledger_id: int, record: IndexRecord) -> None:
+        self._batch.append(Delete(encode_run_key(ledger_id, record.first)))
         self._bound()
 
     def put_state(self, ledger_id: int, state: LedgerState) -> None:

@@ -1,0 +1,155 @@
+"""The files of a page index: one per ledger, two levels of directories, some kept open for reading.
+
+Whoever writes opens a file for that and closes it again; the handles kept here only read. The owner
+guards them with its lock.
+"""
+
+from collections import OrderedDict
+
+from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError
+from magnetar.bookie.indexes.pages.page_format import (
+    HEADER_BYTES,
+    LedgerHeader,
+    Page,
+    decode_header,
+    decode_page,
+    page_offset,
+)
+from magnetar.ledger.ports import Disk, File
+
+_SUFFIX = ".idx"
+
+
+def directory_of(ledger_id: int) -> str:
+    """The two levels of directories of a ledger, from the bits above the lowest byte of its id:
+    neighbours share a directory, which is then synced once for all of them."""
+    assert ledger_id >= 0
+    return f"{ledger_id >> 16 & 0xFF:02x}/{ledger_id >> 8 & 0xFF:02x}"
+
+
+def file_name(ledger_id: int) -> str:
+    return f"{ledger_id:016x}{_SUFFIX}"
+
+
+def ledger_of(name: str) -> int | None:
+    """The ledger of a file name; None if it is no page file's."""
+    stem = name.removesuffix(_SUFFIX)
+    if stem == name or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+class PageFiles:
+    """Reads page files."""
+
+    def __init__(self, directory: str, *, open_files_max: int, disk: Disk) -> None:
+        assert open_files_max > 0
+        self._directory = directory
+        self._open_files_max = open_files_max
+        self._disk = disk
+        self._files: OrderedDict[int, File] = OrderedDict()
+
+    @property
+    def open_files(self) -> int:
+        return len(self._files)
+
+    def path(self, ledger_id: int) -> str:
+        return f"{self._directory}/{directory_of(ledger_id)}/{file_name(ledger_id)}"
+
+    def exist(self) -> bool:
+        """Whether there is any directory of page files.
+
+        Raises:
+            OSError: it could not be found out.
+        """
+        try:
+            return bool(self._directories(self._directory))
+        except FileNotFoundError:
+            return False
+
+    def list_ledgers(self) -> set[int]:
+        """The ledgers that have a file.
+
+        Raises:
+            OSError: a directory could not be listed.
+        """
+        found: set[int] = set()
+        for upper in self._directories(self._directory):
+            for lower in self._directories(f"{self._directory}/{upper}"):
+                for name in self._disk.list(f"{self._directory}/{upper}/{lower}"):
+                    ledger_id = ledger_of(name)
+                    if ledger_id is not None and directory_of(ledger_id) == f"{upper}/{lower}":
+                        found.add(ledger_id)
+        return found
+
+    def read_header(self, ledger_id: int) -> LedgerHeader:
+        """The header as it is on disk.
+
+        Raises:
+            StorageCorruptError: damaged, or there is no such file though there must be.
+            StorageIOError: unreadable.
+        """
+        data = self._pread(ledger_id, HEADER_BYTES, 0)
+        try:
+            return decode_header(data, ledger_id)
+        except StorageCorruptError as error:
+            raise self._damaged(ledger_id, 0, 0, ENTRY_ID_MAX, str(error)) from None
+
+    def read_page(self, header: LedgerHeader, number: int, first: int, last: int) -> Page:
+        """A page as it is on disk; it is read for the entries from `first` to `last`.
+
+        Raises:
+            StorageIOError: as `read_header`.
+        """
+        ledger_id = header.ledger_id
+        offset = page_offset(number, header.page_bytes)
+        data = self._pread(ledger_id, header.page_bytes, offset)
+        try:
+            return decode_page(data, ledger_id, number, page_bytes=header.page_bytes)
+        except StorageCorruptError as error:
+            raise self._damaged(ledger_id, offset, first, last, str(error)) from None
+
+    def forget(self, ledger_id: int) -> None:
+        """Close the file of the ledger, if it is open."""
+        file = self._files.pop(ledger_id, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        for ledger_id in list(self._files):
+            self.forget(ledger_id)
+
+    def _directories(self, directory: str) -> list[str]:
+        return [name for name in self._disk.list(directory) if len(name) == 2]
+
+    def _pread(self, ledger_id: int, size: int, offset: int) -> bytes:
+        try:
+            return self._file(ledger_id).pread(size, offset)
+        except FileNotFoundError:
+            reason = "the page index has lost the file of the ledger"
+            raise self._damaged(ledger_id, 0, 0, ENTRY_ID_MAX, reason) from None
+        except OSError as exc:
+            self.forget(ledger_id)
+            raise StorageIOError(f"{self.path(ledger_id)}: cannot read: {exc}") from exc
+
+    def _file(self, ledger_id: int) -> File:
+        file = self._files.get(ledger_id)
+        if file is not None:
+            self._files.move_to_end(ledger_id)
+            return file
+        file = self._disk.open(self.path(ledger_id))
+        self._files[ledger_id] = file
+        if len(self._files) > self._open_files_max:
+            self.forget(next(iter(self._files)))
+        return file
+
+    def _damaged(
+        self, ledger_id: int, offset: int, first: int, last: int, reason: str
+    ) -> StorageCorruptError:
+        damage = Damage(self.path(ledger_id), offset, ledger_id, first, last, reason)
+        return StorageCorruptError(str(damage), damage)

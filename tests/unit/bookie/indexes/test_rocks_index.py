@@ -1,0 +1,159 @@
+"""What the index of the `db` engine owes to RocksDB: errors, lost files, what a crash cuts off."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.engine.entry_storage import EntryStorage
+from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError
+from magnetar.bookie.indexes.index_mark import IndexMark
+from magnetar.bookie.indexes.key_value import Put
+from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
+from magnetar.bookie.indexes.rocks_index import RocksIndex
+from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.ledger.system import SystemDisk
+from tests.ledger_storage import (
+    STATE,
+    add,
+    copy_as_after_a_crash,
+    make_packet,
+    make_storage,
+    open_storage,
+)
+
+ALL = 1 << 40
+BYTES = 1 << 20
+
+
+def packets(ledger_id: int, ids: range, payload: bytes = b"") -> list[bytes]:
+    return [make_packet(ledger_id, entry_id, payload) for entry_id in ids]
+
+
+def _rocks_index(storage: EntryStorage) -> RocksIndex:
+    index = storage._open_parts().index
+    assert isinstance(index, RocksIndex)
+    return index
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_8_6_after_a_failed_index_write_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    write = RocksIndex._write
+
+    def failing(index: RocksIndex, changes: IndexChanges) -> set[int]:
+        if is_written:
+            write(index, changes)
+        raise StorageIOError("no")
+
+    async with open_storage(tmp_path / "a") as storage:
+        add(storage, 1, range(10))
+        with monkeypatch.context() as patch:
+            patch.setattr(RocksIndex, "_write", failing)
+            with pytest.raises(StorageIOError):
+                await storage.flush()
+        store = _rocks_index(storage)._store
+        assert storage.read_now(1, 0, ALL, BYTES) == packets(1, range(10))
+        crashed = copy_as_after_a_crash(tmp_path / "a", tmp_path / "crashed")
+        add(storage, 1, range(5, 12), b"newer")
+        await storage.flush()
+        # RocksDB takes no write after a failed one: it was opened anew.
+        assert _rocks_index(storage)._store is not store
+        expected = packets(1, range(5)) + packets(1, range(5, 12), b"newer")
+        assert await storage.read(1, 0, ALL, BYTES) == expected
+        copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    async with open_storage(copy) as storage:
+        assert await storage.read(1, 0, ALL, BYTES) == expected
+    async with open_storage(crashed) as storage:
+        if is_written:
+            assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(10))
+        else:
+            assert storage.ledger_ids() == []
+
+
+async def test_6_3_an_index_that_lost_its_root_is_not_an_empty_one(tmp_path: Path) -> None:
+    async with open_storage(tmp_path) as storage:
+        storage.put_state(1, STATE)
+        await storage.flush()
+    (tmp_path / "index" / "CURRENT").unlink()
+    with pytest.raises(StorageIOError):
+        await make_storage(tmp_path).open()
+
+
+def _open(directory: Path) -> RocksIndex:
+    mark = IndexMark(str(directory / "index-mark"), SystemDisk())
+    return RocksIndex.open(str(directory / "index"), mark)
+
+
+def _new_run(first: int, last: int, log_id: int = 1) -> NewRun:
+    location = RunLocation(log_id, 64 + first, 100, last - first + 1, False)
+    return NewRun(location, [(first, last)], first, last)
+
+
+def _commit(index: RocksIndex, ledger_id: int, first: int, last: int) -> None:
+    index.commit(IndexChanges(last_log_id=1, runs={ledger_id: [_new_run(first, last)]}))
+
+
+@pytest.mark.parametrize("zeros", [100, 3000])
+def test_6_3_zeros_in_the_log_that_was_not_synced_do_not_stop_the_start(
+    tmp_path: Path, zeros: int
+) -> None:
+    """A file system may know the size of a file whose pages a power loss has taken."""
+    (tmp_path / "a").mkdir()
+    index = _open(tmp_path / "a")
+    _commit(index, 1, 0, 9)
+    for key in range(200):
+        index._store.write([Put(b"x%d" % key, bytes(50))])  # not synced
+    copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    index.close()
+    (log,) = (copy / "index").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-zeros] + bytes(zeros))
+    again = _open(copy)
+    assert again.find(1, 5) is not None
+    again.close()
+
+
+def test_6_3_zeros_in_what_was_synced_are_a_lost_index(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    index = _open(tmp_path / "a")
+    _commit(index, 1, 0, 9)
+    copy = copy_as_after_a_crash(tmp_path / "a", tmp_path / "b")
+    index.close()
+    (log,) = (copy / "index").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-20] + bytes(20))
+    with pytest.raises(StorageCorruptError, match="lost records"):
+        _open(copy)
+
+
+def test_6_3_a_store_without_format_is_not_an_empty_index(tmp_path: Path) -> None:
+    index = _open(tmp_path)
+    _commit(index, 1, 0, 9)
+    index.close()
+    shutil.rmtree(tmp_path / "index")
+    RocksStore.open(str(tmp_path / "index"), True).close()
+    with pytest.raises(StorageCorruptError, match="lost"):
+        _open(tmp_path)
+
+
+def test_b25_entries_and_state_of_a_deleted_ledger_go_in_one_batch(tmp_path: Path) -> None:
+    """Whatever part of a commit survives a crash, a ledger that comes back has all of it."""
+    index = _open(tmp_path)
+    changes = IndexChanges(
+        last_log_id=1, runs={7: [_new_run(0, 9), _new_run(10, 19)]}, states={7: STATE}
+    )
+    index.commit(changes)
+    batches: list[list[str]] = []
+    write = index._store.write
+
+    def noting(batch: list[object]) -> None:
+        batches.append([type(operation).__name__ for operation in batch])
+        write(batch)  # type: ignore[arg-type]
+
+    index._store.write = noting  # type: ignore[method-assign,assignment]
+    index.commit(IndexChanges(last_log_id=1, deleted=[7]))
+    assert batches == [["DeleteRange", "Delete", "Put"]]
+    assert index.states() == {}
+    assert list(index.all_records()) == []
+    index.close()

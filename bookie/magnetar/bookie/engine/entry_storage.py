@@ -21,7 +21,6 @@ from magnetar.bookie.engine.parts import (
     FinishCompactions,
     PartsMaker,
     StorageParts,
-    no_compactions,
 )
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.engine.write_cache import WriteBuffer
@@ -35,6 +34,7 @@ from magnetar.bookie.errors import (
     StorageFullError,
     StorageIOError,
 )
+from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.ledger_state import decode_state, encode_state
 from magnetar.bookie.indexes.rocks_store import RocksStore
@@ -58,7 +58,7 @@ class EntryStorage:
         make_worker: Callable[[str], Worker],
         options: StorageOptions | None = None,
         make_key_value: MakeKeyValue = RocksStore.open,
-        finish_compactions: FinishCompactions = no_compactions,
+        finish_compactions: FinishCompactions = finish_compactions,
     ) -> None:
         self.on_wants_flush: Callable[[], None] = _nothing
         self._options = options or StorageOptions()
@@ -234,17 +234,15 @@ class EntryStorage:
 
     def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         self._open_parts()
-        packets = self._memory.read(ledger_id, first, last, bytes_max)
-        if packets is not None:
-            return packets
+        looked = self._memory.look(ledger_id, first)
+        if looked.run is not None:
+            return self._memory.read_from(looked, ledger_id, first, last, bytes_max)
         if ledger_id not in self._states:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
-        _, ceiling, is_deleted = self._memory.look(ledger_id, first)
-        if is_deleted:
+        if looked.is_deleted:
             return None
-        return self._stored.read_now(
-            ledger_id, first, max(first, min(last, ceiling - 1)), bytes_max
-        )
+        last = max(first, min(last, looked.ceiling - 1))
+        return self._stored.read_now(ledger_id, first, last, bytes_max)
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         packets = await self._read_some(ledger_id, first, last, bytes_max)

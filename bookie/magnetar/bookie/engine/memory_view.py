@@ -42,7 +42,8 @@ class MemoryView:
         ceiling = 1 << 63
         for buffer in self.buffers:
             found = buffer.find(ledger_id, entry_id)
-            ceiling = min(ceiling, found.ceiling)
+            if found.ceiling < ceiling:
+                ceiling = found.ceiling
             is_deleted = ledger_id in buffer.deleted
             if found.run is not None or is_deleted:
                 return Looked(found.run, ceiling, is_deleted)
@@ -53,7 +54,13 @@ class MemoryView:
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         """Packets of `first`, `first + 1`, ... as far as they are here; None if `first` is not."""
-        run, ceiling, _ = self.look(ledger_id, first)
+        return self.read_from(self.look(ledger_id, first), ledger_id, first, last, bytes_max)
+
+    def read_from(
+        self, looked: Looked, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> list[bytes] | None:
+        """As `read`; `looked` is what `look` has just said about `first`."""
+        run, ceiling, _ = looked
         if run is None:
             return None
         # A `last` below `first` comes from a careless caller: at least one packet, all the same.

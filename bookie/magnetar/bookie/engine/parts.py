@@ -127,7 +127,3 @@ class PartsMaker:
         plan = plan_sorted if self.options.engine == "db" else plan_in_order
         options = self.options
         return partial(plan, entries_max=options.run_entries_max, bytes_max=options.run_bytes_max)
-
-
-def no_compactions(directory: str, disk: Disk, index: LocationIndex) -> None:
-    """There are none to finish: nobody compacts this storage."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from magnetar.bookie.engine.call_batches import CallBatches
 from magnetar.bookie.engine.hot_reads import HotReads
 from magnetar.bookie.engine.read_cache import ReadCache
 from magnetar.bookie.engine.run_reader import Loaded, RunReader, Wanted
@@ -18,6 +19,8 @@ from magnetar.ledger.ports import Worker
 
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
+_BATCH_CALLS_MAX = 32
+"""Reads that go to the worker, and come back, together."""
 _HEADS_SHARE = 8
 """This part (1/n) of the read cache's bytes is for the heads of runs, the rest for whole runs."""
 
@@ -33,6 +36,7 @@ class StoredReads:
         self.cache = ReadCache(cache_bytes - heads_bytes)
         self._hot = HotReads(heads_bytes)
         self._next_reads: OrderedDict[int, int] = OrderedDict()
+        self._batches = CallBatches(_BATCH_CALLS_MAX)
         self._pending_max = pending_max
         self._pending = 0
         self._age = 0
@@ -86,7 +90,7 @@ class StoredReads:
             raise StorageBusyError(f"{self._pending} reads wait for the disk")
         self._pending += 1
         try:
-            return await worker.run(call)
+            return await self._batches.run(worker, call)
         except StorageIOError as error:
             if error.damage is not None:
                 self.on_damage(error.damage)

@@ -44,8 +44,9 @@ def check_span(
     offsets = head.offsets
     first_piece = begin // PIECE_BYTES
     checksums = head.checksums[first_piece : first_piece + -(-size_bytes // PIECE_BYTES)]
-    damaged = [first_piece + at for at in damaged_pieces(data, checksums, size_bytes)]
+    damaged = damaged_pieces(data, checksums, size_bytes)
     if damaged:
+        damaged = [first_piece + at for at in damaged]
         whole_end = damaged[0] * PIECE_BYTES
         while stop > start and offsets[stop] > whole_end:
             stop -= 1

@@ -21,7 +21,7 @@ from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.replies import Connection, Replies
 from magnetar.bookie.requests.request_batch import Batch
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body, encode_block
+from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body
 from magnetar.ledger.wire_bodies import (
     ENTRY_LIST_BYTES_MAX,
     decode_list_entries,
@@ -30,6 +30,8 @@ from magnetar.ledger.wire_bodies import (
 
 # A read of a single small entry costs memory too, beside its bytes.
 _READ_CHARGE_BYTES_MIN = 4096
+
+_FENCE = int(Flag.FENCE)
 
 Read = Callable[[], Coroutine[None, None, None]]
 
@@ -71,11 +73,11 @@ class ReadRequests:
             return
         self._metrics.read_requests += 1
         bytes_max = min(bytes_max, self._reply_bytes_max)
-        proceed = partial(self._read_range, connection, frame, last, bytes_max)
-        if frame.flags & Flag.FENCE:
+        if frame.flags & _FENCE:
+            proceed = partial(self._read_range, connection, frame, last, bytes_max)
             self._fences.after_fence(frame, key, batch, proceed)
         else:
-            proceed()
+            self._read_range(connection, frame, last, bytes_max)
 
     def list_entries(self, frame: Frame, connection: Connection) -> None:
         """Obey a LIST_ENTRIES.
@@ -163,7 +165,8 @@ class ReadRequests:
         finally:
             self._metrics.reads_pending -= 1
             connection.reads_bytes -= charge
-        self._replies.send()
+        self._replies.send_much(connection)
+        self._replies.send_soon()
         connection.try_again()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -174,9 +177,7 @@ class ReadRequests:
     def _reply_packets(
         self, connection: Connection, frame: Frame, packets: Sequence[bytes]
     ) -> None:
-        data = encode_block(packets).data
-        self._metrics.read_entries += len(packets)
-        self._metrics.read_bytes += len(data)
         last_add_confirmed = self._ledgers.last_add_confirmed(frame.ledger_id)
-        body = last_add_confirmed.to_bytes(8, "big", signed=True) + data
-        self._replies.put(connection, frame, body)
+        size_bytes = self._replies.put_packets(connection, frame, packets, last_add_confirmed)
+        self._metrics.read_entries += len(packets)
+        self._metrics.read_bytes += size_bytes

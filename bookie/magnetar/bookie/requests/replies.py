@@ -1,6 +1,8 @@
 """Replies on their way out: collected, and sent with one write per connection."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from struct import pack
 from typing import Protocol
 
 from magnetar.bookie.metrics import BookieMetrics
@@ -15,10 +17,13 @@ from magnetar.ledger.wire import (
     Frame,
     Op,
     Status,
-    encode_frame,
 )
 
 _EMPTY_BODY_LENGTH = HEADER_BYTES - 4
+_READS = (int(Op.READ), int(Op.READ_LAC))
+_SEND_BYTES_MIN = 64 << 10
+"""Replies of this size together are sent at once: whether they congest the connection is to be
+known before more are made."""
 
 
 class Connection(Protocol):
@@ -47,7 +52,8 @@ class Replies:
     def __init__(self, ledgers: LedgerTable, metrics: BookieMetrics) -> None:
         self._ledgers = ledgers
         self._metrics = metrics
-        self._outbox: dict[Connection, list[bytes]] = {}
+        self._outbox: dict[Connection, _Outgoing] = {}
+        self._is_send_due = False
 
     def put(self, connection: Connection, frame: Frame, body: bytes = b"") -> None:
         """OK, with this body."""
@@ -62,27 +68,48 @@ class Replies:
         self, connection: Connection, op: int, requests: Sequence[tuple[int, int, int]]
     ) -> None:
         """OK without a body to many requests: request id, ledger id, entry id of each."""
-        pack, op = HEADER.pack, op | RESPONSE
-        self._outbox.setdefault(connection, []).extend(
-            [
-                pack(
-                    _EMPTY_BODY_LENGTH,
-                    MAGIC,
-                    VERSION,
-                    op,
-                    0,
-                    Status.OK,
-                    request_id,
-                    ledger_id,
-                    entry_id,
-                )
-                for request_id, ledger_id, entry_id in requests
-            ]
-        )
+        op |= RESPONSE
+        headers = [
+            _header(op, 0, 0, Status.OK, request_id, ledger_id, entry_id)
+            for request_id, ledger_id, entry_id in requests
+        ]
+        self._outgoing(connection).add(headers, HEADER_BYTES * len(headers))
 
-    def has_any(self, connection: Connection) -> bool:
-        """Whether there are replies for the connection."""
-        return connection in self._outbox
+    def put_packets(
+        self,
+        connection: Connection,
+        frame: Frame,
+        packets: Sequence[bytes],
+        last_add_confirmed: int,
+    ) -> int:
+        """OK to a READ: the LAC, and the packets as a block; returns the bytes of the block.
+
+        The packets are not copied before they are sent.
+        """
+        count = len(packets)
+        lengths = list(map(len, packets))
+        head = pack(f">q{1 + count}I", last_add_confirmed, count, *lengths)
+        body_bytes = len(head) + sum(lengths)
+        header = self._reply_header(frame, Status.OK, body_bytes)
+        self._outgoing(connection).add((header + head, *packets), HEADER_BYTES + body_bytes)
+        return body_bytes - 8
+
+    def send_much(self, connection: Connection) -> None:
+        """Send what there is for the connection, if it is so much that more must wait for it."""
+        outgoing = self._outbox.get(connection)
+        if outgoing is not None and outgoing.size_bytes >= _SEND_BYTES_MIN:
+            del self._outbox[connection]
+            outgoing.send(connection)
+
+    def send_soon(self) -> None:
+        """Send when everything that is ready to run now has run: many small replies, one write."""
+        if not self._is_send_due:
+            self._is_send_due = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_send_due = False
+        self.send()
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""
@@ -93,20 +120,53 @@ class Replies:
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, {}
-        for connection, replies in outbox.items():
-            connection.send(replies[0] if len(replies) == 1 else b"".join(replies))
+        for connection, outgoing in outbox.items():
+            outgoing.send(connection)
 
     def _put(self, connection: Connection, frame: Frame, status: Status, body: bytes) -> None:
+        reply = self._reply_header(frame, status, len(body)) + body
+        self._outgoing(connection).add((reply,), len(reply))
+
+    def _reply_header(self, frame: Frame, status: Status, body_bytes: int) -> bytes:
+        op, _, _, _, request_id, ledger_id, entry_id, _ = frame
         # Nothing may be inferred from a reply without the flag: only reads carry it.
-        is_read = frame.op in (Op.READ, Op.READ_LAC)
-        is_fenced = is_read and self._ledgers.is_durably_fenced(frame.ledger_id)
-        reply = encode_frame(
-            frame.op | RESPONSE,
-            request_id=frame.request_id,
-            ledger_id=frame.ledger_id,
-            entry_id=frame.entry_id,
-            flags=Flag.FENCED if is_fenced else 0,
-            status=status,
-            body=body,
-        )
-        self._outbox.setdefault(connection, []).append(reply)
+        is_fenced = op in _READS and self._ledgers.is_durably_fenced(ledger_id)
+        flags = Flag.FENCED if is_fenced else 0
+        return _header(op | RESPONSE, body_bytes, flags, status, request_id, ledger_id, entry_id)
+
+    def _outgoing(self, connection: Connection) -> "_Outgoing":
+        outgoing = self._outbox.get(connection)
+        if outgoing is None:
+            outgoing = self._outbox[connection] = _Outgoing()
+        return outgoing
+
+
+class _Outgoing:
+    """The replies to one connection, in pieces."""
+
+    __slots__ = ("pieces", "size_bytes")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size_bytes = 0
+
+    def add(self, pieces: Iterable[bytes], size_bytes: int) -> None:
+        self.pieces.extend(pieces)
+        self.size_bytes += size_bytes
+
+    def send(self, connection: Connection) -> None:
+        pieces = self.pieces
+        connection.send(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _header(
+    op: int,
+    body_bytes: int,
+    flags: int,
+    status: int,
+    request_id: int,
+    ledger_id: int,
+    entry_id: int,
+) -> bytes:
+    length = _EMPTY_BODY_LENGTH + body_bytes
+    return HEADER.pack(length, MAGIC, VERSION, op, flags, status, request_id, ledger_id, entry_id)

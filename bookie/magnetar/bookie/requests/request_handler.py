@@ -121,8 +121,7 @@ class RequestHandler:
                         break
                 else:
                     self._handle_other(frame, batch)
-                    if replies.has_any(connection):
-                        replies.send()  # a large reply may congest the connection
+                    replies.send_much(connection)  # it may congest the connection
                 taken += 1
         finally:
             # Whatever happened: what is in the storage's memory now goes to the journal too.

@@ -49,12 +49,11 @@ class EntryLogReader:
             head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
         except StorageCorruptError as error:
             raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
+        # The ids are not compared: a record may stand for ids that its run does not hold, where
+        # newer copies were laid over a run with gaps and compaction dropped what they replaced.
+        # The head's checksum binds it to its place.
         is_meant = (
             head.ledger_id == run.ledger_id
-            # A record may begin or end with ids that the run does not hold, where newer copies
-            # were laid over one with gaps; compaction drops what they replaced.
-            and head.first <= run.last
-            and head.last >= run.first
             and head.location(location.log_id, location.offset) == location
         )
         if not is_meant:

@@ -19,18 +19,26 @@ _MAGIC = b"MGNTCMPC"
 _VERSION = 1
 _SOURCE_HAS_IDS = 1
 _TARGET_HAS_IDS = 2
+_IS_DROPPED = 4
 
 _HEADER = Struct(">8sHHIII")
 _MOVE = Struct(">BqqqIQIIQII")
 _U32 = Struct(">I")
+
+_NOWHERE = RunLocation(0, 0, 0, 0, False)
 
 MOVE_BYTES = _MOVE.size
 """What a move takes, on disk and in memory."""
 
 
 def encode_move(move: RunMove) -> bytes:
-    source, target = move.source, move.target
-    flags = (_SOURCE_HAS_IDS if source.has_ids else 0) | (_TARGET_HAS_IDS if target.has_ids else 0)
+    source = move.source
+    target = move.target or _NOWHERE
+    flags = (
+        (_SOURCE_HAS_IDS if source.has_ids else 0)
+        | (_TARGET_HAS_IDS if target.has_ids else 0)
+        | (_IS_DROPPED if move.target is None else 0)
+    )
     return _MOVE.pack(
         flags,
         move.ledger_id,
@@ -71,9 +79,11 @@ class CompactionRecord:
         offset, size_bytes, entries, new_offset, new_size_bytes, new_entries = places
         source_has_ids, target_has_ids = flags & _SOURCE_HAS_IDS, flags & _TARGET_HAS_IDS
         source = RunLocation(log_id, offset, size_bytes, entries, bool(source_has_ids))
-        target = RunLocation(
-            self.target_log_id, new_offset, new_size_bytes, new_entries, bool(target_has_ids)
-        )
+        target = None
+        if not flags & _IS_DROPPED:
+            target = RunLocation(
+                self.target_log_id, new_offset, new_size_bytes, new_entries, bool(target_has_ids)
+            )
         return RunMove(ledger_id, first, last, source, target)
 
 

@@ -98,17 +98,9 @@ class LedgerCollector:
         Raises:
             ImplausibleListingError, ForeignMetadataError, LedgerError
         """
-        await self._calls.check_instance()
-        search = DeadLedgerSearch(await self._local_ids())
-        try:
-            async for found in source.ledger_ranges():
-                search.on_range(found)
-                await self._calls.wait_turn()
-            return search.candidates(None if accept_vanished else self._brake)
-        except AssertionError as error:
-            # The manager checks its own listing too. A listing that is wrong is no reason to end
-            # the process, and none to delete.
-            raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error
+        local = await self._local_ids()
+        brake = None if accept_vanished else self._brake
+        return await missing_ledgers(local, source, self._calls, brake)
 
     async def _local_ids(self) -> set[int]:
         local: set[int] = set()
@@ -131,3 +123,26 @@ class LedgerCollector:
         self._metrics.listed_in_error += 1
         _log.error("ledger_missing_in_listing", ledger_id=ledger_id)
         return False
+
+
+async def missing_ledgers(
+    local_ids: set[int], source: LedgerSource, calls: MetadataCalls, brake: Brake | None
+) -> list[int]:
+    """Those of the local ledgers, looked at before, that the metadata does not list, ascending.
+
+    `local_ids` is used up; `brake` as in `DeadLedgerSearch.candidates`.
+
+    Raises:
+        ImplausibleListingError, ForeignMetadataError, LedgerError
+    """
+    await calls.check_instance()
+    search = DeadLedgerSearch(local_ids)
+    try:
+        async for found in source.ledger_ranges():
+            search.on_range(found)
+            await calls.wait_turn()
+    except AssertionError as error:
+        # The manager checks its own listing too. A listing that is wrong is no reason to end the
+        # process, and none to delete.
+        raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error
+    return search.candidates(brake)

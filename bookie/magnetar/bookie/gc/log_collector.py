@@ -110,7 +110,7 @@ class LogCollector:
             StorageIOError: a log could not be removed; the others wait for the next round.
         """
         uses: list[LogUse] = []
-        for log_id in self._finished:
+        for log_id in list(self._finished):
             usage = await self._usage(log_id)
             if usage is None:
                 continue

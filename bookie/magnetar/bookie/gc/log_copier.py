@@ -165,10 +165,17 @@ class LogCopier:
     def _copy_run(self, source: "_Source", at: int, head: RunHead, head_bytes: bytes) -> bool:
         """Copy what lives of a run; False if that cannot be."""
         try:
-            positions = positions_of(head, self._live_stretches(head, source.log_id, at))
+            stretches = self._live_stretches(head, source.log_id, at)
         except StorageCorruptError:
             return False  # the index of this ledger is damaged: nobody knows what lives
+        positions = positions_of(head, stretches)
+        location = head.location(source.log_id, at)
         if not positions:
+            if stretches:
+                # Newer copies were laid over all entries of a run with gaps, and left records of
+                # the gaps between them. They must go before the log does.
+                dropped = RunMove(head.ledger_id, head.first, head.last, location, None)
+                self._moves += encode_move(dropped)
             return True
         try:
             packets = source.read(head.packets_bytes, at + head.tables_bytes)
@@ -187,7 +194,6 @@ class LogCopier:
         self._append(run.head, run.packets)
         total = self._ledger_bytes.get(head.ledger_id, 0)
         self._ledger_bytes[head.ledger_id] = total + run.size_bytes
-        location = head.location(source.log_id, at)
         move = RunMove(head.ledger_id, head.first, head.last, location, run.location)
         self._moves += encode_move(move)
         return True

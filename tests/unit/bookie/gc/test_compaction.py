@@ -220,6 +220,29 @@ async def test_more_runs_than_one_record_takes_are_copied_in_several_goes(
         assert not set(finished) & set(await store.finished())
 
 
+async def test_gaps_that_newer_copies_left_behind_go_with_the_log(
+    tmp_path: Path, engine: str
+) -> None:
+    """An index by runs keeps records of the ids between the entries of a run with gaps."""
+    async with Store(tmp_path) as store:
+        store.add(1, [2, 5, 8])
+        store.add(2, [7, 10, 20])
+        for ledger_id in range(3, 13):
+            store.add(ledger_id, range(ENTRIES))
+        await store.storage.flush()
+        store.add(1, [2, 5, 8], b"b")
+        store.add(2, [7, 20], b"b")
+        await store.storage.flush()
+        finished = await store.finished()
+        assert finished[0] == 1
+        await store.compactor.compact(finished[:1])
+        assert finished[0] not in await store.finished()
+        await store.check()
+        for ledger_id, held in ((1, [2, 5, 8]), (2, [7, 10, 20])):
+            listed = await store.storage.list_entries(ledger_id, 0, 1 << 10)
+            assert listed.entry_ids() == held
+
+
 # Beside others
 
 

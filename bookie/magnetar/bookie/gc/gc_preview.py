@@ -1,0 +1,141 @@
+"""What a round of garbage collection would do, without doing it: for tools, with the bookie stopped
+or running beside.
+
+    local = set(index.states())
+    dead = await preview_ledgers(local, manager, calls, brake)
+    usages = survey_all(logs_directory, disk)
+    preview = preview_logs(usages, local - set(dead.ledger_ids), options)
+
+Nothing is written, no lock is taken. Beside a running bookie the newest log is one that grows.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from magnetar.bookie.entry_logs.log_names import log_ids
+from magnetar.bookie.errors import ImplausibleListingError, StorageLogMissingError
+from magnetar.bookie.gc.compaction_plan import LogUse, choose_logs
+from magnetar.bookie.gc.dead_ledgers import Brake
+from magnetar.bookie.gc.ledger_collector import LedgerSource, missing_ledgers
+from magnetar.bookie.gc.log_collector import LogCollectorOptions
+from magnetar.bookie.gc.log_survey import LogSurvey
+from magnetar.bookie.gc.log_usage import LogUsage
+from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.ports import Disk
+
+Action = Literal["remove", "compact in a minor run", "compact in a major run", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersPreview:
+    """What would happen to the ledgers."""
+
+    ledger_ids: tuple[int, ...]
+    """Would be deleted: their metadata is certainly gone."""
+    unconfirmed: tuple[int, ...]
+    """Not listed, and the metadata store did not answer: kept for now."""
+    listed_in_error: tuple[int, ...]
+    """Not listed and there all the same: kept, and a reason to look at the metadata store."""
+    refused: str
+    """Why nothing at all would be deleted; empty if the listing is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPreview:
+    """What would happen to an entry log."""
+
+    log_id: int
+    file_bytes: int
+    live_bytes: int
+    live_ledgers: int
+    ledgers: int
+    is_certain: bool
+    """False: its footer is missing or damaged, and its end torn: only the index decides."""
+    action: Action
+    freed_bytes: int
+    """By the action, about."""
+
+
+async def preview_ledgers(
+    local_ids: set[int], source: LedgerSource, calls: MetadataCalls, brake: Brake
+) -> LedgersPreview:
+    """Which of the local ledgers a round would delete now.
+
+    Raises:
+        ForeignMetadataError, LedgerError: a round would fail in the same way.
+    """
+    try:
+        missing = await missing_ledgers(set(local_ids), source, calls, brake)
+    except ImplausibleListingError as error:
+        return LedgersPreview((), (), (), str(error))
+    dead: list[int] = []
+    unconfirmed: list[int] = []
+    listed_in_error: list[int] = []
+    for ledger_id in missing:
+        await calls.wait_turn()
+        try:
+            await source.read(ledger_id)
+        except NoSuchLedgerError:
+            dead.append(ledger_id)
+        except LedgerError:
+            unconfirmed.append(ledger_id)
+        else:
+            listed_in_error.append(ledger_id)
+    return LedgersPreview(tuple(dead), tuple(unconfirmed), tuple(listed_in_error), "")
+
+
+def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
+    """What all entry logs of a directory hold. Reads their footers, or all their heads.
+
+    Raises:
+        StorageIOError, OSError
+    """
+    survey = LogSurvey(logs_directory, disk)
+    usages: list[LogUsage] = []
+    for log_id in log_ids(disk.list(logs_directory)):
+        try:
+            usages.append(survey.usage(log_id))
+        except StorageLogMissingError:
+            continue  # the bookie removed it just now
+    return usages
+
+
+def preview_logs(
+    usages: Iterable[LogUsage], alive: Set[int], options: LogCollectorOptions
+) -> list[LogPreview]:
+    """What a round with these ledgers alive would do about each log, in the order of their ids."""
+    found = [(usage, usage.live(alive)) for usage in usages]
+    uses = [
+        LogUse(usage.log_id, usage.file_bytes, live.bytes)
+        for usage, live in found
+        if not (usage.is_certain and live.ledgers == 0)
+    ]
+    chosen = {
+        kind: {log.log_id for log in choose_logs(uses, rule, log_bytes_max=options.log_bytes_max)}
+        for kind, rule in options.rules.items()
+    }
+    previews: list[LogPreview] = []
+    for usage, live in found:
+        action: Action = "keep"
+        if usage.is_certain and live.ledgers == 0:
+            action = "remove"
+        elif usage.log_id in chosen[CompactionKind.MINOR]:
+            action = "compact in a minor run"
+        elif usage.log_id in chosen[CompactionKind.MAJOR]:
+            action = "compact in a major run"
+        previews.append(
+            LogPreview(
+                log_id=usage.log_id,
+                file_bytes=usage.file_bytes,
+                live_bytes=live.bytes,
+                live_ledgers=live.ledgers,
+                ledgers=len(usage.ledger_ids),
+                is_certain=usage.is_certain,
+                action=action,
+                freed_bytes=0 if action == "keep" else usage.file_bytes - live.bytes,
+            )
+        )
+    return previews

@@ -5,15 +5,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import StorageIOError
+from magnetar.bookie.indexes.index_mark import EngineKind
 from tests.ledger_storage import (
+    ENGINES,
     SMALL,
     add,
     copy_as_after_a_crash,
+    default_engine,
     entry_logs,
     make_packet,
     open_storage,
@@ -82,6 +86,9 @@ async def _run(directory: Path, files: str, which: str, at: int, mask: int) -> N
 
 def _index_files(directory: Path) -> list[Path]:
     """The files that hold records; RocksDB's own log, options and lock say nothing."""
+    pages = directory / "page-index"
+    if pages.exists():
+        return [directory / "index-mark", pages / "double-write", *sorted(pages.rglob("*.idx"))]
     names = ("MANIFEST", "CURRENT")
     files = [
         path
@@ -91,17 +98,18 @@ def _index_files(directory: Path) -> list[Path]:
     return [directory / "index-mark", *sorted(files)]
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=80, deadline=None)
 @given(
-    st.sampled_from(("logs", "logs", "index")),
-    st.sampled_from(("crashed", "closed")),
-    st.integers(0, 1 << 20),
-    st.integers(1, 255),
+    files=st.sampled_from(("logs", "logs", "index")),
+    which=st.sampled_from(("crashed", "closed")),
+    at=st.integers(0, 1 << 20),
+    mask=st.integers(1, 255),
 )
 def test_a_damaged_byte_gives_an_error_or_the_right_answer(
-    files: str, which: str, at: int, mask: int
+    engine: EngineKind, files: str, which: str, at: int, mask: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with default_engine(engine), tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         asyncio.run(_make(directory))
         asyncio.run(_run(directory, files, which, at, mask))

@@ -127,7 +127,12 @@ def draw_shape(random: Random) -> Shape:
     return random.choice(ALL_SHAPES)
 
 
-ALL_SHAPES = (Shape(), Shape(journals=2), Shape(shards=2), Shape(journals=2, shards=3))
+ALL_SHAPES = (
+    Shape(),
+    Shape(journals=2, shards=3),
+    Shape(engine="interleaved"),
+    Shape(engine="interleaved", journals=2, shards=2),
+)
 
 
 _CHANCES = {
@@ -143,7 +148,8 @@ _CHANCES = {
     "checkpoint_soon": 8,
     "flush": 3,
     "delete": 2,
-    "collect": 3,
+    "collect": 2,
+    "collect_soon": 2,
     "look": 1,
 }
 
@@ -185,7 +191,9 @@ class _Drawing:
         what = random.choices(list(_CHANCES), list(_CHANCES.values()))[0]
         if what == "add" or not self._next:
             return self._add()
-        if what in ("settle", "checkpoint", "checkpoint_soon", "flush", "collect", "look"):
+        if what in ("settle", "checkpoint", "checkpoint_soon", "flush", "look") or what.startswith(
+            "collect"
+        ):
             return Do(what)
         if what == "wait":
             return Do("wait", entries=random.choice((1, 1, 3, 20)))

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
+from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.indexes.key_value import KeyValueStore
 from magnetar.bookie.journaling.journal import OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
@@ -78,6 +79,9 @@ class Shape:
             run_entries_max=5,
             open_files_max=2,
             engine=self.engine,
+            index_page_bytes=512,
+            index_cache_bytes=3000,
+            index_open_files_max=2,
         )
 
 
@@ -154,6 +158,7 @@ class _StoringBookie(Bookie):
             make_worker=machine.make_worker,
             options=machine.shape.options,
             make_key_value=make_key_value,
+            finish_compactions=finish_compactions,
         )
 
     def _start_journal(

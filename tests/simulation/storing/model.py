@@ -163,9 +163,11 @@ class Model:
             ledger.forget_certainty()
             ledger.deleted_at = self.events
         elif isinstance(event, Checkpointed):
-            for ledger in self.ledgers.values():
+            # What failed for want of room may have reached the journal, behind every mark.
+            unsure = {request.ledger_id for request, _ in self._requests.values()}
+            for ledger_id, ledger in self.ledgers.items():
                 if ledger.deleted_at is not None and ledger.deleted_at <= event.began:
-                    ledger.is_gone = True
+                    ledger.is_gone = ledger_id not in unsure
         else:
             self._on_restarted(event)
 

@@ -7,7 +7,7 @@ from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, cut_twice, p
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
 
-SHAPES = (Shape(), Shape(journals=2, shards=3))
+SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=3))
 """All shapes: `make sim STORAGE=1`."""
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.parts import BookieParts
 from tests.simulation.storing.client import Client
+from tests.simulation.storing.collecting import Collecting
 from tests.simulation.storing.inspect import Inspection
 from tests.simulation.storing.machine import Machine
 from tests.simulation.storing.model import Checkpointed, Deleted
@@ -23,7 +24,8 @@ class Do(NamedTuple):
     - checkpoint: wait until it has ended; checkpoint_soon: and go on; flush: the storage alone
     - look: at everything, and compare
     - full: `size` bytes more can be written; room: there is room again
-    - collect: what garbage collection does with logs, compaction of all finished ones included
+    - collect: a round of garbage collection on the logs, with a compaction of all that are not
+      full of live entries; collect_soon: and go on
     """
 
     what: str
@@ -40,11 +42,14 @@ class Player:
         self._machine = machine
         self._client = client
         self._checkpoint: asyncio.Task[None] | None = None
+        self._collecting: Collecting | None = None
+        self._collection: asyncio.Task[None] | None = None
 
     async def play(self, todo: Sequence[Do]) -> None:
         for each in todo:
             await self._do(each)
         await self._join_checkpoint()
+        await self._join_collection()
         await self._client.settle()
 
     async def _do(self, do: Do) -> None:
@@ -84,8 +89,11 @@ class Player:
         elif do.what == "room":
             self._machine.disk.bytes_left = None
         else:
-            assert do.what == "collect", do
-            await self._collect()
+            assert do.what in ("collect", "collect_soon"), do
+            await self._join_collection()
+            self._collection = asyncio.create_task(self._collect())
+            if do.what == "collect":
+                await self._join_collection()
 
     @property
     def _parts(self) -> BookieParts:
@@ -113,7 +121,14 @@ class Player:
         self._parts.storage.delete_ledger(ledger_id)
 
     async def _collect(self) -> None:
-        """Filled in with the garbage collection."""
+        if self._collecting is None:
+            self._collecting = Collecting(self._machine, self._parts)
+        await self._tolerate(self._collecting.collect())
+
+    async def _join_collection(self) -> None:
+        if self._collection is not None:
+            await self._collection
+            self._collection = None
 
     async def _tolerate(self, work: Coroutine[object, object, None]) -> bool:
         """Whether it came to its end; where the disk fails, it may not."""

@@ -1,0 +1,59 @@
+"""Garbage collection of the logs of a simulated bookie, as its service does it in a round."""
+
+from magnetar.bookie.errors import StorageError
+from magnetar.bookie.gc.compaction_plan import CompactionRule
+from magnetar.bookie.gc.compactor import CompactionLimits
+from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
+from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.parts import BookieParts
+from tests.simulation.storing.machine import Machine
+
+_LIVE_SHARE_MAX = 0.95
+_MOVES_MAX = 7
+"""Runs copied at once: a log of many takes several goes."""
+
+
+class Collecting:
+    """The collectors of one process, one for each shard."""
+
+    def __init__(self, machine: Machine, parts: BookieParts) -> None:
+        self._parts = parts
+        log_bytes_max = machine.shape.options.entry_log_bytes_max
+        worker = machine.make_worker("collect")
+        self._collectors = [
+            LogCollector(
+                shard,
+                worker,
+                disk=machine.disk,
+                clock=parts.clock,
+                options=LogCollectorOptions(
+                    log_bytes_max=log_bytes_max,
+                    rules={
+                        CompactionKind.MAJOR: CompactionRule(_LIVE_SHARE_MAX, merges_small=True)
+                    },
+                    limits=CompactionLimits(moves_max=_MOVES_MAX),
+                ),
+                metrics=GcMetrics(),
+                may_compact=lambda kind: True,
+            )
+            for shard in parts.shards
+        ]
+
+    async def collect(self) -> None:
+        """One round with a compaction in it.
+
+        Raises:
+            StorageError: a part of it failed; the other directories had their turn.
+        """
+        failure: StorageError | None = None
+        for collector in self._collectors:
+            try:
+                await collector.look()
+                await self._parts.storage.flush()
+                await collector.remove_unused()
+                await collector.compact(CompactionKind.MAJOR)
+            except StorageError as error:
+                failure = error
+        if failure is not None:
+            raise failure

@@ -156,6 +156,36 @@ async def test_the_scrubber_finds_a_flip_that_nobody_read(cluster: Cluster) -> N
         assert await read_at(client, "b1", ledger_id, 5) == Status.OK
 
 
+async def test_a_damaged_page_of_an_index_is_healed_and_denies_nothing(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        settings = with_settings(cluster, "b4", storage_engine="interleaved", scrub_period_days=0)
+        await cluster.start_bookie("b4", settings)
+        await cluster.wait_known(client, "b4")
+        ledger_id = -1
+        while ledger_id < 0:
+            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            if "b4" in writer.metadata.last_fragment.bookies:
+                ledger_id = writer.ledger_id
+        await asyncio.gather(*map(writer.add, PAYLOADS))
+        await writer.close()
+        await cluster.stop_bookie("b4")
+        directory = settings.data_directory / "ledgers" / "page-index"
+        (path,) = [each for each in directory.rglob("*.idx") if each.stat().st_size > 1000]
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+
+        bookie = await cluster.start_bookie("b4", settings)
+        await cluster.wait_known(client, "b4")
+        metrics = bookie.metrics.integrity
+        status = {await read_at(client, "b4", ledger_id, entry_id) for entry_id in range(40)}
+        assert Status.IO_ERROR in status
+        assert status <= {Status.IO_ERROR, Status.OK}
+        await wait_until(lambda: metrics.healed_entries >= 40 and metrics.heals_waiting == 0)
+        for entry_id in range(40):
+            assert await read_at(client, "b4", ledger_id, entry_id) == Status.OK
+
+
 async def test_a_start_that_checks_everything_heals_before_anybody_asks(cluster: Cluster) -> None:
     async with cluster.client() as client:
         ledger_id = await write(client)

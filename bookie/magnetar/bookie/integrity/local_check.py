@@ -62,15 +62,17 @@ class LocalCheck:
     ) -> Checked:
         """Check entries `first` to `last`, as far as they are stored: one step of bounded size.
 
-        Damage of the index itself is told as damage, too, if it says whose entries it hides.
+        Damage of the index itself is told as damage, too, if it says whose entries it hides; the
+        step ends behind it.
 
         Raises:
             StorageIOError: it cannot be read now, and nobody knows why.
         """
         try:
             records = self._index.records_from(ledger_id, first, records_max + 1)
-        except StorageIOError as error:
-            return Checked([_damage_of(error)], 0, 0, -1)
+        except StorageIOError:
+            # One damaged page must not hide the others: record by record up to it.
+            return self._check_one(ledger_id, first, last)
         next_entry_id = records.pop().first if len(records) > records_max else -1
         damages: list[Damage] = []
         done, size = 0, 0
@@ -84,6 +86,23 @@ class LocalCheck:
             size += record.location.size_bytes
             done += 1
         return Checked(damages, done, size, next_entry_id if next_entry_id <= last else -1)
+
+    def _check_one(self, ledger_id: int, first: int, last: int) -> Checked:
+        try:
+            records = self._index.records_from(ledger_id, first, 1)
+        except StorageIOError as error:
+            damage = _damage_of(error)
+            behind = max(first, damage.last) + 1
+            low, high = max(damage.first, first), min(damage.last, last)
+            found = [damage._replace(first=low, last=high)] if low <= high else []
+            return Checked(found, 0, 0, behind if behind <= last else -1)
+        if not records or records[0].first > last:
+            return Checked([], 0, 0, -1)
+        record = records[0]
+        damages = self._check_record(ledger_id, record, first, last)
+        behind = record.last + 1
+        size = record.location.size_bytes
+        return Checked(damages, 1, size, behind if behind <= last else -1)
 
     def check_ledgers(
         self,

@@ -201,14 +201,17 @@ class LogCopier:
     def _live_stretches(self, head: RunHead, log_id: int, at: int) -> list[tuple[int, int]]:
         location = head.location(log_id, at)
         found: list[tuple[int, int]] = []
-        first = head.first
+        first, count = head.first, 1
         while True:
-            records = self._index.records_from(head.ledger_id, first, _RECORDS_AT_ONCE)
+            # Mostly one record stands for all of the run. Asking for more would make an index of
+            # pages look at the heads of runs that are not meant.
+            records = self._index.records_from(head.ledger_id, first, count)
             near = list(takewhile(lambda record: record.first <= head.last, records))
             found += [(each.first, each.last) for each in near if each.location == location]
-            if len(near) < _RECORDS_AT_ONCE:
+            if len(near) < count or near[-1].last >= head.last:
                 return found
             first = near[-1].last + 1
+            count = min(4 * count, _RECORDS_AT_ONCE)
 
     def _rank(self, log_id: int) -> int:
         file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
-from tests.ledger_storage import STATE, make_block, make_packet
+from tests.ledger_storage import ENGINES, STATE, make_block, make_packet
+
+pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
 MINOR, MAJOR = CompactionKind.MINOR, CompactionKind.MAJOR
 LOG_BYTES = 20_000
@@ -93,13 +97,15 @@ class Store:
 
 
 @asynccontextmanager
-async def opened(directory: Path, usage_bytes_max: int = 1 << 20) -> AsyncIterator[Store]:
+async def opened(
+    directory: Path, engine: EngineKind, usage_bytes_max: int = 1 << 20
+) -> AsyncIterator[Store]:
     storage = EntryStorage(
         str(directory),
         disk=SystemDisk(),
         clock=SystemClock(),
         make_worker=ThreadWorker,
-        options=SIZES,
+        options=replace(SIZES, engine=engine),
     )
     await storage.open()
     store = Store(storage, directory, usage_bytes_max)
@@ -110,8 +116,10 @@ async def opened(directory: Path, usage_bytes_max: int = 1 << 20) -> AsyncIterat
         store.worker.close()
 
 
-async def test_a_log_goes_when_all_of_its_ledgers_are_dead(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_log_goes_when_all_of_its_ledgers_are_dead(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         finished = await store.finished()
         assert len(finished) >= 3
@@ -123,8 +131,8 @@ async def test_a_log_goes_when_all_of_its_ledgers_are_dead(tmp_path: Path) -> No
         await store.check(list(range(6, 12)))
 
 
-async def test_a_log_with_one_live_ledger_stays(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_log_with_one_live_ledger_stays(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         finished = await store.finished()
         await store.delete(*range(1, 12))
@@ -133,9 +141,11 @@ async def test_a_log_with_one_live_ledger_stays(tmp_path: Path) -> None:
         await store.check([0])
 
 
-async def test_the_deletion_is_durable_before_the_log_goes(tmp_path: Path) -> None:
+async def test_the_deletion_is_durable_before_the_log_goes(
+    tmp_path: Path, engine: EngineKind
+) -> None:
     """Nothing is removed for a deletion that only memory knows: a crash would undo it."""
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         finished = await store.finished()
         await store.collector.look()
@@ -147,9 +157,9 @@ async def test_the_deletion_is_durable_before_the_log_goes(tmp_path: Path) -> No
 
 
 async def test_a_ledger_that_came_back_keeps_its_new_log_and_loses_the_old_ones(
-    tmp_path: Path,
+    tmp_path: Path, engine: EngineKind
 ) -> None:
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, engine) as store:
         await store.flush([1, 2, 3, 4, 5])
         await store.delete(1)
         await store.storage.flush()
@@ -158,8 +168,8 @@ async def test_a_ledger_that_came_back_keeps_its_new_log_and_loses_the_old_ones(
         await store.check([1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
-async def test_minor_runs_leave_what_major_runs_take(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_minor_runs_leave_what_major_runs_take(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         for first in range(0, 5 * ENTRIES, ENTRIES):
             await store.flush([1, 2, 3], first)
         await store.delete(1)
@@ -170,8 +180,10 @@ async def test_minor_runs_leave_what_major_runs_take(tmp_path: Path) -> None:
         await store.check([2, 3], 5 * ENTRIES - 1)
 
 
-async def test_a_full_disk_suspends_compaction_and_not_removal(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_full_disk_suspends_compaction_and_not_removal(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         await store.delete(*range(1, 12))
         store.has_room = False
@@ -183,8 +195,8 @@ async def test_a_full_disk_suspends_compaction_and_not_removal(tmp_path: Path) -
         assert store.metrics.compacted_logs == 0
 
 
-async def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_run_ends_when_its_time_is_over(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         for first in range(0, 5 * ENTRIES, ENTRIES):
             await store.flush([1, 2, 3], first)
         await store.delete(1)
@@ -193,8 +205,10 @@ async def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
         assert store.metrics.compacted_logs == 0
 
 
-async def test_what_does_not_fit_into_memory_is_read_again(tmp_path: Path) -> None:
-    async with opened(tmp_path, usage_bytes_max=0) as store:
+async def test_what_does_not_fit_into_memory_is_read_again(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine, usage_bytes_max=0) as store:
         await store.flush(list(range(12)))
         await store.round()
         await store.delete(*range(6))
@@ -203,8 +217,8 @@ async def test_what_does_not_fit_into_memory_is_read_again(tmp_path: Path) -> No
         await store.check(list(range(6, 12)))
 
 
-async def test_the_live_share_is_told(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_the_live_share_is_told(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush([1, 2, 3, 4, 5, 6])
         await store.delete(1)
         await store.round()
@@ -234,8 +248,8 @@ def runs(store: Store, log_id: int) -> list[StoredRun]:
         file.close()
 
 
-async def test_a_log_without_footer_is_scanned(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_log_without_footer_is_scanned(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         await cut_footers(store)
         finished = await store.finished()
@@ -246,9 +260,11 @@ async def test_a_log_without_footer_is_scanned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["header", "first run", "later run", "footer"])
-async def test_b15_damage_never_makes_a_log_look_unused(tmp_path: Path, at: str) -> None:
+async def test_b15_damage_never_makes_a_log_look_unused(
+    tmp_path: Path, engine: EngineKind, at: str
+) -> None:
     """What the scan does not see may be what the index points to."""
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, engine) as store:
         await store.flush([1, 2, 3, 4, 5, 6])
         finished = await store.finished()
         found = runs(store, finished[0])
@@ -272,8 +288,10 @@ async def test_b15_damage_never_makes_a_log_look_unused(tmp_path: Path, at: str)
         await store.check([alive])
 
 
-async def test_b15_garbage_behind_the_runs_becomes_no_ledger(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_b15_garbage_behind_the_runs_becomes_no_ledger(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush([1, 2, 3, 4, 5, 6])
         (log_id, *_) = await store.finished()
         before = runs(store, log_id)
@@ -285,8 +303,10 @@ async def test_b15_garbage_behind_the_runs_becomes_no_ledger(tmp_path: Path) -> 
         assert set(usage.ledger_ids) == {run.ledger_id for run in before}
 
 
-async def test_a_torn_log_goes_when_the_index_does_not_point_there(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_torn_log_goes_when_the_index_does_not_point_there(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         finished = await store.finished()
         await cut_footers(store)
@@ -300,9 +320,11 @@ async def test_a_torn_log_goes_when_the_index_does_not_point_there(tmp_path: Pat
         await store.check(list(range(1, 12)))
 
 
-async def test_a_damaged_log_is_tried_again_when_it_was_healed(tmp_path: Path) -> None:
+async def test_a_damaged_log_is_tried_again_when_it_was_healed(
+    tmp_path: Path, engine: EngineKind
+) -> None:
     damages: list[Damage] = []
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, engine) as store:
         store.storage.on_damage = damages.append
         await store.flush([1, 2, 3, 4, 5, 6])
         (log_id, *_) = await store.finished()
@@ -322,8 +344,10 @@ async def test_a_damaged_log_is_tried_again_when_it_was_healed(tmp_path: Path) -
         await store.check([1, 4, 5, 6])
 
 
-async def test_b08_removal_beside_flushes_that_fill_several_logs(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_b08_removal_beside_flushes_that_fill_several_logs(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         await store.delete(*range(6))
         for at in range(20, 40, 2):
@@ -334,8 +358,8 @@ async def test_b08_removal_beside_flushes_that_fill_several_logs(tmp_path: Path)
         await store.check([6, 7], 2 * ENTRIES - 1)
 
 
-async def test_a_missing_directory_removes_nothing(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_missing_directory_removes_nothing(tmp_path: Path, engine: EngineKind) -> None:
+    async with opened(tmp_path, engine) as store:
         await store.flush(list(range(12)))
         store.logs.rename(tmp_path / "elsewhere")
         with pytest.raises(StorageIOError):

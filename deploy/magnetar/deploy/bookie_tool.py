@@ -4,8 +4,10 @@ Every line is one thing: with --json one object, else `name value` pairs. Keys o
 printed.
 """
 
+import asyncio
 import json
 import posixpath
+import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +15,23 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from magnetar.bookie.cookie import read_directory_cookie
+from magnetar.bookie.cookie import read_cookie, read_directory_cookie
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.errors import CookieError
+from magnetar.bookie.gc.dead_ledgers import Brake
+from magnetar.bookie.gc.garbage_collector import log_collector_options
+from magnetar.bookie.gc.gc_preview import (
+    LedgersPreview,
+    preview_ledgers,
+    preview_logs,
+    survey_all,
+)
+from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index_to_read
 from magnetar.bookie.journaling.journal_format import decode_mark, file_ids, file_name, mark_name
+from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.tools.index_look import ledger_records, ledger_summaries
 from magnetar.bookie.tools.journal_look import (
     JournalGap,
@@ -37,10 +49,15 @@ from magnetar.bookie.tools.log_look import (
 from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.ports import Lock
-from magnetar.ledger.system import SystemDisk
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.system import SystemClock, SystemDisk
 
 _LOGS = "entry-logs"
+_ROOT = "/ledgers"
 
 
 class BookieTool:
@@ -201,6 +218,51 @@ class BookieTool:
             self._say(asdict(verification.counts))
         if verification.counts.problems:
             raise DamageFoundError(f"{verification.counts.problems} problems in {self._data}")
+
+    def gc(self, metadata_url: str) -> None:
+        """Print what garbage collection would free."""
+        with explained(data=self._data, metadata_url=metadata_url):
+            asyncio.run(self._preview_gc(metadata_url))
+
+    async def _preview_gc(self, metadata_url: str) -> None:
+        clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
+        cookie = read_cookie(self._disk, self._directories.data)
+        if cookie is None:
+            raise CookieError(f"{self._data} has no cookie: it is no bookie's data directory")
+        store = await open_store(metadata_url)
+        try:
+            chance = random.Random()
+            calls = MetadataCalls(
+                BookieRegistry(store, random=chance),
+                instance_id=cookie.instance_id,
+                clock=clock,
+                calls_per_s=settings.gc_metadata_calls_per_s,
+            )
+            layout = await layout_name_of(store, _ROOT)
+            manager = LedgerManager(store, random=chance, clock=clock, root=_ROOT, layout=layout)
+            brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
+            local = {ledger for _, index in self._indexes() for ledger in index.states()}
+            found = await preview_ledgers(local, manager, calls, brake)
+        finally:
+            await store.close()
+        self._say_ledgers(found, len(local))
+        alive = local.difference(found.ledger_ids)
+        for directory in self._log_directories():
+            usages = survey_all(directory, self._disk)
+            for each in preview_logs(usages, alive, log_collector_options(settings)):
+                path = posixpath.join(directory, log_name(each.log_id))
+                self._say({"file": path, **asdict(each)})
+
+    def _say_ledgers(self, found: LedgersPreview, local: int) -> None:
+        fields: dict[str, object] = {
+            "ledgers": local,
+            "ledgers_to_delete": len(found.ledger_ids),
+            "unconfirmed": len(found.unconfirmed),
+            "listed_in_error": len(found.listed_in_error),
+        }
+        self._say(fields | ({"refused": found.refused} if found.refused else {}))
+        for ledger_id in found.ledger_ids:
+            self._say({"ledger_id": ledger_id, "action": "delete"})
 
     def rebuild_footer(self, file: Path, *, do: bool) -> None:
         """Write the footer of an entry log that has none."""

@@ -149,6 +149,20 @@ def rebuild_footer(
     _tool(file.parent, None, None, as_json).rebuild_footer(file, do=yes)
 
 
+@bookie_tool.command()
+def gc(
+    data: DataOption,
+    metadata: Annotated[
+        str, typer.Option("--metadata", metavar="URL", help="Which ledgers there are.")
+    ],
+    journal_directory: JournalsOption = None,
+    ledger_directory: LedgersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what garbage collection would free. Nothing is freed."""
+    _tool(data, journal_directory, ledger_directory, as_json).gc(metadata)
+
+
 def _tool(
     data: Path, journals: list[Path] | None, ledgers: list[Path] | None, as_json: bool
 ) -> "BookieTool":

@@ -161,3 +161,13 @@ def test_a_wrong_file_is_refused_in_words(stopped: Path) -> None:
     ended = run("log", str(stopped / "cookie"))
     assert ended.status == 2
     assert "is not the name of an entry log" in ended.stderr
+
+
+def test_what_garbage_collection_would_free_is_told_and_not_freed(stopped: Path) -> None:
+    url = f"embedded:{stopped.parent / 'metadata.db'}"
+    before = sorted((stopped / "ledgers" / "entry-logs").iterdir())
+    ledgers, *logs = lines("gc", "--data", str(stopped), "--metadata", url)
+    assert ledgers["ledgers_to_delete"] == 0
+    assert int(str(ledgers["ledgers"])) > 0
+    assert [log["action"] for log in logs] == ["keep"]
+    assert sorted((stopped / "ledgers" / "entry-logs").iterdir()) == before

@@ -359,3 +359,46 @@ async def test_d16_a_wiped_bookie_refuses_writers_that_slept_through_a_recovery(
         await cluster.start_bookie("b1")
         await cluster.wait_known(client, "b1")
         assert await add_at(client, "b1", closed.ledger_id) == Status.FENCED
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledgers-2"])
+async def test_b24_one_lost_disk_of_several_is_a_loss_and_is_made_good(
+    cluster: Cluster, tmp_path: Path, lost: str
+) -> None:
+    """A ledger directory, or a journal that was still needed; the others are as they were."""
+    disks = {name: tmp_path / "disks" / name for name in ("journal", "ledgers-1", "ledgers-2")}
+    places = with_settings(
+        cluster,
+        "b4",
+        journal_directories=(disks["journal"],),
+        ledger_directories=(disks["ledgers-1"], disks["ledgers-2"]),
+        heal_retry_s=0.05,
+    )
+    await cluster.start_bookie("b4", places)
+    async with cluster.client() as client:
+        await cluster.wait_known(client, "b4")
+        ledgers: list[int] = []
+        while len(ledgers) < 4:
+            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            if "b4" in writer.metadata.last_fragment.bookies:
+                await asyncio.gather(*map(writer.add, PAYLOADS))
+                await writer.close()
+                ledgers.append(writer.ledger_id)
+        assert {each % 2 for each in ledgers} == {0, 1}
+        await cluster.stop_bookie("b4")
+
+        shutil.rmtree(disks[lost])
+        with pytest.raises(CookieError, match=lost):
+            await cluster.start_bookie("b4", places)
+        restored = places.model_copy(update={"integrity_stamp_missing_cookies": True})
+        bookie = await cluster.start_bookie("b4", restored)
+        metrics = bookie.metrics.integrity
+        await wait_until(lambda: metrics.check_needed == 0)
+        assert metrics.check_failures == 0
+        await cluster.wait_known(client, "b4")
+        for ledger_id in ledgers:
+            assert await all_at(client, "b4", ledger_id) == list(range(40))
+        copied = sum(each % 2 for each in ledgers) * 40 if lost == "ledgers-2" else 0
+        assert metrics.copied_entries == copied, "what is there is not fetched again"
+        await cluster.stop_bookie("b4")
+        await cluster.start_bookie("b4", places)

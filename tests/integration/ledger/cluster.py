@@ -37,17 +37,19 @@ class Cluster:
         self.store = store
         self._directory = directory
         self.bookies: dict[str, Bookie] = {}
+        self._starts = 0
 
     async def start_bookie(self, name: str, settings: BookieSettings | None = None) -> Bookie:
         if settings is None:
             settings = self.settings_of(name)
+        self._starts += 1
         bookie = Bookie(
             settings,
             self.store,
             clock=SystemClock(),
             network=SystemNetwork(),
             disk=SystemDisk(),
-            random=random.Random(1),
+            random=random.Random(f"{name}, start {self._starts}"),
             on_fatal=no_fatal_errors,
         )
         await bookie.start()

@@ -84,7 +84,6 @@ class FullCheck:
 
     async def run(self) -> None:
         """Until nothing is left to do."""
-        self._metrics.check_needed = 1
         delay_s = self._options.retry_s
         try:
             while not await self.run_round():

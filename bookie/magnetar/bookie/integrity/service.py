@@ -71,6 +71,7 @@ class IntegrityService:
         self._spawn(self._healer.run(), "heal")
         self._start_scrubbers(worker)
         if is_check_needed(parts.disk, parts.directories.ledgers):
+            self._metrics.check_needed = 1
             self._spawn(self._full_check(worker).run(), "integrity-check")
 
     def _start_scrubbers(self, worker: Worker) -> None:

@@ -266,6 +266,9 @@ class Bookie:
     def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         """The storage that requests use, and what it is made of: one per ledger directory."""
         shards = tuple(self._make_shard(each) for each in self._directories.ledgers)
+        self.metrics.before_export.append(
+            lambda: self.metrics.storage.refresh(shard.sizes for shard in shards)
+        )
         if len(shards) == 1:
             return shards[0], shards
         return ShardedStorage(shards, counts=cookie.storage_shards), shards
@@ -283,6 +286,7 @@ class Bookie:
                 read_cache_bytes=settings.read_cache_bytes_max // count,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
             ),
+            metrics=self.metrics.storage,
         )
 
     def _journal_owners(self, cookie: Cookie) -> list[bytes]:

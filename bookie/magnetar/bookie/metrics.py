@@ -9,13 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from magnetar.bookie.disks.disk_metrics import DiskMetrics
+from magnetar.bookie.engine.storage_metrics import StorageMetrics
 from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.metric_fields import (
+    COUNT_BOUNDS,
+    SIZE_BOUNDS_BYTES,
     Histogram,
     counter,
     counter_by,
     gauge,
+    gauge_of,
     group,
     histogram,
 )
@@ -57,12 +61,35 @@ class BookieMetrics:
     journal_bytes: int = counter("Bytes of records that were synced.")
     journal_queue_bytes: int = gauge("Bytes of records that are handed over and not answered.")
     journal_full_groups: int = counter("Groups that failed because the disk was full.")
-    journal_commit_s: Histogram = histogram("Append and sync of one group.")
+    journal_group_bytes: Histogram = histogram("Bytes of one group.", SIZE_BOUNDS_BYTES)
+    journal_group_entries: Histogram = histogram("Entries in one group.", COUNT_BOUNDS)
+    journal_group_reasons: dict[str, int] = counter_by(
+        "reason", "Groups by why they were closed: idle, wait, bytes, entries, close."
+    )
+    journal_queue_wait_s: Histogram = histogram(
+        "From the hand-over of the oldest records of a group to the begin of its commit."
+    )
+    journal_add_s: Histogram = histogram(
+        "From the hand-over of the oldest records of a group to the report that they are durable."
+    )
+    journal_append_s: Histogram = histogram("Append of one group, without its sync.")
+    journal_sync_s: Histogram = histogram("Sync of one group.")
+    journal_commit_s: Histogram = histogram(
+        "Append and sync of one group, and the begin of a file if there was one."
+    )
+    journal_files_begun: int = counter("Journal files that were begun.")
+    journal_file_begin_s: Histogram = histogram("The begin of a journal file.")
+    journal_replay_bytes: int = gauge("Bytes of records that a restart would have to replay.")
 
     # Checkpoints
     checkpoints: int = counter("Checkpoints.")
     checkpoint_failures: int = counter("Checkpoints that failed; the journal keeps everything.")
     checkpoint_s: Histogram = histogram("One checkpoint.")
+    checkpoint_age_s: float = gauge_of(
+        "Time since the last marks were captured; 0 if nothing came since."
+    )
+
+    storage: StorageMetrics = group(StorageMetrics)
 
     disks: DiskMetrics = group(DiskMetrics)
 

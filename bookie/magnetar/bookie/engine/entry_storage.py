@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from magnetar.bookie.engine.flusher import Flushed
 from magnetar.bookie.engine.last_entries import LastEntries
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.memory_view import MemoryView
@@ -22,6 +23,7 @@ from magnetar.bookie.engine.parts import (
     PartsMaker,
     StorageParts,
 )
+from magnetar.bookie.engine.storage_metrics import StorageMetrics, StorageSizes
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.engine.write_cache import WriteBuffer
 from magnetar.bookie.entry_logs.damage import Damage
@@ -59,7 +61,11 @@ class EntryStorage:
         options: StorageOptions | None = None,
         make_key_value: MakeKeyValue = RocksStore.open,
         finish_compactions: FinishCompactions = finish_compactions,
+        metrics: StorageMetrics | None = None,
     ) -> None:
+        """`metrics`: counted here, perhaps by several storages."""
+        self._metrics = metrics or StorageMetrics()
+        self._clock = clock
         self.on_wants_flush: Callable[[], None] = _nothing
         self._options = options or StorageOptions()
         self._make_worker = make_worker
@@ -140,6 +146,16 @@ class EntryStorage:
         """
         return self._open_parts().maintenance
 
+    @property
+    def sizes(self) -> StorageSizes:
+        """What it holds in memory now."""
+        return StorageSizes(
+            ledgers=len(self._states),
+            write_cache_bytes=sum(buffer.size_bytes for buffer in self._memory.buffers),
+            read_cache_bytes=self._stored.size_bytes,
+            read_cache_hits=self._memory.read_cache_hits,
+        )
+
     # Changes
 
     @property
@@ -209,21 +225,27 @@ class EntryStorage:
         self._memory.flushing = buffer
         self._is_flush_running = True
         parts.flush_worker.submit(
-            partial(parts.flusher.flush, buffer), partial(self._on_flushed, waiters)
+            partial(parts.flusher.flush, buffer),
+            partial(self._on_flushed, waiters, self._clock.monotonic_s()),
         )
 
     def _on_flushed(
         self,
         waiters: list[asyncio.Future[None]],
-        overlaid: set[int] | None,
+        started_s: float,
+        flushed: Flushed | None,
         error: BaseException | None,
     ) -> None:
         self._is_flush_running = False
-        if error is None:
+        if flushed is None:
+            self._metrics.flush_failures += 1
+        else:
             assert self._memory.flushing is not None
+            took_s = self._clock.monotonic_s() - started_s
+            self._metrics.on_flushed(took_s, self._memory.flushing.size_bytes, flushed.times)
             self._last_entries.on_flushed(self._memory.flushing, self._memory.active.deleted)
             self._memory.flushing = None
-            for ledger_id in overlaid or ():
+            for ledger_id in flushed.overlaid:
                 self._stored.forget_read(ledger_id)
         # After an error the buffer stays where it is: readable, and part of the next flush.
         _finish(waiters, error)
@@ -236,13 +258,17 @@ class EntryStorage:
         self._open_parts()
         looked = self._memory.look(ledger_id, first)
         if looked.run is not None:
+            self._metrics.memory_reads += 1
             return self._memory.read_from(looked, ledger_id, first, last, bytes_max)
         if ledger_id not in self._states:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
         if looked.is_deleted:
             return None
         last = max(first, min(last, looked.ceiling - 1))
-        return self._stored.read_now(ledger_id, first, last, bytes_max)
+        packets = self._stored.read_now(ledger_id, first, last, bytes_max)
+        if packets is not None:
+            self._metrics.ready_reads += 1
+        return packets
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         packets = await self._read_some(ledger_id, first, last, bytes_max)
@@ -319,9 +345,12 @@ class EntryStorage:
         packets = None
         if not is_deleted:
             last = max(first, min(last, ceiling - 1))
+            started_s = self._clock.monotonic_s()
             packets = await self._stored.read(
                 parts.read_worker, parts.reader, ledger_id, first, last, bytes_max
             )
+            self._metrics.worker_reads += 1
+            self._metrics.worker_read_s.observe(self._clock.monotonic_s() - started_s)
         if packets is None:
             if ledger_id not in self._states:
                 raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")

@@ -5,15 +5,26 @@ A crash in between leaves bytes in the log that nothing points to, never a point
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+from magnetar.bookie.engine.storage_metrics import FlushTimes
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
+from magnetar.ledger.ports import Clock
 
 PlanRuns = Callable[[Mapping[int, LedgerRuns]], Iterator[tuple[int, PlannedRun]]]
 """In which order the runs of a buffer are written, and how they are cut and merged."""
+
+
+class Flushed(NamedTuple):
+    """What became of a flush."""
+
+    overlaid: set[int]
+    """Ledgers of which older copies of entries were overlaid."""
+    times: FlushTimes
 
 
 class Flusher:
@@ -24,19 +35,22 @@ class Flusher:
         writer: EntryLogWriter,
         index: LocationIndex,
         plan: PlanRuns,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._writer = writer
         self._index = index
         self._plan = plan
 
-    def flush(self, buffer: WriteBuffer) -> set[int]:
-        """Write the buffer durably; returns the ledgers of which older copies of entries were
-        overlaid.
+    def flush(self, buffer: WriteBuffer) -> Flushed:
+        """Write the buffer durably.
 
         Raises:
             StorageIOError: it may be partly written. The same buffer, or one that absorbed it, can
                 be flushed again.
         """
+        now_s = self._clock.monotonic_s
+        started_s = now_s()
         try:
             runs = self._write_runs(buffer)
             self._writer.sync()
@@ -48,7 +62,8 @@ class Flusher:
             raise
         # Before the commit: if that fails halfway, the index may already point into the log.
         self._writer.on_indexing()
-        return self._index.commit(
+        logged_s = now_s()
+        overlaid = self._index.commit(
             IndexChanges(
                 last_log_id=self._writer.last_log_id,
                 deleted=buffer.deleted,
@@ -56,6 +71,7 @@ class Flusher:
                 states=buffer.states,
             )
         )
+        return Flushed(overlaid, FlushTimes(logged_s - started_s, now_s() - logged_s))
 
     def close(self) -> None:
         """Close the active log with its footer.

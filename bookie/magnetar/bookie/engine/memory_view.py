@@ -31,6 +31,7 @@ class MemoryView:
         self.active = WriteBuffer()
         self.flushing: WriteBuffer | None = None
         self.read_cache = read_cache
+        self.read_cache_hits = 0
 
     @property
     def buffers(self) -> Sequence[WriteBuffer]:
@@ -50,6 +51,7 @@ class MemoryView:
         cached = self.read_cache.find(ledger_id, entry_id)
         if cached is None:
             return Looked(None, ceiling, False)
+        self.read_cache_hits += 1
         return Looked(cached.run, min(ceiling, cached.last + 1), False)
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:

@@ -105,7 +105,7 @@ class PartsMaker:
         logs = EntryLogReader(logs_directory, open_files_max=options.open_files_max, disk=disk)
         return StorageParts(
             index=index,
-            flusher=Flusher(writer, index, self._plan()),
+            flusher=Flusher(writer, index, self._plan(), self.clock),
             reader=RunReader(index, logs),
             logs=logs,
             maintenance=LogMaintenance(

@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.engine.write_cache import LedgerRuns
+from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
+from magnetar.bookie.entry_logs.arrival_plan import plan_in_order
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX, block_run
 from magnetar.bookie.entry_logs.run_plan import plan_runs
@@ -64,6 +65,39 @@ def test_planned_runs_hold_the_newest_copy_of_each_entry_once(
         assert run.packets_bytes <= bytes_max or run.entries == 1
         assert [i for first, last in run.stretches() for i in range(first, last + 1)] == ids
         assert all(a[1] + 1 < b[0] for a, b in pairwise(run.stretches()))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), id_sets, st.booleans()), min_size=1, max_size=10),
+    st.integers(1, 8),
+    st.integers(1, 600),
+)
+def test_blocks_are_planned_in_the_order_in_which_they_came(
+    blocks: list[tuple[int, list[int], bool]], entries_max: int, bytes_max: int
+) -> None:
+    """Also through a flush that failed: its buffer takes over the next one."""
+    buffer, newer = WriteBuffer(), WriteBuffer()
+    expected: list[tuple[int, int, bytes]] = []
+    for version, (ledger_id, ids, absorbs) in enumerate(blocks):
+        newer.add(ledger_id, make_block(ledger_id, ids, bytes([version])), ids)
+        packets = [make_packet(ledger_id, entry_id, bytes([version])) for entry_id in ids]
+        expected += zip([ledger_id] * len(ids), ids, packets, strict=True)
+        if absorbs:
+            buffer.absorb(newer)
+            newer = WriteBuffer()
+    buffer.absorb(newer)
+    planned = list(plan_in_order(buffer.ledgers, entries_max=entries_max, bytes_max=bytes_max))
+    found = [(ledger_id, entry_id) for ledger_id, run in planned for entry_id in run.ids()]
+    assert found == [each[:2] for each in expected]
+    views = [
+        piece.run.packets_view(piece.start, piece.stop)
+        for _, run in planned
+        for piece in run.pieces
+    ]
+    assert b"".join(views) == b"".join(packet for _, _, packet in expected)
+    for _, run in planned:
+        assert run.entries <= entries_max
+        assert run.packets_bytes <= bytes_max or run.entries == 1
 
 
 @given(st.lists(id_sets, min_size=1, max_size=8), st.integers(0, 45))

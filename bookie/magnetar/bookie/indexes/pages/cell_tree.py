@@ -51,46 +51,59 @@ class CellTree:
 
     def stretch(self, entry_id: int, first: int, last: int) -> tuple[int, int]:
         """First and last of the entries around `entry_id`, within `first` and `last`, that have its
-        cell, with no other cell between them; without cell they may be."""
+        cell, with no other cell between them; without cell they may be. It is cut short where the
+        next page is damaged: that is an error for the entries there, not for these."""
         leaf = self._leaf(entry_id)
         assert leaf is not None
         cell = leaf.cells[entry_id - leaf.base]
         begin, end = max(first, leaf.base), min(last + 1, leaf.base + len(leaf.cells))
-        low = self._stretch_down(cell, _reach(leaf, cell, entry_id, begin), begin, first)
-        return low, self._stretch_up(cell, _reach(leaf, cell, entry_id, end - 1), end, last)
+        low, high = _reach(leaf, cell, entry_id, begin), _reach(leaf, cell, entry_id, end - 1)
+        for lower in self._stretch_down(cell, low, begin, first):
+            low = lower
+        for higher in self._stretch_up(cell, high, end, last):
+            high = higher
+        return low, high
 
-    def _stretch_down(self, cell: int, low: int, begin: int, first: int) -> int:
+    def _stretch_down(self, cell: int, low: int, begin: int, first: int) -> Iterator[int]:
         """Go on below a leaf as long as everything from its begin on belonged to the stretch."""
         while begin > first:
-            if not self._is_free(cell, begin, low - 1):
-                return low
-            below = self.last_until(begin - 1)
-            if below is None or below < first:
-                return low
-            leaf = self._leaf(below)
-            assert leaf is not None
-            if leaf.cells[below - leaf.base] != cell:
-                return low
-            begin = max(first, leaf.base)
-            low = _reach(leaf, cell, below, begin)
-        return low
+            leaf = self._next_leaf(cell, begin, low - 1, self.last_until, begin - 1)
+            if leaf is None or leaf[1] < first:
+                return
+            begin = max(first, leaf[0].base)
+            low = _reach(leaf[0], cell, leaf[1], begin)
+            yield low
 
-    def _stretch_up(self, cell: int, high: int, end: int, last: int) -> int:
+    def _stretch_up(self, cell: int, high: int, end: int, last: int) -> Iterator[int]:
         while end <= last:
-            if not self._is_free(cell, high + 1, end - 1):
-                return high
-            above = self.first_from(end)
-            if above is None or above > last:
-                return high
-            leaf = self._leaf(above)
-            assert leaf is not None
-            if leaf.cells[above - leaf.base] != cell:
-                return high
-            end = min(last + 1, leaf.base + len(leaf.cells))
-            high = _reach(leaf, cell, above, end - 1)
-        return high
+            leaf = self._next_leaf(cell, high + 1, end - 1, self.first_from, end)
+            if leaf is None or leaf[1] > last:
+                return
+            end = min(last + 1, leaf[0].base + len(leaf[0].cells))
+            high = _reach(leaf[0], cell, leaf[1], end - 1)
+            yield high
 
-    def _is_free(self, cell: int, first: int, last: int) -> bool:
+    def _next_leaf(
+        self,
+        cell: int,
+        free_first: int,
+        free_last: int,
+        search: Callable[[int], int | None],
+        start: int,
+    ) -> tuple[Page, int] | None:
+        """The leaf in which a stretch goes on, and its entry there; None if it does not."""
+        try:
+            if not self._is_free(free_first, free_last):
+                return None
+            entry_id = search(start)
+            leaf = None if entry_id is None else self._leaf(entry_id)
+        except StorageCorruptError:
+            return None
+        if entry_id is None or leaf is None or leaf.cells[entry_id - leaf.base] != cell:
+            return None
+        return leaf, entry_id
+
+    def _is_free(self, first: int, last: int) -> bool:
         """Whether the entries of one leaf from `first` to `last` have no cell."""
         if first > last:
             return True

@@ -162,7 +162,7 @@ def decode_page(data: bytes, ledger_id: int, number: int, *, page_bytes: int) ->
     Raises:
         StorageCorruptError: truncated or a wrong checksum.
     """
-    if len(data) != page_bytes:
+    if len(data) != page_bytes or page_bytes < PAGE_BYTES_MIN:
         raise StorageCorruptError(f"page index: page {number} of {len(data)} bytes")
     crc, level, base = _PAGE_HEAD.unpack_from(data)
     if _page_crc(ledger_id, number, data[4:]) != crc:

@@ -197,6 +197,7 @@ def main() -> None:
         for measurement in (
             storage.storage_writes,
             storage.storage_reads,
+            storage.storage_caches,
             storage.storage_event_loop,
             ledger.ledger,
             ledger.ledger_ensemble_change,

@@ -41,6 +41,12 @@ class Seen:
     stop_s: float = 0.0
     """After an orderly end: what it took, the last flush included."""
 
+    def number(self, metric: str) -> float:
+        """A counter or a gauge."""
+        value = self.metrics[metric]
+        assert isinstance(value, int | float), (metric, value)
+        return value
+
 
 class BenchBookie:
     """A probed bookie process; a context manager. It keeps its data over `restart`."""
@@ -48,7 +54,8 @@ class BenchBookie:
     def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
         self.data = directory / "bookie"
         self._directory = directory
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
+        """For the next start."""
         self._process: ServerProcess | None = None
 
     def __enter__(self) -> "BenchBookie":
@@ -73,7 +80,7 @@ class BenchBookie:
             *("--data", str(self.data)),
             *("--final", str(self._directory / "final.json")),
         ]
-        for name, value in self._settings.items():
+        for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         self._process = ServerProcess(
             command, log_path=self._directory / "bookie.log", is_ready=is_ready_line
@@ -120,6 +127,7 @@ class Extent:
     read_mb: int
     in_turn_mb: int
     random_reads: int
+    cached_mb: int
 
     @classmethod
     def of(cls, effort: Effort) -> "Extent":
@@ -127,9 +135,21 @@ class Extent:
 
 
 _FULL = Extent(
-    write_mb=2_000, small_write_mb=400, read_mb=1_000, in_turn_mb=800, random_reads=200_000
+    write_mb=2_000,
+    small_write_mb=400,
+    read_mb=1_000,
+    in_turn_mb=800,
+    random_reads=200_000,
+    cached_mb=200,
 )
-_QUICK = Extent(write_mb=200, small_write_mb=50, read_mb=100, in_turn_mb=100, random_reads=20_000)
+_QUICK = Extent(
+    write_mb=200,
+    small_write_mb=50,
+    read_mb=100,
+    in_turn_mb=100,
+    random_reads=20_000,
+    cached_mb=50,
+)
 
 
 @dataclass
@@ -156,6 +176,13 @@ class StorageBench:
             in_order = self._read_in_order(bookie)
             self._read_at_random(bookie)
             self._read_written_in_turn(bookie, in_order)
+
+    def storage_caches(self) -> None:
+        """Memory that the caches take, beside what they are told to take."""
+        ratios = [self._write_cache(number) for number in range(self.effort.repeats)]
+        self._add_memory("write cache, memory per byte it counts", ratios)
+        ratios = [self._read_cache(number) for number in range(self.effort.repeats)]
+        self._add_memory("read cache, memory per byte of its setting", ratios)
 
     def storage_event_loop(self) -> None:
         """How long the event loop was not to be had under the loads before this."""
@@ -187,6 +214,7 @@ class StorageBench:
         for number in range(self.effort.repeats):
             before = storage_yardstick.write_mb_per_s(yard, megabytes * _MB)
             with BenchBookie(yard / f"storage-writes-{size}-{number}") as bookie:
+                bookie.seen()  # what its start did to the loop is no part of the load
                 measured = uvloop.run(
                     storage_load.add(
                         bookie.port,
@@ -307,6 +335,54 @@ class StorageBench:
                 beside="one ledger",
                 beside_value=round(in_order.mb_per_s, 1),
                 details={"slowest_ratio": round(ratios[0], 2), "p10_ratio": round(ratios[20], 2)},
+            )
+        )
+
+    def _write_cache(self, number: int) -> float:
+        """Entries of 1 KB that come one by one, until there are so many megabytes of them."""
+        settings = {"write_cache_bytes_max": 1 << 30, "flush_interval_s": 600}
+        entries = self._extent.cached_mb * _MB // _KB
+        with BenchBookie(
+            self.report.directory / f"storage-write-cache-{number}", settings
+        ) as bookie:
+            warm = entries // 10
+            uvloop.run(storage_load.add(bookie.port, [1], entries=warm, size=_KB))
+            before = bookie.seen()
+            uvloop.run(storage_load.add(bookie.port, [2], entries=entries, size=_KB))
+            after = bookie.seen()
+        counted = after.number("storage_write_cache_bytes") - before.number(
+            "storage_write_cache_bytes"
+        )
+        return (after.resident_bytes - before.resident_bytes) / counted
+
+    def _read_cache(self, number: int) -> float:
+        """The same reads with a small and with a large cache: what the second takes more."""
+        small, more = 8 << 20, self._extent.cached_mb << 20
+        entries = 2 * more // _KB
+        with BenchBookie(self.report.directory / f"storage-read-cache-{number}") as bookie:
+            uvloop.run(
+                storage_load.add(
+                    bookie.port, [1], entries=entries, size=_KB, entries_per_add=50, in_flight=2000
+                )
+            )
+            resident: list[int] = []
+            for size in (small, small + more):
+                bookie.settings = {"read_cache_bytes_max": size}
+                bookie.restart()
+                uvloop.run(storage_load.read_in_order(bookie.port, 1, entries=entries, size=_KB))
+                resident.append(bookie.seen().resident_bytes)
+        return (resident[1] - resident[0]) / more
+
+    def _add_memory(self, name: str, ratios: list[float]) -> None:
+        value = statistics.median(ratios)
+        self.report.add(
+            Figure(
+                name=f"bookie, {name}",
+                unit="bytes",
+                value=round(value, 3),
+                target="<= 1.1",
+                met=value <= 1.1,
+                runs=[round(each, 3) for each in ratios],
             )
         )
 

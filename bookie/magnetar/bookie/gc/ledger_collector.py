@@ -83,13 +83,14 @@ class LedgerCollector:
                 continue
             if not self._ledgers.delete(ledger_id, self._clock.monotonic_s()):
                 continue  # in use at this very moment: next time
-            _log.info("ledger_deleted", ledger_id=ledger_id)
+            _log.debug("ledger_deleted", ledger_id=ledger_id)
             self._metrics.deleted_ledgers += 1
             deleted += 1
             if deleted % _DELETIONS_PER_FLUSH == 0:
                 await self._storage.flush()
         if deleted:
             await self._storage.flush()
+            _log.info("ledgers_deleted", ledgers=deleted)
         return deleted
 
     async def candidates(self, source: LedgerSource, *, accept_vanished: bool = False) -> list[int]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.errors import JournalFailedError, JournalFullError
-from magnetar.bookie.journaling.journal import Journal, JournalBatch
+from magnetar.bookie.journaling.grouping import JournalBatch
+from magnetar.bookie.journaling.journal import Journal
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, NewRecord, file_ids
 from magnetar.bookie.journaling.journal_replay import JournalReplay
@@ -290,3 +291,42 @@ async def test_replay_syncs_a_tail_that_only_the_page_cache_may_hold(tmp_path: P
     assert synced == ["tail"]
     assert replay(end) == end
     assert synced == ["tail"], "nothing was read, nothing to sync"
+
+
+async def test_it_measures_what_it_does(tmp_path: Path) -> None:
+    async with opened(tmp_path, file_bytes_max=1024) as harness:
+        for i in range(6):
+            harness.append(f"batch {i}", size=300)
+            await harness.wait_reports(i + 1)
+        metrics = harness.metrics
+        assert metrics.journal_groups == metrics.journal_records == 6
+        assert metrics.journal_files_begun == metrics.journal_file_begin_s.count == 3
+        assert metrics.journal_bytes == metrics.journal_group_bytes.total == 6 * 328
+        assert metrics.journal_group_entries.total == 6
+        assert metrics.journal_group_reasons == {"idle": 6}
+        assert metrics.journal_queue_bytes == 0
+        for each in (
+            metrics.journal_queue_wait_s,
+            metrics.journal_append_s,
+            metrics.journal_sync_s,
+            metrics.journal_commit_s,
+            metrics.journal_add_s,
+        ):
+            assert each.count == 6
+            assert each.total > 0
+        parts_s = (
+            metrics.journal_file_begin_s.total
+            + metrics.journal_append_s.total
+            + metrics.journal_sync_s.total
+        )
+        assert parts_s <= metrics.journal_commit_s.total <= metrics.journal_add_s.total
+
+
+async def test_a_group_that_found_no_room_is_counted_apart(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.bytes_left = 100
+    async with opened(tmp_path, disk) as harness:
+        harness.append("refused", size=1000)
+        await harness.wait_reports(1)
+        assert harness.metrics.journal_full_groups == 1
+        assert harness.metrics.journal_groups == harness.metrics.journal_bytes == 0

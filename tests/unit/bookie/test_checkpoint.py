@@ -56,6 +56,7 @@ class Parts:
     checkpointer: Checkpointer
     marks: LastMarks
     journal_marks: list[LastMark]
+    metrics: BookieMetrics
     steps: list[str] = field(default_factory=list)
     bugs: list[BaseException] = field(default_factory=list)
 
@@ -89,6 +90,7 @@ async def _make(
     steps: list[str] = []
     bugs: list[BaseException] = []
     worker = ThreadWorker("test")
+    metrics = BookieMetrics()
 
     def capture() -> Marks:
         steps.append("capture")
@@ -101,7 +103,7 @@ async def _make(
         journal_directories=[str(tmp_path / f"j{number}") for number in range(2)],
         worker=worker,
         clock=SystemClock(),
-        metrics=BookieMetrics(),
+        metrics=metrics,
         interval_s=60,
         retry_s=0.001,
         journal_backups=backups,
@@ -112,7 +114,7 @@ async def _make(
         on_bug=bugs.append,
     )
     storage.on_flush = lambda: steps.append("flush")
-    yield Parts(tmp_path, storage, checkpointer, marks, journal_marks, steps, bugs)
+    yield Parts(tmp_path, storage, checkpointer, marks, journal_marks, metrics, steps, bugs)
     await checkpointer.close()
     worker.close()
 
@@ -230,6 +232,24 @@ async def test_a_failed_checkpoint_is_tried_again(parts: Parts) -> None:
     parts.storage.end_flush(1)
     await parts.checkpointer.close()
     assert parts.on_disk() == (LastMark(3, 64), NO_MARK)
+
+
+async def test_what_a_restart_would_replay_is_told(parts: Parts) -> None:
+    metrics = parts.metrics
+
+    def told() -> tuple[int, bool]:
+        for refresh in metrics.before_export:
+            refresh()
+        return metrics.journal_replay_bytes, metrics.checkpoint_age_s > 0
+
+    assert told() == (0, False)
+    metrics.journal_bytes += 1000
+    assert told() == (1000, True)
+    checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 200))
+    metrics.journal_bytes += 50
+    parts.storage.end_flush()
+    await checkpoint
+    assert told() == (50, True)
 
 
 async def test_files_stay_while_one_ledger_directory_has_an_old_mark(tmp_path: Path) -> None:

@@ -103,6 +103,10 @@ class Checkpointer:
         self._after_flush = after_flush
         self._on_bug = on_bug
         self._on_failure = on_failure
+        self._marked_s = clock.monotonic_s()
+        """When the marks on disk were captured, and how much had been journalled by then."""
+        self._marked_bytes = metrics.journal_bytes
+        metrics.before_export.append(self._measure)
         self._wanted = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -128,11 +132,14 @@ class Checkpointer:
             OSError: a mark could not be persisted, or an old file not be deleted.
         """
         started_s = self._clock.monotonic_s()
+        started_bytes = self._metrics.journal_bytes
         marks = self._journal_marks()
         self._before_flush()
         await self._storage.flush()
         self._after_flush()
         await self._worker.run(lambda: self._persist(marks))
+        self._marked_s = max(self._marked_s, started_s)
+        self._marked_bytes = max(self._marked_bytes, started_bytes)
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_s.observe(self._clock.monotonic_s() - started_s)
 
@@ -152,6 +159,12 @@ class Checkpointer:
                 # Not sooner, whoever asks: a disk that is full now will be so in a millisecond.
                 await self._wait_closing(self._retry_s)
                 self._wanted.set()
+
+    def _measure(self) -> None:
+        metrics = self._metrics
+        metrics.journal_replay_bytes = metrics.journal_bytes - self._marked_bytes
+        age_s = self._clock.monotonic_s() - self._marked_s
+        metrics.checkpoint_age_s = age_s if metrics.journal_replay_bytes else 0.0
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

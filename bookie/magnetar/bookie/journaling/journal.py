@@ -1,9 +1,8 @@
 """Group commit: batches of records from the event loop, one append and one sync per group.
 
 The event loop hands over one batch per network read; the journal thread takes whatever waits when
-the disk becomes free, commits it as one group, and hands all its batches back in one call. So the
-group grows by itself with the latency of the disk and with the load (adaptive grouping); the
-settings only bound it. A batch is never split over two groups.
+the disk becomes free (`grouping.py`), commits it as one group, and hands all its batches back in
+one call. A batch is never split over two groups.
 
 Invariants:
 
@@ -17,41 +16,24 @@ Invariants:
 - After a `JournalFailedError` nothing is committed or answered any more.
 
 The thread is the only thing that touches the files. It shares a queue of waiting batches with the
-loop: one wake-up per batch that finds it idle, none while it is busy.
+loop: one wake-up per batch that finds it idle, none while it is busy. What it measures travels back
+with its report, since the metrics belong to the loop.
 """
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from magnetar.bookie.errors import JournalFullError
+from magnetar.bookie.journaling.grouping import CloseReason, GroupQueue, JournalBatch
 from magnetar.bookie.journaling.journal_files import JournalFiles
-from magnetar.bookie.journaling.journal_format import RECORD_HEAD_BYTES, LastMark, NewRecord
+from magnetar.bookie.journaling.journal_format import LastMark
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.ledger.ports import Clock
 
 T = TypeVar("T")
 T2 = TypeVar("T2")
-
-
-class JournalBatch(Generic[T]):
-    """Records that are committed together, and what the owner wants back then."""
-
-    __slots__ = ("context", "entries", "epoch", "records", "size_bytes")
-
-    def __init__(self, context: T) -> None:
-        self.context = context
-        self.records: list[NewRecord] = []
-        self.size_bytes = 0
-        self.entries = 0
-        self.epoch = 0
-
-    def add(self, record: NewRecord, entries: int = 0) -> None:
-        self.records.append(record)
-        self.size_bytes += RECORD_HEAD_BYTES + len(record.body)
-        self.entries += entries
 
 
 OnCommitted = Callable[[Sequence[JournalBatch[T]], JournalFullError | None], None]
@@ -77,9 +59,12 @@ class Journal(Generic[T]):
         self.mark = mark
         self._clock = clock
         self._metrics = metrics
-        self._group_wait_s_max = group_wait_ms_max / 1000
-        self._group_bytes_max = group_bytes_max
-        self._group_entries_max = group_entries_max
+        self._waiting: GroupQueue[T] = GroupQueue(
+            clock,
+            wait_s_max=group_wait_ms_max / 1000,
+            bytes_max=group_bytes_max,
+            entries_max=group_entries_max,
+        )
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
@@ -89,10 +74,6 @@ class Journal(Generic[T]):
         self.queued_bytes = 0
         """Handed over and not yet answered. The loop stops reading when it is too much."""
 
-        self._waiting: queue.SimpleQueue[JournalBatch[T] | None] = queue.SimpleQueue()
-        self._left_over: JournalBatch[T] | None = None
-        """Taken from the queue, but not into the last group. The thread's own."""
-        self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
@@ -102,7 +83,6 @@ class Journal(Generic[T]):
         self.queued_bytes += batch.size_bytes
         self._metrics.journal_queue_bytes += batch.size_bytes
         self._drained.clear()
-        assert not self._is_closing, "append to a closed journal"
         self._waiting.put(batch)
 
     async def wait_drained(self) -> None:
@@ -111,30 +91,47 @@ class Journal(Generic[T]):
 
     def close(self) -> None:
         """Commit what waits, then end the thread. Blocks; answers arrive on the loop later."""
-        self._is_closing = True
-        self._waiting.put(None)
+        self._waiting.close()
         self._thread.join()
 
     # --- event loop ---
 
     def _committed(self, group: "_Group[T]") -> None:
         size = sum([batch.size_bytes for batch in group.batches])
-        metrics = self._metrics
         self.queued_bytes -= size
-        metrics.journal_queue_bytes -= size
+        self._metrics.journal_queue_bytes -= size
         if group.error is None:
             self.mark = group.mark
-            metrics.journal_groups += 1
-            metrics.journal_bytes += size
-            metrics.journal_records += sum([len(batch.records) for batch in group.batches])
-            metrics.journal_commit_s.observe(group.seconds)
         else:
-            metrics.journal_full_groups += 1
             # What is appended from now on knows of the failure.
             self._epoch = group.epoch
+        self._measure(group, size)
         self._on_committed(group.batches, group.error)
         if not self.queued_bytes:
             self._drained.set()
+
+    def _measure(self, group: "_Group[T]", size: int) -> None:
+        metrics, times = self._metrics, group.times
+        if group.error is not None:
+            metrics.journal_full_groups += 1
+            return
+        assert times is not None
+        metrics.journal_groups += 1
+        metrics.journal_bytes += size
+        metrics.journal_records += sum([len(batch.records) for batch in group.batches])
+        metrics.journal_group_bytes.observe(size)
+        metrics.journal_group_entries.observe(sum([batch.entries for batch in group.batches]))
+        reasons = metrics.journal_group_reasons
+        reasons[group.reason] = reasons.get(group.reason, 0) + 1
+        queued_s = group.batches[0].queued_s
+        metrics.journal_queue_wait_s.observe(times.started_s - queued_s)
+        if times.has_new_file:
+            metrics.journal_files_begun += 1
+            metrics.journal_file_begin_s.observe(times.begun_s - times.started_s)
+        metrics.journal_append_s.observe(times.appended_s - times.begun_s)
+        metrics.journal_sync_s.observe(times.synced_s - times.appended_s)
+        metrics.journal_commit_s.observe(times.synced_s - times.started_s)
+        metrics.journal_add_s.observe(self._clock.monotonic_s() - queued_s)
 
     def _failed(self, error: Exception) -> None:
         self._drained.set()  # nothing more will be answered: who waits would wait for ever
@@ -147,69 +144,57 @@ class Journal(Generic[T]):
         mark = self.mark
         error: JournalFullError | None = None
         try:
-            while batches := self._take_group():
+            while True:
+                batches, reason = self._waiting.take()
+                if not batches:
+                    break
                 # Epochs only grow, so the batches that must fail with an older one come first.
                 stale = sum([batch.epoch != epoch for batch in batches])
                 if stale:
                     self._tell_loop(
-                        self._committed, _Group(batches[:stale], mark, error, epoch, 0.0)
+                        self._committed, _Group(batches[:stale], mark, error, epoch, reason, None)
                     )
                     batches = batches[stale:]
                     if not batches:
                         continue
-                started_s = self._clock.monotonic_s()
+                times: _Times | None = None
                 try:
-                    mark = self._files.commit([r for batch in batches for r in batch.records])
+                    mark, times = self._commit(batches)
                     error = None
                 except JournalFullError as failure:
                     error = failure
                     epoch += 1
-                seconds = self._clock.monotonic_s() - started_s
-                self._tell_loop(self._committed, _Group(batches, mark, error, epoch, seconds))
+                self._tell_loop(self._committed, _Group(batches, mark, error, epoch, reason, times))
             self._files.close()
         except Exception as failure:  # noqa: BLE001  # whatever it is, the process must hear of it
             self._tell_loop(self._failed, failure)
 
-    def _take_group(self) -> list[JournalBatch[T]]:
-        """Wait for batches and take as many as fit into a group; empty when closing."""
-        first = self._left_over if self._left_over is not None else self._waiting.get()
-        self._left_over = None
-        if first is None:
-            return []
-        # The oldest batch waits at most this long, even if more keep coming.
-        until_s = self._clock.monotonic_s() + self._group_wait_s_max
-        group, size, entries = [first], first.size_bytes, first.entries
-        while size < self._group_bytes_max and entries < self._group_entries_max:
-            batch = self._next_waiting(until_s)
-            if batch is None:
-                break
-            size += batch.size_bytes
-            entries += batch.entries
-            if size > self._group_bytes_max or entries > self._group_entries_max:
-                self._left_over = batch
-                break
-            group.append(batch)
-        return group
-
-    def _next_waiting(self, until_s: float) -> JournalBatch[T] | None:
-        """The next batch, waiting for it if groups wait; None if there is none in time."""
-        try:
-            if not self._group_wait_s_max or self._is_closing:
-                batch = self._waiting.get_nowait()
-            else:
-                left_s = until_s - self._clock.monotonic_s()
-                batch = self._waiting.get(timeout=max(0.0, left_s))
-        except queue.Empty:
-            return None
-        if batch is None:
-            self._waiting.put(None)  # closing: after this group
-        return batch
+    def _commit(self, batches: list[JournalBatch[T]]) -> tuple[LastMark, "_Times"]:
+        """As `JournalFiles.commit`, step by step with a look at the clock."""
+        now_s, files = self._clock.monotonic_s, self._files
+        started_s = now_s()
+        has_new_file = files.make_room(sum([batch.size_bytes for batch in batches]))
+        begun_s = now_s()
+        files.append([record for batch in batches for record in batch.records])
+        appended_s = now_s()
+        mark = files.sync()
+        return mark, _Times(started_s, begun_s, appended_s, now_s(), has_new_file)
 
     def _tell_loop(self, call: Callable[[T2], None], argument: T2) -> None:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to tell
+
+
+class _Times(NamedTuple):
+    """When the steps of a commit ended, on the monotonic clock."""
+
+    started_s: float
+    begun_s: float
+    appended_s: float
+    synced_s: float
+    has_new_file: bool
 
 
 class _Group(NamedTuple, Generic[T]):
@@ -219,4 +204,6 @@ class _Group(NamedTuple, Generic[T]):
     mark: LastMark
     error: JournalFullError | None
     epoch: int
-    seconds: float
+    reason: CloseReason
+    times: _Times | None
+    """Of a group that was synced."""

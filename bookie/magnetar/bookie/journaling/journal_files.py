@@ -65,6 +65,8 @@ class JournalFiles:
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
         self._allocated = 0
+        self._appended = 0
+        """Bytes of the group that is not synced yet."""
         self._was_full = False
         self.after_append: Callable[[], None] = _nothing
         """Called between append and sync; a seam for tests of crashes."""
@@ -72,54 +74,88 @@ class JournalFiles:
     def commit(self, records: Sequence[NewRecord]) -> LastMark:
         """Append the records as one group and sync; returns the mark behind them.
 
+        The same as `make_room`, `append` and `sync`, one after the other.
+
         Raises:
             JournalFullError: no room; nothing of the group counts, a later call may succeed.
             JournalFailedError: final.
         """
-        size = records_bytes(records)
+        self.make_room(records_bytes(records))
+        self.append(records)
+        return self.sync()
+
+    def make_room(self, size: int) -> bool:
+        """Have a file open for a group of that size; whether one was begun for it.
+
+        Raises: as `commit`.
+        """
         try:
-            file = self._file_for(size)
-            buffers: list[bytes] = encode_group(records, file_id=self._file_id, start=self._length)
-            self._append(file, buffers, size)
+            return self._have_file(size)
         except OSError as error:
-            self._give_up_file()
-            if error.errno not in _FULL:
-                raise JournalFailedError(
-                    f"journal file {file_name(self._file_id)} in {self._directory} could not be "
-                    f"written: {error}"
-                ) from error
-            self._was_full = True
-            raise JournalFullError(
-                f"no space left on the journal disk ({self._directory}): the add was not stored; "
-                f"free some space, and adds go on"
-            ) from error
-        self.after_append()
+            raise self._refusal(error) from error
+
+    def append(self, records: Sequence[NewRecord]) -> None:
+        """Append the records as one group, for which there is room.
+
+        Raises: as `commit`.
+        """
+        assert self._file is not None, "make_room() comes first"
+        buffers: list[bytes] = encode_group(records, file_id=self._file_id, start=self._length)
+        self._appended = size = records_bytes(records)
         try:
-            file.datasync()
+            self._append(self._file, buffers, size)
+        except OSError as error:
+            raise self._refusal(error) from error
+        self.after_append()
+
+    def sync(self) -> LastMark:
+        """Sync the group that was appended; returns the mark behind it.
+
+        Raises:
+            JournalFailedError: final, whatever the reason: the kernel may have dropped the pages.
+        """
+        assert self._file is not None
+        try:
+            self._file.datasync()
         except OSError as error:
             raise JournalFailedError(
                 f"sync of journal file {file_name(self._file_id)} in {self._directory} failed: "
                 f"{error}; what it holds is not known, so the bookie must end and replay it"
             ) from error
-        self._length += size
+        self._length += self._appended
         return LastMark(self._file_id, self._length)
 
     def close(self) -> None:
         """Close the file. Everything that was committed is synced already."""
         self._give_up_file()
 
-    def _file_for(self, size: int) -> File:
+    def _refusal(self, error: OSError) -> JournalFullError | JournalFailedError:
+        """What an error before the sync means. The file takes no more groups."""
+        self._give_up_file()
+        if error.errno not in _FULL:
+            return JournalFailedError(
+                f"journal file {file_name(self._file_id)} in {self._directory} could not be "
+                f"written: {error}"
+            )
+        self._was_full = True
+        return JournalFullError(
+            f"no space left on the journal disk ({self._directory}): the add was not stored; "
+            f"free some space, and adds go on"
+        )
+
+    def _have_file(self, size: int) -> bool:
         if (
             self._file is not None
             and self._length + size > self._file_bytes_max
             and self._length > FILE_HEADER_BYTES
         ):
             self._give_up_file()
+        is_new = self._file is None
         if self._file is None:
             self._check_room(size)
             self._file = self._create_next()
         self._preallocate(self._file, self._length + size)
-        return self._file
+        return is_new
 
     def _check_room(self, size: int) -> None:
         if not self._was_full:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from magnetar.bookie.journaling.journal import JournalBatch
+from magnetar.bookie.journaling.grouping import JournalBatch
 from magnetar.bookie.journaling.journal_format import LastMark, Marks
 
 T = TypeVar("T")

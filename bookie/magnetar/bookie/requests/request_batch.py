@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from magnetar.bookie.journaling.journal import JournalBatch
+from magnetar.bookie.journaling.grouping import JournalBatch
 from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.requests.fencing import LedgerDescriptor
 from magnetar.bookie.requests.replies import Connection

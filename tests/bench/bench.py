@@ -24,6 +24,7 @@ from tests.bench.figures import describe_machine
 from tests.bench.ledger_bench import LedgerBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.bench.storage_bench import StorageBench
+from tests.bench.storage_upkeep import UpkeepBench
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -193,12 +194,14 @@ def main() -> None:
         effort = QUICK if arguments.quick else FULL
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
-        storage = StorageBench(report, effort)
+        storage, upkeep = StorageBench(report, effort), UpkeepBench(report, effort)
         for measurement in (
             storage.storage_writes,
             storage.storage_reads,
             storage.storage_caches,
             storage.storage_event_loop,
+            upkeep.storage_compaction,
+            upkeep.storage_many_ledgers,
             ledger.ledger,
             ledger.ledger_ensemble_change,
             bench.publish,

@@ -30,7 +30,7 @@ from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import PACKET_HEADER, encode_block
 from tests.bench import storage_load
-from tests.bench.storage_bench import BenchBookie
+from tests.bench.storage_process import BenchBookie
 from tests.bench.storage_server import Probe
 
 _MB = 1_000_000

@@ -4,118 +4,21 @@ The bookie has its own defaults. Writes are judged beside a plain file that is w
 the same minute, reads beside plain reads of the very files that they come from.
 """
 
-import json
-import socket
 import statistics
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
 
 import uvloop
 
 from tests.bench import storage_load, storage_yardstick
 from tests.bench.report import Effort, Figure, Report
 from tests.bench.storage_load import Measured
-from tests.processes import HOST, ServerProcess
-from tests.standalone import is_ready_line
+from tests.bench.storage_process import BenchBookie, Seen
 
-_READY_TIMEOUT_S = 120.0
 _MB = 1_000_000
 _KB = 1024
 _LARGE_BYTES = 100_000
 _IN_TURN_LEDGERS = 200
 _LATENESS_MS_MAX = 10
-
-
-@dataclass
-class Seen:
-    """What the probe of a bookie process says (storage_server.py)."""
-
-    lateness_ms: dict[str, float]
-    metrics: dict[str, object]
-    resident_bytes: int
-    written_bytes: int
-    cpu_s: float
-    stop_s: float = 0.0
-    """After an orderly end: what it took, the last flush included."""
-
-    def number(self, metric: str) -> float:
-        """A counter or a gauge."""
-        value = self.metrics[metric]
-        assert isinstance(value, int | float), (metric, value)
-        return value
-
-
-class BenchBookie:
-    """A probed bookie process; a context manager. It keeps its data over `restart`."""
-
-    def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
-        self.data = directory / "bookie"
-        self._directory = directory
-        self.settings = dict(settings or {})
-        """For the next start."""
-        self._process: ServerProcess | None = None
-
-    def __enter__(self) -> "BenchBookie":
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-
-    def start(self) -> float:
-        """Start it; returns the seconds until it was ready."""
-        command = [
-            *(sys.executable, "-m", "tests.bench.storage_server"),
-            *("--metadata", f"embedded:{self._directory / 'metadata.db'}"),
-            *("--data", str(self.data)),
-            *("--final", str(self._directory / "final.json")),
-        ]
-        for name, value in self.settings.items():
-            command += ["--set", f"{name}={value}"]
-        self._process = ServerProcess(
-            command, log_path=self._directory / "bookie.log", is_ready=is_ready_line
-        )
-        return self._process.wait_ready(_READY_TIMEOUT_S)
-
-    def stop(self) -> Seen:
-        """SIGTERM: it flushes what it has, and says what it has come to."""
-        assert self._process is not None
-        self._process.terminate(_READY_TIMEOUT_S)
-        return Seen(**json.loads((self._directory / "final.json").read_text()))
-
-    def restart(self) -> float:
-        self.stop()
-        return self.start()
-
-    @property
-    def port(self) -> int:
-        return self._port("bookie")
-
-    @property
-    def entry_logs(self) -> list[Path]:
-        return sorted(self.data.rglob("*.log"))
-
-    def seen(self) -> Seen:
-        """Ask the probe; the lateness is that since the last time it was asked."""
-        with socket.create_connection((HOST, self._port("probe"))) as connection:
-            return Seen(**json.loads(connection.makefile().read()))
-
-    def _port(self, scheme: str) -> int:
-        assert self._process is not None
-        for url in self._process.ready_line.split()[1:]:
-            if url.startswith(f"{scheme}://"):
-                return int(url.rpartition(":")[2])
-        raise AssertionError(f"no {scheme} in {self._process.ready_line}")
 
 
 @dataclass(frozen=True, slots=True)

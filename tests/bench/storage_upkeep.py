@@ -1,0 +1,78 @@
+"""What a bookie's upkeep costs: garbage collection, an index of small runs, very many ledgers."""
+
+from dataclasses import dataclass
+
+from tests.bench import gc_bench
+from tests.bench.report import Effort, Figure, Report
+from tests.bench.storage_process import BenchBookie
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepExtent:
+    """How much there is to keep up."""
+
+    ledgers: int
+    compacted_mb: int
+
+    @classmethod
+    def of(cls, effort: Effort) -> "UpkeepExtent":
+        return _QUICK if effort.repeats == 1 else _FULL
+
+
+_FULL = UpkeepExtent(ledgers=1_000_000, compacted_mb=1_000)
+_QUICK = UpkeepExtent(ledgers=20_000, compacted_mb=200)
+
+
+class UpkeepBench:
+    """Figures go to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        self._extent = UpkeepExtent.of(effort)
+
+    def storage_compaction(self) -> None:
+        """Adds beside a compaction."""
+        found = gc_bench.adds_beside_compaction(
+            self._report.directory / "compaction", megabytes=self._extent.compacted_mb
+        )
+        beside, idle = _number(found, "adds_beside_mb_per_s"), _number(found, "adds_idle_mb_per_s")
+        ratio = _number(found, "ratio")
+        self._report.add(
+            Figure(
+                name=f"bookie, adds while {self._extent.compacted_mb} MB are compacted",
+                unit="MB/s",
+                value=beside,
+                target=">= 0.8 of without",
+                met=ratio >= 0.8,
+                ratio=ratio,
+                beside="adds without",
+                beside_value=idle,
+                details=found,
+            )
+        )
+
+    def storage_many_ledgers(self) -> None:
+        """Ledgers of ten entries: a round of garbage collection, a restart, the memory after it."""
+        count = self._extent.ledgers
+        directory = self._report.directory / "many-ledgers"
+        found = gc_bench.round_over_many_ledgers(directory, ledgers=count)
+        with BenchBookie(directory, data_name="data") as bookie:
+            started_s = bookie.start_s
+            resident = bookie.seen().resident_bytes
+        name = f"bookie with {count:,} ledgers"
+        self._report.add_limit(
+            f"{name}, round of garbage collection",
+            "s",
+            [_number(found, "first_round_s")],
+            limit=60,
+        )
+        self._report.add_limit(f"{name}, restart", "s", [started_s], limit=5)
+        self._report.add_limit(f"{name}, memory", "MB", [resident / _MB], limit=1000)
+
+
+def _number(found: dict[str, object], name: str) -> float:
+    value = found[name]
+    assert isinstance(value, int | float), (name, value)
+    return float(value)

@@ -13,9 +13,10 @@ from magnetar.bookie.errors import CookieError
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import master_key, packet_codec
-from magnetar.ledger.errors import RecoveryUndecidedError
+from magnetar.ledger.errors import NoNodeError, RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.reading.bookie_requests import ask
+from magnetar.ledger.under_replication import Missing, decode_item, item_path
 from magnetar.ledger.wire import Op, Status, encode_block, encode_read_body
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 from magnetar.ledger.writer import LedgerWriter
@@ -100,6 +101,16 @@ async def all_at(client: LedgerClient, name: str, ledger_id: int) -> list[int]:
     )
     assert frame.status == Status.OK, Status(frame.status)
     return decode_entry_list(frame.body).entry_ids()
+
+
+async def published(cluster: Cluster, ledger_id: int) -> Missing:
+    """What is listed for repair of a ledger, when there is something."""
+    path = item_path("/ledgers", ledger_id)
+    while True:
+        try:
+            return decode_item((await cluster.store.get(path)).value, path=path)[0]
+        except NoNodeError:
+            await asyncio.sleep(0)
 
 
 async def read_all(client: LedgerClient, ledger_id: int) -> list[bytes]:
@@ -216,6 +227,9 @@ async def test_what_nobody_else_has_is_an_error_and_is_listed_for_repair(
         await wait_until(lambda: metrics.heals_failing == 1)
         assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
         assert metrics.healed_entries == 0
+        missing = await published(cluster, ledger_id)
+        (first, last) = missing["b1"][0]
+        assert first <= 9 <= last
 
         # One of them comes back: what could not be healed is.
         await cluster.start_bookie("b2")
@@ -281,6 +295,20 @@ async def test_b24_a_wiped_bookie_comes_back_complete_under_its_id(cluster: Clus
         await cluster.stop_bookie("b2")
         await cluster.stop_bookie("b3")
         assert await read_all(client, closed) == PAYLOADS
+
+
+async def test_a_wiped_bookie_gets_back_its_share_of_striped_ledgers(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        writer = await client.create(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await asyncio.gather(*map(writer.add, PAYLOADS))
+        await writer.close()
+        before = await all_at(client, "b1", writer.ledger_id)
+        assert len(before) in (26, 27)
+        await cluster.stop_bookie("b1")
+        bookie = await wiped(cluster, "b1")
+        await wait_until(lambda: bookie.metrics.integrity.check_needed == 0)
+        await cluster.wait_known(client, "b1")
+        assert await all_at(client, "b1", writer.ledger_id) == before
 
 
 async def test_d14_a_wiped_bookie_denies_nothing_while_it_is_not_complete(

@@ -22,6 +22,10 @@ from magnetar.ledger.wire import Frame, FrameDecoder
 
 _log = structlog.get_logger(__name__)
 
+# What a connection may ask for in one turn of the event loop: one to three milliseconds of work.
+_TURN_FRAMES_MAX = 256
+_TURN_BYTES_MAX = 1 << 20
+
 
 class BookieServer:
     """The listening socket and all connections of a bookie."""
@@ -173,6 +177,9 @@ class BookieConnection(asyncio.Protocol):
         self._is_handling = False
         self._is_paused = False
         self._is_write_paused = False
+        self._is_resting = False
+        """It had its share of this turn of the loop; others come first now."""
+        self._turn_bytes = 0
         self._reads_bytes = 0
 
     @property
@@ -213,6 +220,7 @@ class BookieConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._server.metrics.received_bytes += len(data)
+        self._turn_bytes += len(data)
         try:
             frames = self._decoder.feed(data)
         except BookieProtocolError as error:
@@ -220,6 +228,8 @@ class BookieConnection(asyncio.Protocol):
             return
         if frames:
             self._handle(self._backlog + frames if self._backlog else frames)
+        if self._turn_bytes >= _TURN_BYTES_MAX:
+            self._rest()
 
     def pause_writing(self) -> None:
         if not self._server.on_behind(True):
@@ -238,7 +248,7 @@ class BookieConnection(asyncio.Protocol):
 
     def try_again(self) -> None:
         """Obey the frames that wait, if that is possible now, and read on if it is."""
-        if self._backlog and not self._is_handling:
+        if self._backlog and not self._is_handling and not self._is_resting:
             self._handle(self._backlog)
         else:
             self._update_reading()
@@ -267,9 +277,10 @@ class BookieConnection(asyncio.Protocol):
     def _handle(self, frames: list[Frame]) -> None:
         if self._transport is None:
             return
+        now = frames if len(frames) <= _TURN_FRAMES_MAX else frames[:_TURN_FRAMES_MAX]
         self._is_handling = True
         try:
-            taken = self._server.handler.handle(self, frames)
+            taken = self._server.handler.handle(self, now)
         except BookieProtocolError as error:
             self._on_malformed(error)
             return
@@ -277,13 +288,33 @@ class BookieConnection(asyncio.Protocol):
             self._is_handling = False
         self._backlog = frames[taken:]
         self._server.on_requests()
+        if taken == _TURN_FRAMES_MAX:
+            self._rest()
+        else:
+            self._update_reading()
+
+    def _rest(self) -> None:
+        """Go on in the next turn of the loop: one busy client must not keep it to itself."""
+        if not self._is_resting:
+            self._is_resting = True
+            asyncio.get_running_loop().call_soon(self._go_on)
         self._update_reading()
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        self._turn_bytes = 0
+        self.try_again()
 
     def _update_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        pause = bool(self._backlog) or self.is_congested or not self._server.is_reading
+        pause = (
+            bool(self._backlog)
+            or self._is_resting
+            or self.is_congested
+            or not self._server.is_reading
+        )
         if pause == self._is_paused:
             return
         self._is_paused = pause

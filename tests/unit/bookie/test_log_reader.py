@@ -69,7 +69,6 @@ def test_4_2_a_read_for_another_ledger_or_of_another_place_is_an_error(tmp_path:
     fewer = run.location._replace(entries=9)
     for wrong in (
         run._replace(ledger_id=2),
-        run._replace(first=10, last=12),
         run._replace(location=moved),
         run._replace(location=fewer),
     ):

@@ -240,11 +240,13 @@ class EntryStorage:
         if flushed is None:
             self._metrics.flush_failures += 1
         else:
-            assert self._memory.flushing is not None
+            buffer, self._memory.flushing = self._memory.flushing, None
+            assert buffer is not None
             took_s = self._clock.monotonic_s() - started_s
-            self._metrics.on_flushed(took_s, self._memory.flushing.size_bytes, flushed.times)
-            self._last_entries.on_flushed(self._memory.flushing, self._memory.active.deleted)
-            self._memory.flushing = None
+            self._metrics.on_flushed(took_s, buffer.size_bytes, flushed.times)
+            self._last_entries.on_flushed(buffer, self._memory.active.deleted)
+            if self._parts is not None:
+                self._parts.flush_worker.submit(buffer.free, _on_freed)
             for ledger_id in flushed.overlaid:
                 self._stored.forget_read(ledger_id)
         # After an error the buffer stays where it is: readable, and part of the next flush.
@@ -375,3 +377,7 @@ def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) ->
 
 def _nothing() -> None:
     """Nobody listens yet."""
+
+
+def _on_freed(_: None, error: BaseException | None) -> None:
+    assert error is None

@@ -74,8 +74,8 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 sim: $(VENV)/.stamp-test ## simulate clusters, or with STORAGE=1 a bookie's storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
 
-mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol; a simulated run must notice: RUNS=2000, ONLY=name
-	@$(BIN)/python -m tests.simulation.mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
+mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, or with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing).mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)

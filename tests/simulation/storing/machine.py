@@ -52,6 +52,16 @@ class Shape:
     shards: int = 1
 
     @property
+    def label(self) -> str:
+        """For tables."""
+        parts: list[str] = [self.engine]
+        if self.journals > 1:
+            parts.append(f"{self.journals} journals")
+        if self.shards > 1:
+            parts.append(f"{self.shards} shards")
+        return ", ".join(parts)
+
+    @property
     def settings(self) -> BookieSettings:
         """Small in all sizes: everything is rolled, cut and full after a few entries."""
         return BookieSettings(
@@ -79,8 +89,8 @@ class Shape:
             run_entries_max=5,
             open_files_max=2,
             engine=self.engine,
-            index_page_bytes=512,
-            index_cache_bytes=3000,
+            index_page_bytes=64,
+            index_cache_bytes=4000,
             index_open_files_max=2,
         )
 

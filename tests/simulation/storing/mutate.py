@@ -1,0 +1,297 @@
+"""Whether every rule of the storage is needed: each is switched off, and something must notice.
+
+`python -m tests.simulation.storing.mutate [--only NAME] [--write]`, or `make mutations STORAGE=1`.
+For each mutation the scripts are cut at their steps, then random lives are led, then bits are
+flipped, until a promise is broken; the same must go well with the rule on. What none of these meets
+is left to the tests of its defects (`test_b05_...`, anywhere under tests/).
+
+`--write` puts the tables into docs/simulation.md, and what caught each mutation into caught.json
+beside this file, which `test_storage_mutations.py` replays.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.inode import Survival
+from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.storage_registry import (
+    STORAGE_MUTATIONS,
+    defects_of,
+    storage_mutation,
+)
+from tests.simulation.storing.cut import SURVIVALS, play, restart
+from tests.simulation.storing.flips import flip_some
+from tests.simulation.storing.lives import LivesPlan, draw_lives, live
+from tests.simulation.storing.machine import Shape
+from tests.simulation.storing.scripts import SCRIPTS
+
+LIVES_MAX = 400
+CAUGHT = Path(__file__).with_name("caught.json")
+DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
+TESTS = Path(__file__).parents[2]
+_SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=3))
+_FLIPS_PER_FILE = 25
+_BROKEN = re.compile(r"\b(NameError|TypeError|AttributeError|ImportError|SyntaxError)\b")
+_DEFECTS = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """What noticed that a rule was off: one of a cut, a plan of lives, flips, or tests alone."""
+
+    name: str
+    by: str = ""
+    """cut, lives, flips; empty if only tests notice, or nothing."""
+    script: str = ""
+    shape: Shape = _SHAPES[0]
+    step: int = -1
+    """Index of the cut; -1: the workload itself fails."""
+    survival: str = ""
+    plan: LivesPlan | None = None
+    reason: str = ""
+    tests: tuple[str, ...] = ()
+    """Tests of its defects that fail."""
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.by or self.tests)
+
+    def fails(self) -> str:
+        """Do it again; what goes wrong, or nothing."""
+        if self.by == "lives":
+            assert self.plan is not None
+            return live(self.plan).error
+        try:
+            played = play(SCRIPTS[self.script], self.shape)
+            if self.by == "flips":
+                flip_some(played, played.cuts[-1], per_file=_FLIPS_PER_FILE)
+            elif self.step >= 0:
+                cut = played.cuts[self.step]
+                restart(played, cut, Survival[self.survival], seed=f"{cut.step}")
+        except Exception as error:  # noqa: BLE001  # however: it has noticed
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def search(found: Mutation) -> Catch:
+    """Try everything with the rule off, until something fails that does not with the rule on."""
+    for catch in _attempts(found):
+        if _BROKEN.search(catch.reason):
+            raise AssertionError(f"{found.name} does not fit the code: {catch.reason[:300]}")
+        if not catch.fails():
+            return catch
+    return Catch(found.name)
+
+
+def _attempts(found: Mutation) -> Iterator[Catch]:
+    """What fails with the rule off."""
+    for script in SCRIPTS:
+        for shape in _SHAPES:
+            yield from _cuts(found, script, shape)
+    for seed in range(LIVES_MAX):
+        plan = draw_lives(seed)
+        with found.apply():
+            error = live(plan).error
+        if error:
+            yield Catch(found.name, "lives", plan=plan, reason=error)
+    for script in SCRIPTS:
+        for shape in _SHAPES:
+            catch = Catch(found.name, "flips", script, shape)
+            with found.apply():
+                error = catch.fails()
+            if error:
+                yield Catch(found.name, "flips", script, shape, reason=error)
+
+
+def _cuts(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
+    with found.apply():
+        try:
+            played = play(SCRIPTS[script], shape)
+        except Exception as error:  # noqa: BLE001  # however: it has noticed
+            reason = f"{type(error).__name__}: {error}"
+            yield Catch(found.name, "cut", script, shape, reason=reason)
+            return
+        failures = []
+        for at, cut in enumerate(played.cuts):
+            survival = SURVIVALS[at % len(SURVIVALS)]
+            try:
+                restart(played, cut, survival, seed=f"{cut.step}")
+            except AssertionError as error:
+                failures.append((at, survival.name, str(error)))
+                if len(failures) == 3:
+                    break
+    for at, name, reason in failures:
+        yield Catch(found.name, "cut", script, shape, at, name, reason=reason)
+
+
+# Tests of the defects
+
+
+def defect_tests() -> dict[str, list[str]]:
+    """By defect, the tests of its number: `path::name`."""
+    found: dict[str, list[str]] = {f"B{number}": [] for number in range(1, _DEFECTS + 1)}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for name in re.findall(r"^(?:async )?def (test_b\d\d_\w+)", path.read_text(), re.MULTILINE):
+            number = int(name[6:8])
+            if 1 <= number <= _DEFECTS:
+                found[f"B{number}"].append(f"{path.relative_to(TESTS.parent)}::{name}")
+    return found
+
+
+class _Failures:
+    """A pytest plugin that notes what fails."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid.rpartition("::")[2].partition("[")[0])
+
+
+def failing_tests(found: Mutation) -> tuple[str, ...]:
+    """The tests of its defects, those of the simulator apart, that fail with the rule off."""
+    tests = defect_tests()
+    wanted = [
+        each
+        for defect in defects_of(found)
+        for each in tests[defect]
+        if not each.startswith("tests/simulation/")
+    ]
+    if not wanted:
+        return ()
+    failures = _Failures()
+    with found.apply(), contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["-q", "-p", "no:cacheprovider", *wanted], plugins=[failures])
+    return tuple(dict.fromkeys(failures.failed))
+
+
+# Command line
+
+
+def _search(name: str) -> tuple[Catch, str]:
+    before_s = time.perf_counter()
+    found = storage_mutation(name)
+    try:
+        catch = search(found)
+        tests = failing_tests(found)
+    except AssertionError as error:
+        return Catch(name), f"BROKEN {str(error)[:400]}"
+    catch = replace(catch, tests=tests)
+    how = f"{catch.by or 'not by a run'}; tests: {len(tests)}"
+    return catch, f"{name}: {how}  [{time.perf_counter() - before_s:.1f} s]"
+
+
+def main(arguments: list[str]) -> int:
+    """Search for all mutations; the exit status says whether each was caught."""
+    parser = argparse.ArgumentParser(prog="make mutations STORAGE=1", description=__doc__)
+    parser.add_argument("--runs", type=int, help="accepted; the number of lives is fixed")
+    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--write", action="store_true", help="write the tables and the catches")
+    options = parser.parse_args(arguments)
+    names = [each.name for each in STORAGE_MUTATIONS if options.only in each.name]
+    catches: dict[str, Catch] = {}
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for catch, text in pool.imap_unordered(_search, names):
+            catches[catch.name] = catch
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+    if options.write:
+        write(catches)
+    missed = [name for name in names if not catches[name].is_caught]
+    sys.stdout.write(f"{len(names) - len(missed)} of {len(names)} mutations are caught\n")
+    sys.stdout.writelines(f"NOT CAUGHT: {name}\n" for name in missed)
+    return 1 if missed else 0
+
+
+# What is written
+
+
+def load() -> dict[str, Catch]:
+    """The catches that are stored."""
+    if not CAUGHT.exists():
+        return {}
+    catches = {}
+    for name, value in json.loads(CAUGHT.read_text()).items():
+        plan = value.pop("plan")
+        value["shape"] = Shape(**value["shape"])
+        value["tests"] = tuple(value["tests"])
+        catches[name] = Catch(
+            **value, plan=LivesPlan.from_json(json.dumps(plan)) if plan is not None else None
+        )
+    return catches
+
+
+def write(catches: dict[str, Catch]) -> None:
+    """Store the catches beside those that are stored, and write both tables."""
+    stored = {**load(), **catches}
+    stored = {each.name: stored[each.name] for each in STORAGE_MUTATIONS if each.name in stored}
+    lines = [f"{json.dumps(name)}: {json.dumps(asdict(each))}" for name, each in stored.items()]
+    CAUGHT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    _replace("storage mutations", mutation_table(stored))
+    _replace("storage defects", defect_table(stored))
+
+
+def _replace(name: str, table: str) -> None:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = DOCUMENT.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    DOCUMENT.write_text(f"{before}{begin}\n{table}{end}{after}")
+
+
+def _how(catch: Catch | None) -> str:
+    if catch is None:
+        return "**not searched**"
+    if catch.by == "cut":
+        where = "while it runs" if catch.step < 0 else f"step {catch.step}, {catch.survival}"
+        return f"cut of `{catch.script}` ({catch.shape.label}): {where}"
+    if catch.by == "lives":
+        assert catch.plan is not None
+        return f"lives, seed {catch.plan.seed}"
+    if catch.by == "flips":
+        return f"flips in `{catch.script}` ({catch.shape.label})"
+    return "its tests" if catch.tests else "**nothing**"
+
+
+def mutation_table(catches: dict[str, Catch]) -> str:
+    lines = [
+        "| Mutation | Rule | Defects | Caught by | Tests of its defects that fail |",
+        "|---|---|---|---|---|",
+    ]
+    for each in STORAGE_MUTATIONS:
+        catch = catches.get(each.name)
+        tests = len(catch.tests) if catch is not None and catch.tests else "-"
+        lines.append(
+            f"| `{each.name}`: {each.description} | {each.rule} | "
+            f"{', '.join(defects_of(each)) or '-'} | {_how(catch)} | {tests} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def defect_table(catches: dict[str, Catch]) -> str:
+    """Every defect of the storage sheet: its tests, its mutations, and what catches these."""
+    tests = defect_tests()
+    lines = ["| Defect | Tests | Mutations: caught by |", "|---|---|---|"]
+    for defect, found in tests.items():
+        names = sorted({each.rpartition("::")[2] for each in found})
+        mutations = [each for each in STORAGE_MUTATIONS if defect in defects_of(each)]
+        caught = "; ".join(f"`{each.name}`: {_how(catches.get(each.name))}" for each in mutations)
+        shown = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {defect} | {shown or '-'} | {caught or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -97,10 +97,14 @@ class HierarchicalLayout:
             yield join_path(self._root, "/".join(parts)), first_id, first_id + 10**rest - 1
 
     async def _ledgers_in(self, path: str, first_id: int) -> tuple[int, ...]:
-        ids: list[int] = []
-        for name in await self._children_if_any(path):
-            if len(name) != 5 or name[0] != "L" or not _is_number(name[1:]):
-                continue
+        names = [
+            name
+            for name in await self._children_if_any(path)
+            if len(name) == 5 and name[0] == "L" and _is_number(name[1:])
+        ]
+        # Whether an id's path is short or long is a question of one bound: if the first and the
+        # last are where they should be, so are those between. There may be ten thousand.
+        for name in (*names[:1], *names[-1:]):
             ledger_id = first_id + int(name[1:])
             if ledger_id > LEDGER_ID_MAX or self.path(ledger_id) != join_path(path, name):
                 raise LedgerLayoutError(
@@ -108,8 +112,7 @@ class HierarchicalLayout:
                     f"elsewhere: another system writes to {self._root}. Listing ledgers is not "
                     f"safe until that is cleared up"
                 )
-            ids.append(ledger_id)
-        return tuple(ids)
+        return tuple([first_id + int(name[1:]) for name in names])
 
     async def _children_if_any(self, path: str) -> list[str]:
         try:

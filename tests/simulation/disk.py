@@ -103,6 +103,8 @@ class _SimFile:
         return self.pread(size, offset)
 
     def pread_now(self, size: int, offset: int) -> bytes | None:
+        if self._disk.is_faithful and offset % 3 == 0:
+            return None  # the page cache does not have it
         try:
             data = self.pread(size, offset)
         except OSError:

@@ -23,6 +23,8 @@ class Health(BaseModel):
     """`ok`, or else what the process is doing instead of serving."""
     bookie: str
     port: int
+    writable: bool
+    """False: read-only, for want of room or as told."""
 
 
 def make_metrics_app(collectors: Sequence[Collector], *, health: Callable[[], Health]) -> FastAPI:

@@ -115,7 +115,12 @@ class BookieServer:
 
         def health() -> Health:
             status = "stopping" if self._is_stopping else "ok"
-            return Health(status=status, bookie=bookie.bookie_id, port=bookie.port)
+            return Health(
+                status=status,
+                bookie=bookie.bookie_id,
+                port=bookie.port,
+                writable=bool(bookie.metrics.disks.writable),
+            )
 
         def make_app() -> "FastAPI":
             return make_metrics_app(collectors, health=health)

@@ -1,4 +1,4 @@
-"""A byte is changed anywhere in a real bookie's files: never served, and nothing is denied for it."""
+"""A byte is changed anywhere in a real bookie's files: never served, and never an absence."""
 
 import asyncio
 import random

@@ -11,9 +11,10 @@ import pytest
 
 from magnetar.bookie.cookie import Cookie, read_cookie
 from magnetar.bookie.cookie_rules import Wanted
-from magnetar.bookie.cookie_stamping import Identity, check_cookies
+from magnetar.bookie.cookie_stamping import Identity, check_cookies, restamp_engine
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.errors import CookieError
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.errors import BadVersionError
 from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.registration import BookieRegistry
@@ -23,6 +24,7 @@ from tests.simulation.inode import Survival
 
 INSTANCE = "0" * 32
 _STEPS_MAX = 400
+ENGINES: tuple[EngineKind, ...] = ("db", "interleaved")
 
 
 class Store(DictionaryStore):
@@ -63,7 +65,12 @@ class World:
         return found
 
     async def check(
-        self, journals: int = 1, ledgers: int = 2, *, is_restored: bool = False
+        self,
+        journals: int = 1,
+        ledgers: int = 2,
+        *,
+        engine: EngineKind = "db",
+        is_restored: bool = False,
     ) -> Identity:
         return await check_cookies(
             BookieRegistry(self.store),
@@ -72,7 +79,7 @@ class World:
             Wanted(
                 bookie_id="b1",
                 instance_id=INSTANCE,
-                engine="db",
+                engine=engine,
                 journals=journals,
                 ledgers=ledgers,
                 may_expand=True,
@@ -124,6 +131,18 @@ async def _restore(world: World) -> None:
         await world.check(is_restored=True)
 
 
+async def _convert(world: World) -> None:
+    directories = world.directories(1, 2)
+    cookie = read_cookie(world.disk, "/data")
+    assert cookie is not None
+    await restamp_engine(
+        BookieRegistry(world.store),
+        world.disk,
+        directories,
+        cookie.model_copy(update={"storage_engine": "interleaved"}),
+    )
+
+
 async def _prepare(world: World, *, lost: tuple[str, ...] = ()) -> None:
     await world.check()
     for directory in ("/journal0", "/ledgers0", "/ledgers1"):
@@ -166,6 +185,37 @@ def test_a_stamp_that_a_crash_cuts_at_any_step_comes_to_its_end(
             if not is_cut:
                 return steps
         raise AssertionError("the stamp has no end")
+
+    assert asyncio.run(story()) > 5
+
+
+@pytest.mark.parametrize("survival", Survival)
+def test_another_engine_is_recorded_whatever_step_a_crash_cuts(survival: Survival) -> None:
+    """Until it is, or when it is done again, a start knows which engine it needs."""
+
+    async def story() -> int:
+        for steps in range(1, _STEPS_MAX):
+            world = World(f"engine/{steps}")
+            await _prepare(world)
+            world.crash_at(steps)
+            try:
+                await _convert(world)
+            except PowerLossError:
+                world.power_on(survival)
+            else:
+                assert (await world.check(engine="interleaved")).lost == ()
+                return steps
+            starts: list[EngineKind] = []
+            for engine in ENGINES:
+                try:
+                    await world.check(engine=engine)
+                except CookieError:
+                    continue
+                starts.append(engine)
+            assert len(starts) == 1
+            await _convert(world)
+            assert (await world.check(engine="interleaved")).lost == ()
+        raise AssertionError("it has no end")
 
     assert asyncio.run(story()) > 5
 

@@ -37,7 +37,7 @@ MUTATIONS: list[Mutation] = [
         defects=("D1",),
         invariants=(),  # without the bit, a recoverer does not believe the answer (rule 7.2)
         description="a bookie ignores the fence flag of a recovery read",
-        apply=lambda: edited(ReadRequests, "read", ("if frame.flags & Flag.FENCE:", "if False:")),
+        apply=lambda: edited(ReadRequests, "read", ("if frame.flags & _FENCE:", "if False:")),
     ),
     Mutation(
         name="fence_in_memory_only",
@@ -95,10 +95,10 @@ MUTATIONS: list[Mutation] = [
         description="a bookie goes on when a sync of its journal fails, and confirms the adds",
         apply=lambda: edited(
             JournalFiles,
-            "commit",
+            "sync",
             (
                 'raise JournalFailedError(\n            f"sync of',
-                "self._length += size\n"
+                "self._length += self._appended\n"
                 "        return LastMark(self._file_id, self._length)\n"
                 '        raise JournalFailedError(\n            f"sync of',
             ),

@@ -1,6 +1,12 @@
 """The mutations of the storage, in the order of its parts, and those of a bookie that it shares."""
 
-from tests.simulation.mutations import storage_engine, storage_gc, storage_journal
+from tests.simulation.mutations import (
+    storage_bookie,
+    storage_engine,
+    storage_gc,
+    storage_integrity,
+    storage_journal,
+)
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import mutation
 
@@ -14,6 +20,7 @@ SHARED: dict[str, tuple[str, ...]] = {
     "add_confirmed_before_it_is_durable": ("B3",),
     "failed_sync_is_ignored": ("B18",),
     "master_key_is_not_journalled": ("B3",),
+    "emptied_bookie_starts": ("B24",),
 }
 """Mutations of the cluster simulator whose rules are also the storage's, and their defects here."""
 
@@ -22,7 +29,15 @@ STORAGE_MUTATIONS: list[Mutation] = [
     *storage_journal.MUTATIONS,
     *storage_engine.MUTATIONS,
     *storage_gc.MUTATIONS,
+    *storage_bookie.MUTATIONS,
+    *storage_integrity.MUTATIONS,
 ]
+
+TESTS_ONLY = {
+    "emptied_bookie_starts",
+    *(each.name for each in (*storage_bookie.MUTATIONS, *storage_integrity.MUTATIONS)),
+}
+"""What no life of one bookie meets: the tests of their defects must notice them."""
 
 
 def storage_mutation(name: str) -> Mutation:

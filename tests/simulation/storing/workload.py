@@ -111,14 +111,9 @@ class Player:
             self._checkpoint = None
 
     def _delete(self, ledger_id: int) -> None:
-        # The order of garbage collection: the descriptor, then the storage.
-        self._client.say(Deleted(ledger_id))
-        forget = getattr(self._parts.ledgers, "forget", None)
-        if forget is not None:
-            forget(ledger_id)
-        else:
-            self._parts.ledgers._ledgers.pop(ledger_id, None)
-        self._parts.storage.delete_ledger(ledger_id)
+        parts = self._parts
+        if parts.ledgers.delete(ledger_id, parts.clock.monotonic_s()):
+            self._client.say(Deleted(ledger_id))
 
     async def _collect(self) -> None:
         if self._collecting is None:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import structlog
 
 from magnetar.bookie.disks.directories import BookieDirectories
-from magnetar.bookie.disks.disk_errors import is_disk_broken
+from magnetar.bookie.disks.disk_errors import is_disk_broken, is_out_of_room
 from magnetar.bookie.disks.disk_watch import DiskWatch
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.errors import (
@@ -181,7 +181,7 @@ class Serving:
             journal_spares=settings.journal_spares,
             journal_marks=lambda: self.journals.marks,
             before_flush=self.ledgers.put_changed_states,
-            after_flush=self.handler.on_flushed,
+            after_flush=self._on_flushed,
             on_bug=self._on_fatal,
             on_failure=self._on_flush_failure,
         )
@@ -227,11 +227,15 @@ class Serving:
                 # Nothing is lost: the journal has it. The next start takes a little longer.
                 _log.warning("checkpoint_at_stop_failed", bookie=self._bookie_id, error=str(error))
 
+    def _on_flushed(self) -> None:
+        self.handler.on_flushed()
+        self._disks.on_flushed()
+
     def _on_flush_failure(self, error: BaseException) -> None:
         """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
         if isinstance(error, StorageClosedError):
             return
         if is_disk_broken(error):
             self._on_fatal(error)
-        else:
-            self._disks.look_soon()
+        elif is_out_of_room(error):
+            self._disks.on_no_room()

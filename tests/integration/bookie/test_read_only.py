@@ -14,7 +14,14 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disks.disk_states import DiskUse
-from magnetar.bookie.errors import BookieServiceError, DiskFullError, DiskLostError, StorageError
+from magnetar.bookie.engine.entry_storage import EntryStorage
+from magnetar.bookie.errors import (
+    BookieServiceError,
+    DiskFullError,
+    DiskLostError,
+    StorageError,
+    StorageIOError,
+)
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
@@ -326,6 +333,30 @@ async def test_compactions_stop_before_the_disk_is_full(machine: Machine) -> Non
             machine.sized.used_percent = percent
             await bookie.disks.look()
             assert {use for use in DiskUse if bookie.disks.allows(ledgers, use)} == allowed
+
+
+async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_sizes_say(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes or a quota are used up; the next flush that succeeds makes it writable again."""
+    room = asyncio.Event()
+    flush = EntryStorage.flush
+
+    async def flush_with_room(self: EntryStorage) -> None:
+        if not room.is_set():
+            cause = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            raise StorageIOError(f"the flush failed: {cause}") from cause
+        await flush(self)
+
+    monkeypatch.setattr(EntryStorage, "flush", flush_with_room)
+    async with machine.bookie(flush_interval_s=0.02, flush_retry_s=0.02) as (_, client):
+        assert (await add(client, 0)).status == Status.OK
+        await machine.until_registered(readonly=True)
+        assert (await add(client, 1)).status == Status.READ_ONLY
+        room.set()
+        await machine.until_registered(readonly=False)
+        assert (await add(client, 1)).status == Status.OK
+    assert machine.fatal == []
 
 
 # Disks that are gone

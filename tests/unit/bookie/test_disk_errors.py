@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from magnetar.bookie.disks.disk_errors import is_disk_broken
+from magnetar.bookie.disks.disk_errors import is_disk_broken, is_out_of_room
 from magnetar.bookie.errors import StorageIOError
 
 
@@ -31,4 +31,11 @@ def test_b18_any_other_error_of_a_disk_is_final(number: int) -> None:
 def test_an_index_tells_a_full_disk_as_text() -> None:
     text = "IO error: No space left on device: While appending to file"
     assert not is_disk_broken(flush_failed_by(Exception(text)))
+    assert is_out_of_room(flush_failed_by(Exception(text)))
     assert is_disk_broken(flush_failed_by(Exception("IO error: Input/output error")))
+
+
+def test_only_want_of_room_is_want_of_room() -> None:
+    assert is_out_of_room(flush_failed_by(OSError(errno.EDQUOT, "quota")))
+    assert not is_out_of_room(flush_failed_by(OSError(errno.EMFILE, "files")))
+    assert not is_out_of_room(flush_failed_by(OSError(errno.EIO, "broken")))

@@ -25,11 +25,21 @@ _NO_SPACE_TEXT = "No space left"
 
 def is_disk_broken(error: BaseException) -> bool:
     """Whether this failure of a write to a ledger directory is final."""
+    return _errno_of(error) not in _MAY_PASS
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether a write failed because there is no room: of bytes, of inodes, of a quota."""
+    return _errno_of(error) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _errno_of(error: BaseException) -> int | None:
+    """The number that the system gave, if it is known."""
     cause: BaseException | None = error
     text = ""
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
-            return cause.errno not in _MAY_PASS
+            return cause.errno
         text += str(cause)
         cause = cause.__cause__ or cause.__context__
-    return _NO_SPACE_TEXT not in text
+    return errno.ENOSPC if _NO_SPACE_TEXT in text else None

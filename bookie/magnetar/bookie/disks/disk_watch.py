@@ -62,6 +62,7 @@ class DiskWatch:
         self.usages: list[Usage] = []
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
+        self._has_no_room = False
         self._is_closing = False
 
     async def look_first(self) -> None:
@@ -110,9 +111,17 @@ class DiskWatch:
             is_full = ReadOnlyReason.DISK_FULL in self._gate.reasons
             await self.worker.run(lambda: self._state_files.set_read_only(is_full))
 
-    def look_soon(self) -> None:
-        """Somebody met a full disk: do not wait for the next look."""
-        self._wanted.set()
+    def on_no_room(self) -> None:
+        """A flush found no room, whatever the sizes say: inodes or a quota may be used up."""
+        if not self._has_no_room:
+            self._has_no_room = True
+            self._wanted.set()
+
+    def on_flushed(self) -> None:
+        """A flush has succeeded: there is room."""
+        if self._has_no_room:
+            self._has_no_room = False
+            self._wanted.set()
 
     def allows(self, directory: str, use: DiskUse) -> bool:
         """Whether that may be written now in a ledger directory (its path)."""
@@ -168,7 +177,7 @@ class DiskWatch:
         self.usages = list(usages)
         ledgers = self._directories.ledgers
         levels = [
-            next_level(level, usage, self._limits)
+            DiskLevel.FULL if self._has_no_room else next_level(level, usage, self._limits)
             for level, usage in zip(self.levels, usages, strict=True)
         ]
         for directory, before, level, usage in zip(

@@ -262,8 +262,11 @@ class FailingFile(SystemFile):
     def datasync(self) -> None:
         disk = self._disk
         disk.syncs += 1
-        if disk.sync_error is not None:
-            raise OSError(disk.sync_error, os.strerror(disk.sync_error))
+        error = disk.sync_error
+        if error is not None:
+            if disk.fails_one_sync:
+                disk.sync_error = None
+            raise OSError(error, os.strerror(error))
         super().datasync()
 
 
@@ -274,6 +277,8 @@ class FailingDisk(SystemDisk):
         self.bytes_left = 1 << 40
         self.write_error: int | None = None
         self.sync_error: int | None = None
+        self.fails_one_sync = False
+        """The next sync works again, as the kernel has it: the pages are gone, and it is clean."""
         self.syncs = 0
         self.before_append: Callable[[], None] = lambda: None
 

@@ -254,6 +254,22 @@ async def test_b18_an_io_error_is_final(tmp_path: Path, kind: str) -> None:
         assert disk.syncs == syncs
 
 
+async def test_b18_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+    """The second one would succeed: the kernel has dropped the pages and taken them for clean."""
+    disk = FailingDisk()
+    disk.fails_one_sync = True
+    async with opened(tmp_path, disk) as harness:
+        harness.append("stored")
+        await harness.wait_reports(1)
+        disk.sync_error = errno.EIO
+        harness.append("lost")
+        await harness.wait_reports(2)
+        assert [type(error) for error in harness.failures] == [JournalFailedError]
+        harness.append("later")
+        harness.journal.close()
+        assert harness.committed == ["stored"]
+
+
 async def test_b18_a_full_disk_at_sync_is_final_too(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with opened(tmp_path, disk) as harness:

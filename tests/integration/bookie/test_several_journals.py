@@ -362,6 +362,20 @@ async def test_a_missing_file_of_any_journal_refuses_the_start(
         await machine.make().start()
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_missing_file_between_others_refuses_the_start(
+    machine: Machine, number: int
+) -> None:
+    async with machine.killed_bookie(journal_file_bytes_max=1 << 10) as (_, client):
+        for first in range(0, 20, 4):
+            await add_to_all(client, first, 4)
+    files = machine.journal_files(number)
+    assert len(files) > 3
+    files[len(files) // 2].unlink()
+    with pytest.raises(JournalFileMissingError, match=f"j{number}/"):
+        await machine.make().start()
+
+
 async def test_journals_that_changed_places_are_refused(machine: Machine) -> None:
     """By the files themselves, whatever else the directories say."""
     await _stopped_behind_a_crash(machine)

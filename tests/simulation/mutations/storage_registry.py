@@ -16,7 +16,6 @@ SHARED: dict[str, tuple[str, ...]] = {
     "fence_forbids_nothing": ("B3",),
     "fenced_reads_do_not_wait_for_the_fence": ("B2",),
     "second_fence_does_not_wait": ("B2",),
-    "waiting_adds_slip_past_the_fence": ("B3",),
     "add_confirmed_before_it_is_durable": ("B3",),
     "failed_sync_is_ignored": ("B18",),
     "master_key_is_not_journalled": ("B3",),

@@ -38,7 +38,7 @@ from tests.simulation.storing.lives import LivesPlan, draw_lives, live
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
 
-LIVES_MAX = 400
+LIVES_MAX = 250
 CAUGHT = Path(__file__).with_name("caught.json")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
 TESTS = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from magnetar.bookie.cookie import read_cookie, read_directory_cookie
+from magnetar.bookie.cookie import Cookie, read_cookie, read_directory_cookie
+from magnetar.bookie.cookie_stamping import restamp_engine
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.errors import CookieError
@@ -28,8 +29,11 @@ from magnetar.bookie.gc.gc_preview import (
     survey_all,
 )
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.indexes.convert import convert_index
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index_to_read
+from magnetar.bookie.indexes.rebuild import rebuild_index
 from magnetar.bookie.journaling.journal_format import decode_mark, file_ids, file_name, mark_name
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.tools.index_look import ledger_records, ledger_summaries
@@ -58,6 +62,10 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 
 _LOGS = "entry-logs"
 _ROOT = "/ledgers"
+_STATES_LOST = (
+    "states of ledgers were lost with the old index: start the bookie once with "
+    "integrity_stamp_missing_cookies=true, so that it compares itself with the other bookies"
+)
 
 
 class BookieTool:
@@ -226,9 +234,7 @@ class BookieTool:
 
     async def _preview_gc(self, metadata_url: str) -> None:
         clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
-        cookie = read_cookie(self._disk, self._directories.data)
-        if cookie is None:
-            raise CookieError(f"{self._data} has no cookie: it is no bookie's data directory")
+        cookie = self._cookie()
         store = await open_store(metadata_url)
         try:
             chance = random.Random()
@@ -283,7 +289,72 @@ class BookieTool:
                 }
             )
 
+    def rebuild_index(self, *, do: bool) -> None:
+        """Make the indexes of all ledger directories anew from their entry logs."""
+        with explained(data=self._data), self._locked(*dict.fromkeys(self._directories)):
+            cookie = self._cookie()
+            for directory in self._directories.ledgers:
+                if not do:
+                    logs = posixpath.join(directory, _LOGS)
+                    count = len(log_ids(self._disk.list(logs))) if self._disk.exists(logs) else 0
+                    self._say(
+                        {
+                            "directory": directory,
+                            "index": "not touched; --yes makes it anew",
+                            "engine": cookie.storage_engine,
+                            "logs": count,
+                        }
+                    )
+                    continue
+                rebuilt = rebuild_index(
+                    directory, cookie.storage_engine, disk=self._disk, clock=SystemClock()
+                )
+                fields = rebuilt._asdict()
+                for problem in fields.pop("problems"):
+                    self._say({"problem": problem.reason, **problem._asdict()})
+                self._say({"directory": directory, "index": "rebuilt", **fields})
+                if not rebuilt.are_states_complete:
+                    self._say({"directory": directory, "next": _STATES_LOST})
+
+    def convert(self, engine: EngineKind, metadata_url: str, *, do: bool) -> None:
+        """Give the storage the other engine."""
+        with (
+            explained(data=self._data, metadata_url=metadata_url),
+            self._locked(*dict.fromkeys(self._directories)),
+        ):
+            cookie = self._cookie()
+            if not do:
+                self._say(
+                    {"from": cookie.storage_engine, "to": engine, "note": "--yes converts it"}
+                )
+                return
+            for directory in self._directories.ledgers:
+                done = convert_index(directory, engine, disk=self._disk)
+                self._say({"directory": directory, **done._asdict()})
+            asyncio.run(
+                self._restamp(cookie.model_copy(update={"storage_engine": engine}), metadata_url)
+            )
+            self._say({"engine": engine, "next": f"start the bookie with storage_engine={engine}"})
+
+    async def _restamp(self, cookie: Cookie, metadata_url: str) -> None:
+        store = await open_store(metadata_url)
+        try:
+            registry = BookieRegistry(store, random=random.Random())
+            await restamp_engine(registry, self._disk, self._directories, cookie)
+        finally:
+            await store.close()
+
     # Helpers
+
+    def _cookie(self) -> Cookie:
+        """
+        Raises:
+            CookieError: this is no bookie's data directory.
+        """
+        cookie = read_cookie(self._disk, self._directories.data)
+        if cookie is None:
+            raise CookieError(f"{self._data} has no cookie: it is no bookie's data directory")
+        return cookie
 
     def _open_index(self, directory: str) -> LocationIndex:
         return open_index_to_read(directory, disk=self._disk)

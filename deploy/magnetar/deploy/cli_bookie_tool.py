@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -137,6 +137,24 @@ def verify(
     _tool(data, journal_directory, ledger_directory, as_json).verify()
 
 
+@bookie_tool.command("rebuild-index")
+def rebuild_index(
+    data: DataOption,
+    journal_directory: JournalsOption = None,
+    ledger_directory: LedgersOption = None,
+    as_json: JsonOption = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without it, say what would be.")
+    ] = False,
+) -> None:
+    """CHANGES FILES: make a new index from the entry logs, when the old one is lost or damaged.
+
+    Ledger states that the old index cannot tell any more are made safe: the ledger is fenced, and
+    what is not found of it is not called absent until it was compared with the other bookies.
+    """
+    _tool(data, journal_directory, ledger_directory, as_json).rebuild_index(do=yes)
+
+
 @bookie_tool.command("rebuild-footer")
 def rebuild_footer(
     file: Annotated[Path, typer.Argument(help="An entry log without a footer.")],
@@ -147,6 +165,24 @@ def rebuild_footer(
 ) -> None:
     """CHANGES FILES: write the footer of an entry log that has none, so that it is not scanned."""
     _tool(file.parent, None, None, as_json).rebuild_footer(file, do=yes)
+
+
+@bookie_tool.command()
+def convert(
+    data: DataOption,
+    to: Annotated[Literal["db", "interleaved"], typer.Option("--to", help="The engine wanted.")],
+    metadata: Annotated[
+        str, typer.Option("--metadata", metavar="URL", help="The cluster: its cookie says it too.")
+    ],
+    journal_directory: JournalsOption = None,
+    ledger_directory: LedgersOption = None,
+    as_json: JsonOption = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without it, say what would be.")
+    ] = False,
+) -> None:
+    """CHANGES FILES: give a bookie the other storage engine. The entry logs stay as they are."""
+    _tool(data, journal_directory, ledger_directory, as_json).convert(to, metadata, do=yes)
 
 
 @bookie_tool.command()

@@ -171,3 +171,46 @@ def test_what_garbage_collection_would_free_is_told_and_not_freed(stopped: Path)
     assert int(str(ledgers["ledgers"])) > 0
     assert [log["action"] for log in logs] == ["keep"]
     assert sorted((stopped / "ledgers" / "entry-logs").iterdir()) == before
+
+
+def payloads(server: Standalone) -> list[str]:
+    ended = magnetar("read", "t", "--url", server.url)
+    assert ended.status == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_a_bookie_serves_the_same_after_it_was_given_the_other_engine_and_back(
+    stopped: Path, tmp_path: Path
+) -> None:
+    place = Path(shutil.copytree(stopped.parent, tmp_path / "data"))
+    bookie, url = str(place / "bookie-1"), f"embedded:{place / 'metadata.db'}"
+    with Standalone(place) as server:
+        before = payloads(server)
+        assert len(before) == MESSAGES
+        assert server.terminate() == 0
+    (said,) = lines("convert", "--data", bookie, "--to", "interleaved", "--metadata", url)
+    assert said["from"] == "db"
+    for engine in ("interleaved", "db"):
+        lines("convert", "--data", bookie, "--to", engine, "--metadata", url, "--yes")
+        lines("verify", "--data", bookie)
+        assert {each["storage_engine"] for each in lines("cookie", "--data", bookie)} == {engine}
+        config = tmp_path / f"{engine}.toml"
+        config.write_text(f'[bookie]\nstorage_engine = "{engine}"\n')
+        with Standalone(place, arguments=("--config", str(config))) as server:
+            assert payloads(server) == before
+            assert server.terminate() == 0
+
+
+def test_an_index_is_made_anew_from_the_entry_logs_alone(stopped: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(stopped.parent, tmp_path / "data"))
+    bookie = place / "bookie-1"
+    with Standalone(place) as server:
+        before = payloads(server)
+        assert server.terminate() == 0
+    lines("rebuild-index", "--data", str(bookie))
+    lines("verify", "--data", str(bookie))
+    *_, said = lines("rebuild-index", "--data", str(bookie), "--yes")
+    assert said["index"] == "rebuilt"
+    assert said["are_states_complete"]
+    with Standalone(place) as server:
+        assert payloads(server) == before

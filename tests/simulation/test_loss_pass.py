@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.bookie.integrity.loss_mark import is_check_needed
 from magnetar.ledger.errors import BookieUnavailableError, RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.wire import Op, Status
@@ -84,6 +85,45 @@ async def test_d14_a_loss_that_is_being_noted_may_be_cut_at_any_step(sim: Simula
     assert cuts > 10, "cookies, mark, horizon and stamp are many steps"
 
 
+@scenario(bookies=3, quorum=(3, 3, 2))
+async def test_d14_the_check_after_a_loss_may_be_cut_at_any_step(sim: Simulation) -> None:
+    """A ledger out of limbo is whole, whatever of that was durable when the power went."""
+    w = await sim.writer()
+    for _ in range(5):
+        await w.add()
+    await w.close()
+    b1 = sim.bookie("b1")
+
+    def is_whole() -> bool:
+        return all(b1.has(w.ledger_id, entry_id) for entry_id in range(5))
+
+    def is_over() -> bool:
+        state = b1.storage.states.get(w.ledger_id)
+        return b1.process is None or (
+            b1.is_running and state is not None and not state.limbo and not is_checking(b1)
+        )
+
+    cuts = 0
+    while True:
+        exchange_disks(b1)
+        await b1.restart()
+        b1.crash_at_step(cuts + 1)
+        await sim.until(is_over)
+        if b1.process is not None:
+            break
+        cuts += 1
+        await b1.restart()
+        assert b1.storage.states[w.ledger_id].limbo or is_whole(), f"cut at step {cuts}"
+        await sim.until(is_over)
+        assert is_whole(), f"cut at step {cuts}"
+    assert cuts > 3, "the journal, the flush and the mark are some steps"
+
+
+def is_checking(machine: SimBookie) -> bool:
+    """Whether the mark of the loss is still there."""
+    return is_check_needed(machine.disk, [f"/{machine.bookie_id}/ledgers"])
+
+
 @scenario(bookies=4, quorum=(2, 2, 2))
 async def test_d16_bookies_that_lost_their_disks_take_no_add_of_a_writer_that_paused(
     sim: Simulation,
@@ -129,6 +169,7 @@ async def test_d14_a_reader_takes_no_lac_from_a_bookie_that_lost_its_disks(
 STORIES = (
     test_d14_a_bookie_that_lost_its_disks_denies_nothing_and_is_made_whole,
     test_d14_a_loss_that_is_being_noted_may_be_cut_at_any_step,
+    test_d14_the_check_after_a_loss_may_be_cut_at_any_step,
     test_d14_a_reader_takes_no_lac_from_a_bookie_that_lost_its_disks,
     test_d16_bookies_that_lost_their_disks_take_no_add_of_a_writer_that_paused,
 )

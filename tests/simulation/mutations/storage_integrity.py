@@ -79,6 +79,13 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="loss_mark_removed_before_the_flush",
+        rule="13",
+        defects=("D14",),
+        description="nobody remembers the check when the power goes before its result is durable",
+        apply=lambda: edited(FullCheck, "run_round", ("await self._flush()\n", "pass\n")),
+    ),
+    Mutation(
         name="limbo_is_not_recovered",
         rule="13",
         defects=("D14",),

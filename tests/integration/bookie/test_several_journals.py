@@ -367,7 +367,7 @@ async def test_a_missing_file_between_others_refuses_the_start(
     machine: Machine, number: int
 ) -> None:
     async with machine.killed_bookie(journal_file_bytes_max=1 << 10) as (_, client):
-        for first in range(0, 20, 4):
+        for first in range(0, 48, 4):
             await add_to_all(client, first, 4)
     files = machine.journal_files(number)
     assert len(files) > 3

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from enum import Enum, auto
 from pathlib import Path
 
+from tests.chaos.bookie_settings import settings_of
 from tests.chaos.disks import WRITER_BYTES_PER_S_MAX, BookieDisks
 from tests.chaos.journals import CLOSED, FAILED, OPENED, events_in
 from tests.chaos.player import READY
@@ -21,22 +22,6 @@ from tests.standalone import is_ready_line
 READY_TIMEOUT_S = 60.0
 NO_ROOM_STATUS = 7
 """Of a bookie whose directories cannot be used."""
-_BOOKIE_SETTINGS = """\
-# Small, so that flushes, checkpoints, new journal files and new entry logs happen all the time.
-[bookie]
-flush_interval_s = 1.0
-write_cache_bytes_max = 8_388_608
-journal_file_bytes_max = 2_097_152
-entry_log_bytes_max = 16_777_216
-read_cache_bytes_max = 4_194_304
-disk_check_interval_s = 0.5
-flush_retry_s = 0.5
-write_cache_full_wait_ms_max = 1_000
-{directories}
-# Shorter than the longest pauses: a bookie may wake up to find that its registration is gone.
-[metadata]
-session_timeout_ms = 2_000
-"""
 
 
 class Condition(Enum):
@@ -125,12 +110,12 @@ class BookieRole(Role):
         disks: BookieDisks | None = None,
     ) -> None:
         settings = directory / f"bookie-{number}.toml"
-        directories = _directories_on(disks, journal_spares=number % 2) if disks else ""
-        settings.write_text(_BOOKIE_SETTINGS.format(directories=directories))
+        data = directory / f"bookie-{number}"
+        settings.write_text(settings_of(number, data, disks))
         prefix = disks.command_prefix if disks else []
         command = prefix + magnetar_command(
             *("bookie", "--metadata", metadata_url),
-            *("--data", str(directory / f"bookie-{number}")),
+            *("--data", str(data)),
             *("--port", str(port)),
             *("--config", str(settings)),
         )
@@ -167,15 +152,6 @@ class BookieRole(Role):
     def make_room(self) -> None:
         assert self.disks is not None
         self.disks.make_room()
-
-
-def _directories_on(disks: BookieDisks, *, journal_spares: int) -> str:
-    """Without spares a journal asks for room again and again; with them it needs none for long."""
-    journal, ledgers = disks.journal.path / "files", disks.ledgers.path / "files"
-    return (
-        f'journal_directories = ["{journal}"]\nledger_directories = ["{ledgers}"]\n'
-        f"journal_spares = {journal_spares}\n"
-    )
 
 
 class ClientRole(Role):

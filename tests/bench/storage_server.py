@@ -7,7 +7,7 @@ since the last one asked:
 - `lateness_ms`: percentiles of the time for which the loop was not to be had, as one sees it who
   comes at a random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late;
 - `metrics`: the bookie's counters and gauges since the start;
-- `resident_bytes`, `written_bytes` (to the disk), `cpu_s`: of the process, since its start.
+- `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
 After an orderly end the same is in the file of `--final`, with `stop_s`, what the end took: by then
 everything is in the entry logs.
@@ -131,9 +131,13 @@ def _resident_bytes() -> int:
 
 
 def _written_bytes() -> int:
-    """What this process gave the disk to write, as the kernel counts it, in whole pages."""
+    """What this process has written, to files and, a little, to sockets.
+
+    Not the kernel's `write_bytes`: a small write into a file that is written anew makes a whole
+    large folio of the page cache dirty, and counts as that.
+    """
     lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Opens the index of a storage directory: the one of the kind that it has, or a new one."""
 
+from dataclasses import dataclass
+
 from magnetar.bookie.errors import StorageCorruptError, WrongEngineError
 from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
 from magnetar.bookie.indexes.key_value import MakeKeyValue
@@ -19,6 +21,36 @@ def mark_of(directory: str, disk: Disk) -> IndexMark:
 def index_path(directory: str, engine: EngineKind) -> str:
     """Where the index of a kind lies in a storage directory."""
     return f"{directory}/index" if engine == "db" else f"{directory}/page-index"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOpener:
+    """Opens indexes of either kind in one storage directory, to be written."""
+
+    directory: str
+    disk: Disk
+    make_key_value: MakeKeyValue = RocksStore.open
+    pages: PageOptions | None = None
+
+    def open(
+        self, engine: EngineKind, mark: IndexMark, *, has_logs: bool, path: str | None = None
+    ) -> LocationIndex:
+        """Open the index with this mark, or make it if there is nothing at all yet.
+
+        Raises:
+            StorageIOError, OSError: it cannot be opened, or has lost records.
+        """
+        path = path or index_path(self.directory, engine)
+        if engine == "db":
+            return RocksIndex.open(path, mark, has_logs=has_logs, make_store=self.make_key_value)
+        return PageIndex.open(
+            path,
+            mark,
+            disk=self.disk,
+            locate=RunLocator(f"{self.directory}/entry-logs", self.disk),
+            has_logs=has_logs,
+            options=self.pages,
+        )
 
 
 def open_index(
@@ -44,17 +76,8 @@ def open_index(
             f"storage_engine={promise.engine}, or convert it first with "
             f"'magnetar bookie-tool convert --to {engine}'"
         )
-    path = index_path(directory, engine)
-    if engine == "db":
-        return RocksIndex.open(path, mark, has_logs=has_logs, make_store=make_key_value)
-    return PageIndex.open(
-        path,
-        mark,
-        disk=disk,
-        locate=RunLocator(f"{directory}/entry-logs", disk),
-        has_logs=has_logs,
-        options=pages,
-    )
+    opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
+    return opener.open(engine, mark, has_logs=has_logs)
 
 
 def open_index_to_read(

@@ -140,7 +140,7 @@ class PageIndex:
         return index
 
     def _check_new(self, *, has_logs: bool, may_write: bool) -> None:
-        if has_logs or not may_write or self._files.exist():
+        if has_logs or not may_write or self._files.list_ledgers():
             raise StorageCorruptError(f"index {self._directory}: its mark is lost")
 
     def _make(self) -> Promise:

@@ -61,19 +61,8 @@ class PageFiles:
     def path(self, ledger_id: int) -> str:
         return f"{self._directory}/{directory_of(ledger_id)}/{file_name(ledger_id)}"
 
-    def exist(self) -> bool:
-        """Whether there is any directory of page files.
-
-        Raises:
-            OSError: it could not be found out.
-        """
-        try:
-            return bool(self._directories(self._directory))
-        except FileNotFoundError:
-            return False
-
     def list_ledgers(self) -> set[int]:
-        """The ledgers that have a file.
+        """The ledgers that have a file; none if there is no index.
 
         Raises:
             OSError: a directory could not be listed.
@@ -125,6 +114,8 @@ class PageFiles:
             self.forget(ledger_id)
 
     def _directories(self, directory: str) -> list[str]:
+        if not self._disk.exists(directory):
+            return []
         return [name for name in self._disk.list(directory) if len(name) == 2]
 
     def _pread(self, ledger_id: int, size: int, offset: int) -> bytes:

@@ -1,0 +1,39 @@
+"""Removes the files of an index that does not count any more. Its empty directories stay."""
+
+from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.ledger.ports import Disk
+
+
+def remove_index(path: str, engine: EngineKind, disk: Disk) -> None:
+    """Remove all files of an index of this kind; fine if there is none.
+
+    Raises:
+        OSError: some may be left; it can be done again.
+    """
+    if not disk.exists(path):
+        return
+    if engine == "db":
+        _remove_files(path, disk.list(path), disk)
+        return
+    names = disk.list(path)
+    for upper in _directories(names):
+        for lower in _directories(disk.list(f"{path}/{upper}")):
+            directory = f"{path}/{upper}/{lower}"
+            _remove_files(directory, disk.list(directory), disk)
+    _remove_files(path, [name for name in names if name not in _directories(names)], disk)
+
+
+def remove_file(path: str, disk: Disk) -> None:
+    """Remove a file; fine if it is not there."""
+    if disk.exists(path):
+        disk.remove(path)
+
+
+def _directories(names: list[str]) -> list[str]:
+    return [name for name in names if len(name) == 2]
+
+
+def _remove_files(directory: str, names: list[str], disk: Disk) -> None:
+    for name in names:
+        disk.remove(f"{directory}/{name}")
+    disk.sync_directory(directory)

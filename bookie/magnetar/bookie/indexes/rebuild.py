@@ -1,0 +1,256 @@
+"""Makes the index of a storage directory anew from its entry logs alone.
+
+For an index that is lost or damaged. The newest copy of an entry wins, by the rank of its log and
+the offset in it: compaction's copies have the rank of what they were copied from. The logs do not
+tell the ledger states. What can be read of the old index is salvaged: keys, LACs and, if nothing of
+it was lost, fences. Every ledger ends up in limbo: what is not found is not known to be absent,
+until the integrity check has asked the other bookies. If states were lost, every ledger found is
+fenced, and the directory loses its cookie: only the metadata knows which ledgers were here with no
+entry, so the bookie must go through its loss path (storage sheet, section 13) before it serves.
+
+A ledger that had been deleted comes back as long as a log has entries of it; garbage collection
+finds it dead again. The new index is built beside the old one; renames put it in its place. Between
+the first and the last of them there is no index mark, and the bookie does not start: the rebuilding
+has to be called again, and goes on there. The old index is kept, as `<name>.damaged`.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from magnetar.bookie.disks.directories import COOKIE_NAME
+from magnetar.bookie.entry_logs.entry_log import StoredRun
+from magnetar.bookie.entry_logs.log_names import log_ids, log_name
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
+from magnetar.bookie.entry_logs.log_scan import read_log_header, scan_log
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError
+from magnetar.bookie.indexes.index_files import remove_file, remove_index
+from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
+from magnetar.bookie.indexes.key_value import MakeKeyValue
+from magnetar.bookie.indexes.ledger_state import decode_state
+from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
+from magnetar.bookie.indexes.open_index import IndexOpener, index_path, mark_of
+from magnetar.bookie.indexes.page_index import PageOptions
+from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.bookie.indexes.run_stretches import stretches_of
+from magnetar.bookie.indexes.salvage import SalvagedStates, salvage_states
+from magnetar.bookie.integrity.loss_mark import LossMark, write_marks
+from magnetar.bookie.storage import LedgerState
+from magnetar.ledger.ports import Clock, Disk
+
+_RUNS_PER_COMMIT = 10_000
+_STATES_PER_COMMIT = 10_000
+_OPEN_LOGS_MAX = 64
+
+
+class LogProblem(NamedTuple):
+    """A place of a log in which no run could be read."""
+
+    path: str
+    begin: int
+    end: int
+    """The end of the place; that of the file if nothing was found behind it."""
+    reason: str
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuilding has found."""
+
+    engine: EngineKind
+    logs: int
+    runs: int
+    ledgers: int
+    """Ledgers in the new index."""
+    salvaged: int
+    """Those of which the state could be read from the old index."""
+    are_states_complete: bool
+    """The old index was whole as far as states go. If not, the cookie of the directory is gone."""
+    problems: list[LogProblem]
+
+
+def rebuild_index(
+    directory: str,
+    engine: EngineKind,
+    *,
+    disk: Disk,
+    clock: Clock,
+    make_key_value: MakeKeyValue = RocksStore.open,
+    open_key_value: MakeKeyValue = RocksStore.open_to_read,
+    pages: PageOptions | None = None,
+) -> Rebuilt:
+    """Give the storage in `directory` a new index of the kind `engine`. The bookie must not run.
+
+    Raises:
+        StorageIOError, OSError: it could not be done; call it again.
+    """
+    switch = _Switch(directory, engine, disk)
+    rebuilt = Rebuilt(engine, 0, 0, 0, 0, True, [])
+    if not switch.is_begun:
+        opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
+        salvaged = salvage_states(directory, disk=disk, open_key_value=open_key_value)
+        switch.prepare()
+        index = opener.open(engine, switch.building, has_logs=False, path=switch.new_path)
+        try:
+            rebuilt = _Rebuilding(directory, index, salvaged, disk).run(engine)
+        finally:
+            index.close()
+        write_marks(disk, [directory], LossMark(since_ms=clock.wall_ms(), lost=[]))
+        if not salvaged.are_complete:
+            remove_file(posixpath.join(directory, COOKIE_NAME), disk)
+            disk.sync_directory(directory)
+        switch.begin()
+    switch.finish()
+    return rebuilt
+
+
+class _Rebuilding:
+    """Fills a new index."""
+
+    def __init__(
+        self, directory: str, index: LocationIndex, salvaged: SalvagedStates, disk: Disk
+    ) -> None:
+        self._logs_directory = f"{directory}/entry-logs"
+        self._index = index
+        self._salvaged = salvaged
+        self._disk = disk
+        self._last_log_id = 0
+        self._problems: list[LogProblem] = []
+
+    def run(self, engine: EngineKind) -> Rebuilt:
+        logs = self._ranked_logs()
+        ledgers: set[int] = set()
+        runs = 0
+        reader = EntryLogReader(
+            self._logs_directory, open_files_max=_OPEN_LOGS_MAX, disk=self._disk
+        )
+        try:
+            gathered: dict[int, list[NewRun]] = {}
+            for run in self._runs(logs):
+                runs += 1
+                ledgers.add(run.ledger_id)
+                gathered.setdefault(run.ledger_id, []).append(_new_run(run, reader))
+                if runs % _RUNS_PER_COMMIT == 0:
+                    self._index.commit(IndexChanges(self._last_log_id, runs=gathered))
+                    gathered = {}
+            self._index.commit(IndexChanges(self._last_log_id, runs=gathered))
+        finally:
+            reader.close()
+        salvaged = self._salvaged
+        ledgers.update(salvaged.states)
+        self._commit_states(sorted(ledgers))
+        return Rebuilt(
+            engine,
+            len(logs),
+            runs,
+            len(ledgers),
+            len(salvaged.states),
+            salvaged.are_complete,
+            self._problems,
+        )
+
+    def _ranked_logs(self) -> list[int]:
+        """The logs, oldest copies first."""
+        ranked: list[tuple[int, int]] = []
+        ids = log_ids(self._disk.list(self._logs_directory))
+        for log_id in ids:
+            path = f"{self._logs_directory}/{log_name(log_id)}"
+            file = self._disk.open(path)
+            try:
+                ranked.append((read_log_header(file, log_id).rank, log_id))
+            except StorageCorruptError as error:
+                # Neither what it holds nor how old that is can be known: limbo stands for it.
+                self._problems.append(LogProblem(path, 0, file.size, str(error)))
+            finally:
+                file.close()
+        self._last_log_id = max(ids, default=0)
+        return [log_id for _, log_id in sorted(ranked)]
+
+    def _runs(self, logs: list[int]) -> Iterator[StoredRun]:
+        for log_id in logs:
+            path = f"{self._logs_directory}/{log_name(log_id)}"
+            file = self._disk.open(path)
+            try:
+                scan = scan_log(file, log_id, beyond_damage=True)
+                for begin, end in scan.skipped:
+                    self._problems.append(LogProblem(path, begin, end, "no run can be read here"))
+                yield from scan.runs
+            except OSError as exc:
+                raise StorageIOError(f"{path}: cannot be scanned: {exc}") from exc
+            finally:
+                file.close()
+
+    def _commit_states(self, ledger_ids: list[int]) -> None:
+        for at in range(0, len(ledger_ids), _STATES_PER_COMMIT):
+            some = ledger_ids[at : at + _STATES_PER_COMMIT]
+            states = {ledger_id: self._state(ledger_id) for ledger_id in some}
+            self._index.commit(IndexChanges(self._last_log_id, states=states))
+
+    def _state(self, ledger_id: int) -> LedgerState:
+        salvaged = self._salvaged
+        value = salvaged.states.get(ledger_id)
+        if value is None:
+            return LedgerState(b"", fenced=True, last_add_confirmed=-1, limbo=True)
+        state = decode_state(value)
+        return replace(state, fenced=state.fenced or not salvaged.are_complete, limbo=True)
+
+
+def _new_run(run: StoredRun, reader: EntryLogReader) -> NewRun:
+    stretches = stretches_of(run.ledger_id, run.first, run.last, run.location, reader)
+    return NewRun(run.location, stretches, run.first, run.last)
+
+
+class _Switch:
+    """Puts the new index in the place of the old one, also when it is cut on the way."""
+
+    def __init__(self, directory: str, engine: EngineKind, disk: Disk) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._disk = disk
+        self._path = index_path(directory, engine)
+        self._mark = mark_of(directory, disk)
+        self.new_path = f"{self._path}.rebuilt"
+        self.building = IndexMark(f"{directory}/index-mark.building", disk)
+        self._built = f"{directory}/index-mark.rebuilt"
+
+    @property
+    def is_begun(self) -> bool:
+        """A new index is complete, and only has to be put in place."""
+        if not self._disk.exists(self._built):
+            return False
+        found = IndexMark(self._built, self._disk).read()
+        return found is not None and found.engine == self._engine
+
+    def prepare(self) -> None:
+        """Remove what an earlier rebuilding has begun."""
+        remove_file(self._built, self._disk)
+        remove_file(self.building.path, self._disk)
+        remove_index(self.new_path, self._engine, self._disk)
+        self._disk.sync_directory(self._directory)
+
+    def begin(self) -> None:
+        """The new index is complete."""
+        self._rename(self.building.path, self._built)
+
+    def finish(self) -> None:
+        if self._disk.exists(self._mark.path):
+            # From here to the last step nobody can start on what is there.
+            remove_file(f"{self._mark.path}.damaged", self._disk)
+            self._rename(self._mark.path, f"{self._mark.path}.damaged")
+        if self._disk.exists(self.new_path):
+            if self._disk.exists(self._path):
+                self._rename(self._path, self._free_name(f"{self._path}.damaged"))
+            self._rename(self.new_path, self._path)
+        self._rename(self._built, self._mark.path)
+
+    def _free_name(self, path: str) -> str:
+        number = 1
+        name = path
+        while self._disk.exists(name):
+            number += 1
+            name = f"{path}.{number}"
+        return name
+
+    def _rename(self, source: str, target: str) -> None:
+        self._disk.rename(source, target)
+        self._disk.sync_directory(self._directory)

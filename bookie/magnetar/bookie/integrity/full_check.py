@@ -39,6 +39,7 @@ from magnetar.ledger.ports import Disk, Worker
 _log = structlog.get_logger(__name__)
 
 _LIST_BITMAP_BYTES = 4096
+_LEDGERS_PER_TURN = 1000
 _RETRY_FACTOR = 2
 _RETRY_S_MAX = 600.0
 
@@ -96,7 +97,7 @@ class FullCheck:
 
     async def run_round(self) -> bool:
         """Look at every ledger in limbo once; whether all is whole and durable."""
-        limbo = array("q", filter(self._is_in_limbo, self._storage.ledger_ids()))
+        limbo = await self._find_limbo()
         self._metrics.limbo_ledgers = len(limbo)
         left = 0
         for ledger_id in limbo:
@@ -115,6 +116,16 @@ class FullCheck:
             _log.warning("integrity_check_not_flushed", error=str(error))
             return False
         return left == 0
+
+    async def _find_limbo(self) -> "array[int]":
+        """The ledgers in limbo, ascending; of a million ledgers in steps, so that others run."""
+        limbo = array("q")
+        for number, ledger_id in enumerate(self._storage.ledger_ids()):
+            if self._is_in_limbo(ledger_id):
+                limbo.append(ledger_id)
+            if number % _LEDGERS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return limbo
 
     def _is_in_limbo(self, ledger_id: int) -> bool:
         state = self._storage.state(ledger_id)

@@ -9,7 +9,6 @@ position survives a restart. What it finds goes to the log, the metrics and the 
 
 import asyncio
 import posixpath
-from array import array
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import structlog
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageClosedError, StorageIOError
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.bookie.integrity.ledger_order import in_order
 from magnetar.bookie.integrity.local_check import LocalCheck
 from magnetar.bookie.integrity.scrub_position import (
     POSITION_NAME,
@@ -61,7 +61,7 @@ class Scrubber:
         directory: str,
         check: LocalCheck,
         *,
-        ledger_ids: Callable[[], list[int]],
+        known_ledgers: Callable[[], list[int]],
         finished_logs: Callable[[], Awaitable[list[int]]],
         on_damage: Callable[[Damage], None],
         disk: Disk,
@@ -72,7 +72,7 @@ class Scrubber:
     ) -> None:
         self._path = posixpath.join(directory, POSITION_NAME)
         self._check = check
-        self._ledger_ids = ledger_ids
+        self._known_ledgers = known_ledgers
         self._finished_logs = finished_logs
         self._on_damage = on_damage
         self._disk = disk
@@ -124,7 +124,7 @@ class Scrubber:
             await asyncio.sleep(min(left_s, _SLEEP_S_MAX))
 
     async def _run_pass(self) -> None:
-        ledgers = array("q", self._ledger_ids())
+        ledgers = await self._worker.run(partial(in_order, self._known_ledgers()))
         at = bisect_left(ledgers, self._position.ledger_id)
         is_same = at < len(ledgers) and ledgers[at] == self._position.ledger_id
         entry_id = self._position.entry_id if is_same else 0

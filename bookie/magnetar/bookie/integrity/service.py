@@ -83,7 +83,7 @@ class IntegrityService:
             scrubber = Scrubber(
                 directory,
                 check,
-                ledger_ids=shard.ledger_ids,
+                known_ledgers=shard.known_ledgers,
                 finished_logs=shard.maintenance.finished_logs,
                 on_damage=self._healer.on_damage,
                 disk=parts.disk,

@@ -34,7 +34,8 @@ class BookieMetrics:
 
     # Requests
     add_requests: int = counter("Add requests that were taken, recovery adds included.")
-    add_entries: int = counter("Entries in them.")
+    recovery_add_requests: int = counter("Of those, how many came from a recovery.")
+    add_entries: int = counter("Entries in all add requests.")
     add_bytes: int = counter("Bytes of the packets in them.")
     read_requests: int = counter("Requests for entries.")
     read_entries: int = counter("Entries that were sent to readers.")

@@ -20,6 +20,8 @@ from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Flag, Frame, Status, decode_block
 
+_RECOVERY = int(Flag.RECOVERY)
+
 
 class AddRequests:
     """The ADD requests of all connections."""
@@ -68,13 +70,14 @@ class AddRequests:
             return True
         if not self._gate.is_wide_open and self._is_refused(frame, connection):
             return True
-        if not frame.flags & Flag.RECOVERY and self._ledgers.was_deleted(ledger_id):
+        is_recovery = frame.flags & _RECOVERY
+        if not is_recovery and self._ledgers.was_deleted(ledger_id):
             self._fences.refuse_deleted(connection, frame)
             return True
         ledger = self._fences.admit(connection, frame, body[:MASTER_KEY_BYTES])
         if ledger is None:
             return True
-        if ledger.fence is not FenceState.OPEN and not frame.flags & Flag.RECOVERY:
+        if ledger.fence is not FenceState.OPEN and not is_recovery:
             self._fences.refuse(connection, frame, ledger)
             return True
         try:
@@ -89,6 +92,8 @@ class AddRequests:
         context.adds.append((frame.request_id, ledger_id, frame.entry_id))
         metrics = self._metrics
         metrics.add_requests += 1
+        if is_recovery:
+            metrics.recovery_add_requests += 1
         metrics.add_entries += count
         metrics.add_bytes += len(block.data)
         if self._ledgers.raise_last_add_confirmed(ledger, last_add_confirmed):
@@ -114,7 +119,7 @@ class AddRequests:
 
     def _is_refused(self, frame: Frame, connection: Connection) -> bool:
         """Reply READ_ONLY if the add may not be stored now."""
-        is_recovery = bool(frame.flags & Flag.RECOVERY)
+        is_recovery = bool(frame.flags & _RECOVERY)
         text = self._gate.refusal(frame.ledger_id, is_recovery=is_recovery)
         if text is None:
             return False

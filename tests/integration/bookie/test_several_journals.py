@@ -313,6 +313,31 @@ async def test_b06_b07_overlapping_checkpoints_leave_a_bookie_that_starts(
             assert len(packets_in(await read(client, ledger, 0, 39))) == 40
 
 
+async def test_journals_and_ledger_directories_may_be_added(machine: Machine) -> None:
+    """A ledger's journal changes then, its directory does not; a crash in between loses nothing."""
+    l0, l1 = machine.shard(0), machine.shard(1)
+    async with machine.killed_bookie(
+        journal_directories=[machine.journal(0)], ledger_directories=[l0]
+    ) as (bookie, client):
+        await add_to_all(client, 0, 5)
+        await bookie.parts.checkpointer.checkpoint()
+        await add_to_all(client, 5, 5)
+        await fence(client, 7)
+    async with machine.killed_bookie(allow_storage_expansion=True) as (bookie, client):
+        for ledger in (4, 5, 6):
+            assert (await add(client, ledger, 10, 5)).status == Status.OK
+        assert (await add(client, 7, 10, 5)).status == Status.FENCED
+        assert (await add(client, 9, 0)).status == Status.OK
+        assert [shard.ledger_ids() for shard in bookie.parts.shards] == [[4, 5, 6, 7], [9]]
+        assert len(machine.journal_files(1)) == 1
+    async with machine.bookie() as (bookie, client):
+        for ledger in (4, 5, 6):
+            assert len(packets_in(await read(client, ledger, 0, 14))) == 15
+        assert (await add(client, 7, 10)).status == Status.FENCED
+        assert [shard.ledger_ids() for shard in bookie.parts.shards] == [[4, 5, 6, 7], [9]]
+    assert (l0 / "last-mark.1").read_bytes() == (l1 / "last-mark.1").read_bytes()
+
+
 # What is refused
 
 

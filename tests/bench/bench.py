@@ -201,6 +201,7 @@ def main() -> None:
             storage.storage_caches,
             storage.storage_event_loop,
             upkeep.storage_compaction,
+            upkeep.storage_index_size,
             upkeep.storage_many_ledgers,
             ledger.ledger,
             ledger.ledger_ensemble_change,

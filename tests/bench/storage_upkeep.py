@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 
-from tests.bench import gc_bench
+import uvloop
+
+from tests.bench import gc_bench, storage_load
 from tests.bench.report import Effort, Figure, Report
 from tests.bench.storage_process import BenchBookie
 
 _MB = 1_000_000
+_RUN_ENTRIES = 100
+_SMALL_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +19,15 @@ class UpkeepExtent:
 
     ledgers: int
     compacted_mb: int
+    indexed_ledgers: int
 
     @classmethod
     def of(cls, effort: Effort) -> "UpkeepExtent":
         return _QUICK if effort.repeats == 1 else _FULL
 
 
-_FULL = UpkeepExtent(ledgers=1_000_000, compacted_mb=1_000)
-_QUICK = UpkeepExtent(ledgers=20_000, compacted_mb=200)
+_FULL = UpkeepExtent(ledgers=1_000_000, compacted_mb=1_000, indexed_ledgers=50_000)
+_QUICK = UpkeepExtent(ledgers=20_000, compacted_mb=200, indexed_ledgers=5_000)
 
 
 class UpkeepBench:
@@ -50,6 +55,34 @@ class UpkeepBench:
                 beside="adds without",
                 beside_value=idle,
                 details=found,
+            )
+        )
+
+    def storage_index_size(self) -> None:
+        """Bytes of the index on disk per entry, when each ledger has one run of 100 entries; what
+        the index keeps of each ledger, and RocksDB of itself, is in it."""
+        ledger_ids = range(1, self._extent.indexed_ledgers + 1)
+        with BenchBookie(self._report.directory / "index-size") as bookie:
+            added = uvloop.run(
+                storage_load.add(
+                    bookie.port,
+                    ledger_ids,
+                    entries=_RUN_ENTRIES,
+                    size=_SMALL_BYTES,
+                    entries_per_add=_RUN_ENTRIES,
+                    in_flight=10 * _RUN_ENTRIES,
+                )
+            )
+            bookie.stop()
+            index = (bookie.data / "ledgers" / "index").rglob("*")
+            size = sum(each.stat().st_size for each in index if each.is_file())
+        self._report.add(
+            Figure(
+                name=f"bookie, index per entry at runs of {_RUN_ENTRIES}",
+                unit="bytes",
+                value=round(size / added.entries, 2),
+                target="<= 2",
+                met=size / added.entries <= 2,
             )
         )
 

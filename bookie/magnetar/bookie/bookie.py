@@ -28,6 +28,7 @@ from magnetar.bookie.errors import (
     DirectoryUnusableError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookie.integrity.loss_mark import is_pass_needed
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
 from magnetar.bookie.integrity.start_check import check_everything
@@ -147,8 +148,9 @@ class Bookie:
             storage, shards = self._make_storage(cookie)
             await storage.open()
             opened.push_async_callback(storage.close)
-            if lost:
+            if lost or is_pass_needed(self._disk, self._directories.ledgers):
                 await self._note_loss(storage, lost)
+            if lost:
                 cookie, _ = await self._check_identity(is_restored=True)
             last_marks = LastMarks(
                 self._disk, self._directories.ledgers, journals=len(self._directories.journals)
@@ -285,6 +287,9 @@ class Bookie:
                 write_buffer_bytes=settings.write_cache_bytes_max // count // 2,
                 read_cache_bytes=settings.read_cache_bytes_max // count,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
+                index_page_bytes=settings.index_page_bytes,
+                index_cache_bytes=settings.index_cache_bytes_max // count,
+                index_open_files_max=settings.index_open_files_max,
             ),
             metrics=self.metrics.storage,
         )

@@ -250,6 +250,26 @@ class BookieSettings(BaseModel):
     entry_log_bytes_max: int = Field(
         default=1 << 30, ge=64 << 10, le=1 << 30, description="Size of an entry log."
     )
+    index_page_bytes: int = Field(
+        default=8192,
+        ge=64,
+        le=32 << 10,
+        multiple_of=8,
+        description="interleaved: a page of a new page file. Files that exist keep theirs.",
+    )
+    index_cache_bytes_max: int = Field(
+        default=64 << 20,
+        ge=0,
+        le=64 << 30,
+        description="interleaved: pages and headers in memory. A quarter of it that is not written "
+        "yet is written out in the middle of a flush.",
+    )
+    index_open_files_max: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="interleaved: page files kept open for reading, in each ledger directory.",
+    )
 
     gc_interval_s: float = Field(
         default=600.0,

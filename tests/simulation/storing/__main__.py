@@ -19,6 +19,7 @@ from tests.simulation.storing.cut import SURVIVALS, cut_twice, play, restart
 from tests.simulation.storing.lives import ALL_SHAPES, LivesPlan, draw_lives, live, shorten
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
+from tests.simulation.storing.troubles import troubled
 
 _CHUNK = 25
 _PROGRESS_S = 5.0
@@ -88,7 +89,8 @@ def _report(
 
 
 def _cut(task: tuple[str, Shape]) -> tuple[int, list[tuple[int, str]]]:
-    """One script on one shape: every step, every way to lose the power, every second start cut."""
+    """One script on one shape: every step, every way to lose the power, some starts cut too; and
+    every call of it fails once."""
     name, shape = task
     played = play(SCRIPTS[name], shape)
     restarts = 0
@@ -100,6 +102,11 @@ def _cut(task: tuple[str, Shape]) -> tuple[int, list[tuple[int, str]]]:
         restarts += cut_twice(played, played.cuts[::4])
     except ViolationError as error:
         return restarts, [(-1, f"{name}: {error}")]
+    for plan in troubled(name, shape):
+        outcome = live(plan)
+        restarts += outcome.restarts
+        if outcome.has_failed:
+            return restarts, [(-1, f"{name}: {outcome.report()}")]
     return restarts, []
 
 

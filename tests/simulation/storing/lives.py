@@ -108,8 +108,15 @@ class LivesOutcome:
 
 # Drawing
 
-_TROUBLES = ("write", "write", "write", "sync", "sync", "read", "create", "rename", "remove")
-_PLACES = ("", "/j0", "/l0", ".log", "index", "last-mark", ".journal")
+_TROUBLES: dict[str, tuple[str, ...]] = {
+    "write": ("", ".journal", ".log", "index", "last-mark", ".compact"),
+    "sync": ("", ".journal", ".journal", ".journal", ".log", "index", "/j0", "/l0"),
+    "read": ("", ".log", "index", "entry-logs"),
+    "create": ("", ".journal", ".log", "index"),
+    "rename": ("", "last-mark", "/j0", ".compact"),
+    "remove": ("", "/j0", "entry-logs"),
+}
+"""Calls that fail, and parts of the paths for which they do."""
 
 
 def draw_lives(seed: int, shapes: Sequence[Shape] = ()) -> LivesPlan:
@@ -170,11 +177,12 @@ class _Drawing:
             todo += [Do("room"), self._add(), Do("checkpoint"), Do("settle")]
         trouble = None
         if random.random() < 0.3:
+            kind = random.choices(list(_TROUBLES), (3, 4, 1, 1, 1, 1))[0]
             trouble = Trouble(
-                random.choice(_TROUBLES),
-                random.choice(_PLACES),
-                random.choice((0, 1, 3, 10, 30)),
-                random.choice((1, 1, 3, 1000)),
+                kind,
+                random.choice(_TROUBLES[kind]),
+                random.choice((0, 1, 2, 3, 6, 10, 30)),
+                random.choice((1, 1, 1, 3, 1000)),
                 random.choice((errno.EIO, errno.ENOSPC)),
                 random.choice((-1, 0, 7, 100)),
             )

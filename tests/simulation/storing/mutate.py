@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from tests.simulation.storing.flips import flip_some
 from tests.simulation.storing.lives import LivesPlan, draw_lives, live
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
+from tests.simulation.storing.troubles import troubled
 
 LIVES_MAX = 250
 CAUGHT = Path(__file__).with_name("caught.json")
@@ -61,7 +63,7 @@ class Catch:
     script: str = ""
     shape: Shape = _SHAPES[0]
     step: int = -1
-    """Index of the cut; -1: the workload itself fails."""
+    """Index of the cut, -1: the workload itself fails; for flips the moment, in percent."""
     survival: str = ""
     plan: LivesPlan | None = None
     reason: str = ""
@@ -80,7 +82,8 @@ class Catch:
         try:
             played = play(SCRIPTS[self.script], self.shape)
             if self.by == "flips":
-                flip_some(played, played.cuts[-1], per_file=_FLIPS_PER_FILE)
+                at = (len(played.cuts) - 1) * self.step // 100
+                flip_some(played, played.cuts[at], per_file=_FLIPS_PER_FILE)
             elif self.step >= 0:
                 cut = played.cuts[self.step]
                 restart(played, cut, Survival[self.survival], seed=f"{cut.step}")
@@ -106,19 +109,20 @@ def _attempts(found: Mutation) -> Iterator[Catch]:
     for script in SCRIPTS:
         for shape in _SHAPES:
             yield from _cuts(found, script, shape)
-    for seed in range(LIVES_MAX):
-        plan = draw_lives(seed)
+    plans = (draw_lives(seed) for seed in range(LIVES_MAX))
+    for plan in chain(plans, troubled("adds", _SHAPES[0], every=2), troubled("adds", _SHAPES[1])):
         with found.apply():
             error = live(plan).error
         if error:
             yield Catch(found.name, "lives", plan=plan, reason=error)
-    for script in SCRIPTS:
+    for script in ("adds", "compaction"):
         for shape in _SHAPES:
-            catch = Catch(found.name, "flips", script, shape)
-            with found.apply():
-                error = catch.fails()
-            if error:
-                yield Catch(found.name, "flips", script, shape, reason=error)
+            for part in (60, 100):
+                catch = Catch(found.name, "flips", script, shape, part)
+                with found.apply():
+                    error = catch.fails()
+                if error:
+                    yield replace(catch, reason=error)
 
 
 def _cuts(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
@@ -271,7 +275,7 @@ def _how(catch: Catch | None) -> str:
         assert catch.plan is not None
         return f"lives, seed {catch.plan.seed}"
     if catch.by == "flips":
-        return f"flips in `{catch.script}` ({catch.shape.label})"
+        return f"flips at {catch.step} % of `{catch.script}` ({catch.shape.label})"
     return "its tests" if catch.tests else "**nothing**"
 
 

@@ -1,0 +1,62 @@
+"""A disk that is full refuses adds and loses nothing; with room again, adds go on by themselves."""
+
+import asyncio
+
+import pytest
+
+from magnetar.ledger.wire import Status
+from tests.simulation.disk import SimDisk
+from tests.simulation.inode import Survival
+from tests.simulation.storing.client import Client
+from tests.simulation.storing.inspect import Inspection
+from tests.simulation.storing.machine import Machine, Shape
+from tests.simulation.storing.metadata import Metadata
+from tests.simulation.storing.model import Event, expectation
+
+SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=2))
+
+
+@pytest.mark.parametrize("left", [0, 700, 4000])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_full_disk_refuses_and_recovers(shape: Shape, left: int) -> None:
+    disk, metadata = SimDisk(seed="0", faithful=True), Metadata()
+    events: list[Event] = []
+    machine = Machine(disk, metadata, shape, seed="0")
+
+    async def main() -> None:
+        parts = await machine.start()
+        client = Client(machine, events)
+        for entry in range(20):
+            client.add(entry % 3, [entry], 200)
+        await client.settle()
+        disk.bytes_left = left
+        client.is_full = True
+        statuses = set()
+        for entry in range(20, 80):
+            reply = await client.add(entry % 3, [entry], 200)
+            statuses.add(reply.status)
+        assert statuses - {Status.OK}, "the disk was never full"
+        await Inspection(parts, lambda: True).compare(client.model.ledgers)
+        disk.bytes_left = None
+        for entry in range(80, 400):
+            if (await client.add(1, [entry], 200)).status == Status.OK:
+                break
+            await asyncio.sleep(0.5)
+        else:
+            raise AssertionError("adds do not go on")
+        await parts.checkpointer.checkpoint()
+
+    try:
+        machine.run(main())
+    finally:
+        machine.close()
+    after = SimDisk.of(disk.image(), seed="1", survival=Survival.NOTHING)
+    again = Machine(after, metadata.copy(), shape, seed="1")
+
+    async def look() -> None:
+        await Inspection(await again.start()).compare(expectation(events))
+
+    try:
+        again.run(look())
+    finally:
+        again.close()

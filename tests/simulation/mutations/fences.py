@@ -57,10 +57,10 @@ MUTATIONS: list[Mutation] = [
             AddRequests,
             "add",
             (
-                "if ledger.fence is not FenceState.OPEN and not frame.flags & Flag.RECOVERY:",
+                "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if (\n"
                 "        ledger.fence is not FenceState.OPEN\n"
-                "        and not frame.flags & Flag.RECOVERY\n"
+                "        and not is_recovery\n"
                 "        and connection not in self._stalled\n"
                 "    ):",
             ),
@@ -76,7 +76,7 @@ MUTATIONS: list[Mutation] = [
             AddRequests,
             "add",
             (
-                "if ledger.fence is not FenceState.OPEN and not frame.flags & Flag.RECOVERY:",
+                "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if False:",
             ),
         ),
@@ -91,7 +91,7 @@ MUTATIONS: list[Mutation] = [
             AddRequests,
             "add",
             (
-                "if ledger.fence is not FenceState.OPEN and not frame.flags & Flag.RECOVERY:",
+                "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if ledger.fence is not FenceState.OPEN:",
             ),
         ),

@@ -28,6 +28,7 @@ SMALL = StorageOptions(
     run_bytes_max=400,
     run_entries_max=5,
     open_files_max=2,
+    read_workers=1,
     index_page_bytes=64,
     index_cache_bytes=4000,
     index_open_files_max=2,

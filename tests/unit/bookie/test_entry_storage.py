@@ -490,11 +490,11 @@ async def test_b26_a_run_that_was_being_read_when_its_ledger_went_is_not_cached(
     await storage.open()
     add(storage, 1, range(5))
     await storage.flush()
-    workers.made["bookie-read"].hold()
+    workers.made["bookie-read-0"].hold()
     read = asyncio.create_task(storage.read(1, 0, 4, BYTES))
     await turn_loop()
     storage.delete_ledger(1)
-    workers.made["bookie-read"].let_go()
+    workers.made["bookie-read-0"].let_go()
     await read  # began before the deletion: either answer is fine
     await storage.flush()
     storage.put_state(1, STATE)
@@ -510,14 +510,14 @@ async def test_reading_in_order_reads_each_run_once(tmp_path: Path) -> None:
         add(storage, 1, range(1000))
         await storage.flush()
         loads = 0
-        load_run = storage._open_parts().logs.load_run
+        load_run = storage._open_parts().lanes._lanes[0].logs.load_run
 
         def counting(*arguments: object) -> object:
             nonlocal loads
             loads += 1
             return load_run(*arguments)  # type: ignore[arg-type]
 
-        storage._open_parts().logs.load_run = counting  # type: ignore[assignment,method-assign]
+        storage._open_parts().lanes._lanes[0].logs.load_run = counting  # type: ignore[assignment,method-assign]
         for entry_id in range(1000):
             assert await storage.read(1, entry_id, entry_id, BYTES) == packets(
                 1, range(entry_id, entry_id + 1)
@@ -531,12 +531,12 @@ async def test_reads_that_wait_for_the_disk_are_bounded(tmp_path: Path) -> None:
     await storage.open()
     add(storage, 1, range(3))
     await storage.flush()
-    workers.made["bookie-read"].hold()
+    workers.made["bookie-read-0"].hold()
     waiting = [asyncio.create_task(storage.read(1, at, at, BYTES)) for at in range(2)]
     await turn_loop()
     with pytest.raises(StorageBusyError):
         await storage.read(1, 2, 2, BYTES)
-    workers.made["bookie-read"].let_go()
+    workers.made["bookie-read-0"].let_go()
     assert await asyncio.gather(*waiting) == [packets(1, range(1)), packets(1, range(1, 2))]
     assert await storage.read(1, 2, 2, BYTES) == packets(1, range(2, 3))
     await storage.close()

@@ -17,8 +17,16 @@ from magnetar.bookie.errors import (
     StorageCorruptError,
 )
 from magnetar.ledger.ports import File
-from magnetar.ledger.system import SystemDisk
-from tests.ledger_storage import SMALL, add, entry_logs, make_packet, open_storage
+from magnetar.ledger.system import SystemClock, SystemDisk
+from tests.ledger_storage import (
+    SMALL,
+    HeldWorker,
+    add,
+    entry_logs,
+    make_packet,
+    open_storage,
+    turn_loop,
+)
 from tests.unit.bookie.test_maintenance import copy_log
 
 ALL = 1 << 40
@@ -170,10 +178,10 @@ async def test_b14_damage_is_never_served_and_is_told_by_the_long_way(tmp_path: 
 
 
 async def test_files_and_heads_are_bounded(tmp_path: Path) -> None:
-    options = replace(OPTIONS, entry_log_bytes_max=3000, read_cache_bytes=1 << 17)
+    options = replace(OPTIONS, entry_log_bytes_max=30_000, read_cache_bytes=1 << 17)
     async with open_storage(tmp_path, options) as storage:
         for ledger_id in range(50):
-            add(storage, ledger_id, range(3), PAYLOAD)
+            add(storage, ledger_id, range(8), 3 * PAYLOAD)
         await storage.flush()
         for ledger_id in range(50):
             await storage.read(ledger_id, 1, 1, 1)
@@ -190,3 +198,49 @@ def test_a_page_cache_that_cannot_be_asked_is_no_error(tmp_path: Path) -> None:
     assert file.pread_now(4, 8) is None
     file.close()
     HotReads(1000).close()
+
+
+async def test_small_runs_are_read_with_one_read_and_kept_whole(tmp_path: Path) -> None:
+    async with open_storage(tmp_path, OPTIONS) as storage:
+        add(storage, 1, range(10))
+        await storage.flush()
+        reads: list[tuple[int, int]] = []
+        logs = storage._open_parts().lanes._lanes[0].logs
+        pread_at = logs._pread_at
+
+        def counting(log_id: int, size: int, offset: int, *, once: bool = False) -> bytes:
+            reads.append((size, offset))
+            return pread_at(log_id, size, offset, once=once)
+
+        logs._pread_at = counting  # type: ignore[method-assign]
+        assert await storage.read(1, 7, 7, BYTES) == [packet(7, b"")]
+        assert len(reads) == 1
+        assert storage.read_now(1, 2, 3, BYTES) == [packet(2, b""), packet(3, b"")]
+
+
+async def test_reads_that_wait_for_the_disk_run_side_by_side(tmp_path: Path) -> None:
+    workers: dict[str, HeldWorker] = {}
+
+    def make(name: str) -> HeldWorker:
+        return workers.setdefault(name, HeldWorker(name))
+
+    storage = EntryStorage(
+        str(tmp_path),
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        make_worker=make,
+        options=replace(OPTIONS, read_workers=3),
+    )
+    await storage.open()
+    for ledger_id in range(4):
+        add(storage, ledger_id, range(3))
+    await storage.flush()
+    workers["bookie-read-0"].hold()
+    held = asyncio.create_task(storage.read(0, 1, 1, BYTES))
+    await turn_loop()
+    for ledger_id in (1, 2, 3):
+        assert len(await storage.read(ledger_id, 1, 1, BYTES)) == 1
+    assert not held.done()
+    workers["bookie-read-0"].let_go()
+    assert len(await held) == 1
+    await storage.close()

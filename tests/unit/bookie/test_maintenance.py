@@ -282,7 +282,7 @@ async def test_7_2_a_read_that_finds_its_log_gone_looks_into_the_index_again(
         assert await storage.read(1, 4, 6, BYTES) == packets(range(4, 7))
         remove_file(maintenance, 2)
         storage._memory.read_cache.drop(1)
-        storage._open_parts().logs.close()
+        storage._open_parts().lanes._lanes[0].logs.close()
         with pytest.raises(StorageIOError):
             await storage.read(1, 9, 9, BYTES)
 

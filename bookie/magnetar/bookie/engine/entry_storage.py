@@ -1,7 +1,7 @@
 """The `db` ledger storage: write cache, entry logs of runs, RocksDB index, read cache.
 
-All state belongs to the event loop. Two workers touch the files: one flushes frozen buffers, one
-reads. They get what they need with each call and hand back values.
+All state belongs to the event loop. Workers touch the files: one flushes frozen buffers, some
+read. They get what they need with each call and hand back values.
 
 An entry is looked for in the active buffer, the buffer being flushed, the read cache and the index.
 The first three are looked at without giving control away; a buffer leaves memory only after the
@@ -89,10 +89,13 @@ class EntryStorage:
     async def open(self) -> None:
         assert self._parts is None
         flush_worker = self._make_worker("bookie-flush")
-        read_worker = self._make_worker("bookie-read")
+        read_workers = [
+            self._make_worker(f"bookie-read-{number}")
+            for number in range(self._options.read_workers)
+        ]
         try:
             parts = await flush_worker.run(
-                partial(self._maker.open, flush_worker, read_worker, self._stored)
+                partial(self._maker.open, flush_worker, read_workers, self._stored)
             )
             try:
                 self._states = dict(await flush_worker.run(parts.index.states))
@@ -100,8 +103,8 @@ class EntryStorage:
                 parts.index.close()
                 raise
         except BaseException:
-            flush_worker.close()
-            read_worker.close()
+            for worker in (flush_worker, *read_workers):
+                worker.close()
             raise
         self._parts = parts
 
@@ -116,8 +119,7 @@ class EntryStorage:
                 waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
         self._stored.close()
         # Behind everything that was submitted: a flush under way comes to its end.
-        await parts.read_worker.run(parts.logs.close)
-        parts.read_worker.close()
+        await parts.lanes.close()
         try:
             await parts.flush_worker.run(parts.flusher.close)
         except OSError:
@@ -190,6 +192,10 @@ class EntryStorage:
 
     def ledger_ids(self) -> list[int]:
         return sorted(self._states)
+
+    def known_ledgers(self) -> list[int]:
+        """The same in no order: of a million it takes a fraction of the time."""
+        return list(self._states)
 
     def delete_ledger(self, ledger_id: int) -> None:
         self._open_parts()
@@ -305,7 +311,7 @@ class EntryStorage:
             return packet
         flushes = self._last_entries.flushes
         higher = await self._stored.run(
-            parts.read_worker, partial(parts.reader.last_packet, ledger_id, entry_id)
+            parts.lanes, lambda reader: reader.last_packet(ledger_id, entry_id)
         )
         if higher is not None:
             packet = higher
@@ -328,15 +334,12 @@ class EntryStorage:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
         # First memory, then the index: what is flushed in between is in both.
         in_memory, is_deleted = self._memory.id_sources(ledger_id, first)
-        list_entries = partial(
-            parts.reader.list_entries,
-            ledger_id,
-            first,
-            bitmap_bytes_max,
-            in_memory=in_memory,
-            is_deleted=is_deleted,
+        return await self._stored.run(
+            parts.lanes,
+            lambda reader: reader.list_entries(
+                ledger_id, first, bitmap_bytes_max, in_memory=in_memory, is_deleted=is_deleted
+            ),
         )
-        return await self._stored.run(parts.read_worker, list_entries)
 
     async def _read_stored(
         self, ledger_id: int, first: int, last: int, bytes_max: int
@@ -348,9 +351,7 @@ class EntryStorage:
         if not is_deleted:
             last = max(first, min(last, ceiling - 1))
             started_s = self._clock.monotonic_s()
-            packets = await self._stored.read(
-                parts.read_worker, parts.reader, ledger_id, first, last, bytes_max
-            )
+            packets = await self._stored.read(parts.lanes, ledger_id, first, last, bytes_max)
             self._metrics.worker_reads += 1
             self._metrics.worker_read_s.observe(self._clock.monotonic_s() - started_s)
         if packets is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from magnetar.bookie.engine.read_lanes import ReadLanes
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.log_names import LogIds, log_ids, log_name
@@ -35,13 +36,11 @@ class LogMaintenance:
         index: LocationIndex,
         ids: LogIds,
         writer: EntryLogWriter,
-        reader: EntryLogReader,
+        lanes: ReadLanes,
         flush_worker: Worker,
-        read_worker: Worker,
         reads: StoredReads,
     ) -> None:
-        """`writer` belongs to the flush worker, `reader` to the read worker, `reads` to the event
-        loop."""
+        """`writer` belongs to the flush worker, `lanes` and `reads` to the event loop."""
         self.directory = directory
         """Of the entry logs."""
         self.index = index
@@ -49,9 +48,8 @@ class LogMaintenance:
         self._disk = disk
         self._ids = ids
         self._writer = writer
-        self._reader = reader
+        self._lanes = lanes
         self._flush_worker = flush_worker
-        self._read_worker = read_worker
         self._reads = reads
         self._is_closed = False
 
@@ -120,7 +118,8 @@ class LogMaintenance:
         """
         await self._run(self._flush_worker, partial(self._remove, log_id))
         # Reads that came meanwhile may have opened it: from here on nobody can.
-        await self._run(self._read_worker, partial(self._reader.forget, log_id))
+        self._check_open()
+        await self._lanes.forget_log(log_id)
         self._reads.forget_log(log_id)
 
     def close(self) -> None:
@@ -148,6 +147,9 @@ class LogMaintenance:
             raise StorageIOError(f"{path} cannot be removed: {error}") from error
 
     async def _run(self, worker: Worker, call: Callable[[], T]) -> T:
+        self._check_open()
+        return await worker.run(call)
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StorageClosedError(f"the storage of {self.directory} is closed")
-        return await worker.run(call)

@@ -19,6 +19,8 @@ class StorageOptions:
     run_entries_max: int = 4096
     open_files_max: int = 128
     """Entry logs kept open for reading."""
+    read_workers: int = 4
+    """Reads from disk that are under way at the same time."""
     pending_reads_max: int = 10_000
     """Reads that may wait for the disk."""
     index_page_bytes: int = 8192

@@ -1,12 +1,13 @@
-"""What exists while a storage is open: its files, and the two workers that touch them."""
+"""What exists while a storage is open: its files, and the workers that touch them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from magnetar.bookie.engine.flusher import Flusher, PlanRuns
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.options import StorageOptions
+from magnetar.bookie.engine.read_lanes import ReadLane, ReadLanes
 from magnetar.bookie.engine.run_reader import RunReader
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.entry_logs.arrival_plan import plan_in_order
@@ -32,11 +33,9 @@ class StorageParts:
 
     index: LocationIndex
     flusher: Flusher
-    reader: RunReader
-    logs: EntryLogReader
+    lanes: ReadLanes
     maintenance: LogMaintenance
     flush_worker: Worker
-    read_worker: Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class PartsMaker:
     def open(
         self,
         flush_worker: Worker,
-        read_worker: Worker,
+        read_workers: Sequence[Worker],
         reads: StoredReads,
     ) -> StorageParts:
         """Open or make everything. The order matters: compactions that were cut are finished before
@@ -64,14 +63,14 @@ class PartsMaker:
             WrongEngineError: the index is of another kind.
         """
         try:
-            return self._open(flush_worker, read_worker, reads)
+            return self._open(flush_worker, read_workers, reads)
         except OSError as exc:
             raise StorageIOError(f"storage {self.directory}: cannot be opened: {exc}") from exc
 
     def _open(
         self,
         flush_worker: Worker,
-        read_worker: Worker,
+        read_workers: Sequence[Worker],
         reads: StoredReads,
     ) -> StorageParts:
         options, disk = self.options, self.disk
@@ -102,25 +101,27 @@ class PartsMaker:
             disk=disk,
             clock=self.clock,
         )
-        logs = EntryLogReader(logs_directory, open_files_max=options.open_files_max, disk=disk)
+        open_files_max = max(1, options.open_files_max // len(read_workers))
+        lanes: list[ReadLane] = []
+        for worker in read_workers:
+            logs = EntryLogReader(logs_directory, open_files_max=open_files_max, disk=disk)
+            lanes.append(ReadLane(worker, RunReader(index, logs), logs))
+        read_lanes = ReadLanes(lanes)
         return StorageParts(
             index=index,
             flusher=Flusher(writer, index, self._plan(), self.clock),
-            reader=RunReader(index, logs),
-            logs=logs,
+            lanes=read_lanes,
             maintenance=LogMaintenance(
                 logs_directory,
                 disk=disk,
                 index=index,
                 ids=ids,
                 writer=writer,
-                reader=logs,
+                lanes=read_lanes,
                 flush_worker=flush_worker,
-                read_worker=read_worker,
                 reads=reads,
             ),
             flush_worker=flush_worker,
-            read_worker=read_worker,
         )
 
     def _plan(self) -> PlanRuns:

@@ -23,6 +23,8 @@ def _no_file_needed(log_id: int) -> bool:
 _LIST_RECORDS_MAX = 1024
 """Index records of one page of a list: each may cost a read of its run's id table."""
 
+_SMALL_RUN_BYTES = 16 << 10
+"""A run of at most this size is read with one read, whatever is wanted of it."""
 _WHOLE_RUN_SHARE = 4
 """A whole run is read when at least this part (1/n) of it is wanted."""
 
@@ -143,13 +145,17 @@ class RunReader:
             return None
         last = min(wanted.last, record.last)
         stored = StoredRun(ledger_id, *record)
-        head = self._logs.load_head(stored)
+        packets_read = None
+        if record.location.size_bytes <= _SMALL_RUN_BYTES:
+            head, packets_read = self._logs.load_whole(stored)
+        else:
+            head = self._logs.load_head(stored)
         if not head.holds(first):
             return None
         damage = None
-        if _wants_whole(wanted, record):
+        if packets_read is not None or _wants_whole(wanted, record):
             try:
-                run = self._logs.load_run(stored, head)
+                run = self._logs.load_run(stored, head, packets_read)
             except StorageCorruptError as error:
                 # One damaged packet must not take the others with it: read what is wanted, alone.
                 damage = _within(error.damage, record)

@@ -1,26 +1,22 @@
 """Reads of what is in the entry logs, as the event loop sees them.
 
-What can be had without waiting is read at once (`HotReads`), everything else by the read worker.
+What can be had without waiting is read at once (`HotReads`), everything else by a read worker.
 The caller has looked into the write buffers before: what they hold is newer.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TypeVar
 
-from magnetar.bookie.engine.call_batches import CallBatches
 from magnetar.bookie.engine.hot_reads import HotReads
 from magnetar.bookie.engine.read_cache import ReadCache
+from magnetar.bookie.engine.read_lanes import ReadLanes
 from magnetar.bookie.engine.run_reader import Loaded, RunReader, Wanted
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageBusyError, StorageIOError
-from magnetar.ledger.ports import Worker
 
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
-_BATCH_CALLS_MAX = 32
-"""Reads that go to the worker, and come back, together."""
 _HEADS_SHARE = 8
 """This part (1/n) of the read cache's bytes is for the heads of runs, the rest for whole runs."""
 
@@ -36,7 +32,6 @@ class StoredReads:
         self.cache = ReadCache(cache_bytes - heads_bytes)
         self._hot = HotReads(heads_bytes)
         self._next_reads: OrderedDict[int, int] = OrderedDict()
-        self._batches = CallBatches(_BATCH_CALLS_MAX)
         self._pending_max = pending_max
         self._pending = 0
         self._age = 0
@@ -57,13 +52,7 @@ class StoredReads:
         return packets
 
     async def read(
-        self,
-        worker: Worker,
-        reader: RunReader,
-        ledger_id: int,
-        first: int,
-        last: int,
-        bytes_max: int,
+        self, lanes: ReadLanes, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes] | None:
         """Packets of one run; None if `first` is certainly not in the index.
 
@@ -73,14 +62,15 @@ class StoredReads:
         """
         wanted = Wanted(ledger_id, first, last, bytes_max, self._is_sequential(ledger_id, first))
         age = self._age
-        loaded = await self.run(worker, partial(reader.read, wanted, self._hot.lacks_file))
+        lacks_file = self._hot.lacks_file
+        loaded = await self.run(lanes, lambda reader: reader.read(wanted, lacks_file))
         if loaded is None:
             return None
         self._on_loaded(wanted, loaded, is_current=age == self._age)
         return loaded.packets
 
-    async def run(self, worker: Worker, call: Callable[[], T]) -> T:
-        """Run a read on the worker; bounded in number, and damage that it meets is told.
+    async def run(self, lanes: ReadLanes, call: Callable[[RunReader], T]) -> T:
+        """Run a read on a worker; bounded in number, and damage that it meets is told.
 
         Raises:
             StorageBusyError: too many reads are waiting; this one was not begun.
@@ -90,7 +80,7 @@ class StoredReads:
             raise StorageBusyError(f"{self._pending} reads wait for the disk")
         self._pending += 1
         try:
-            return await self._batches.run(worker, call)
+            return await lanes.run(call)
         except StorageIOError as error:
             if error.damage is not None:
                 self.on_damage(error.damage)

@@ -44,35 +44,32 @@ class EntryLogReader:
             StorageIOError: unreadable, damaged, missing, or not the run that was meant.
         """
         location = run.location
-        data = self._pread(run, location.tables_bytes, location.offset)
-        try:
-            head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
-        except StorageCorruptError as error:
-            raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
-        # The ids are not compared: a record may stand for ids that its run does not hold, where
-        # newer copies were laid over a run with gaps and compaction dropped what they replaced.
-        # The head's checksum binds it to its place.
-        is_meant = (
-            head.ledger_id == run.ledger_id
-            and head.location(location.log_id, location.offset) == location
-        )
-        if not is_meant:
-            reason = (
-                f"the run is not the one the index means, but entries {head.first} to {head.last} "
-                f"of ledger {head.ledger_id}"
-            )
-            raise self._corrupt(run, 0, run.first, run.last, reason)
-        return head
+        return self._head(run, self._pread(run, location.tables_bytes, location.offset))
 
-    def load_run(self, run: StoredRun, head: RunHead | None = None) -> PacketRun:
-        """All packets with one read; `head` is the run's, if it was loaded before.
+    def load_whole(self, run: StoredRun) -> tuple[RunHead, bytes]:
+        """Head and packets with one read, for small runs; the packets are not checked yet.
+
+        Raises:
+            StorageIOError: as `load_head`.
+        """
+        data = self._pread(run, run.location.size_bytes, run.location.offset)
+        head = self._head(run, data)
+        return head, data[head.tables_bytes :]
+
+    def load_run(
+        self, run: StoredRun, head: RunHead | None = None, packets: bytes | None = None
+    ) -> PacketRun:
+        """All packets with one read; `head` is the run's, if it was loaded before, and so are
+        `packets`.
 
         Raises:
             StorageIOError: as `load_head`, or a packet is damaged: others may not be.
         """
         if head is None:
             head = self.load_head(run)
-        packets, damages = self._load_packets_area(run, head)
+        if packets is None:
+            packets = self._load_packets_area(run, head)
+        damages = self._damages(run, head, packets)
         if damages:
             raise StorageCorruptError(str(damages[0]), damages[0])
         return PacketRun(packets, ids=head.ids, packets_at=0, offsets=head.offsets)
@@ -110,7 +107,7 @@ class EntryLogReader:
             if error.damage is None:
                 raise
             return [error.damage]
-        return self._load_packets_area(run, head)[1]
+        return self._damages(run, head, self._load_packets_area(run, head))
 
     def locate(self, log_id: int, offset: int) -> StoredRun:
         """The run at a place, for an index that knows no more than that.
@@ -144,12 +141,36 @@ class EntryLogReader:
         for log_id in list(self._files):
             self.forget(log_id)
 
-    # Packets
+    # Heads and packets
 
-    def _load_packets_area(self, run: StoredRun, head: RunHead) -> tuple[bytes, list[Damage]]:
-        size = head.packets_bytes
+    def _head(self, run: StoredRun, data: bytes) -> RunHead:
+        """The head of the run, with which `data` begins."""
+        location = run.location
+        try:
+            head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
+        except StorageCorruptError as error:
+            raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
+        # The ids are not compared: a record may stand for ids that its run does not hold, where
+        # newer copies were laid over a run with gaps and compaction dropped what they replaced.
+        # The head's checksum binds it to its place.
+        is_meant = (
+            head.ledger_id == run.ledger_id
+            and head.location(location.log_id, location.offset) == location
+        )
+        if not is_meant:
+            reason = (
+                f"the run is not the one the index means, but entries {head.first} to {head.last} "
+                f"of ledger {head.ledger_id}"
+            )
+            raise self._corrupt(run, 0, run.first, run.last, reason)
+        return head
+
+    def _load_packets_area(self, run: StoredRun, head: RunHead) -> bytes:
         at = run.location.offset + head.tables_bytes
-        data = self._pread(run, size, at, once=True)
+        return self._pread(run, head.packets_bytes, at, once=True)
+
+    def _damages(self, run: StoredRun, head: RunHead, data: bytes) -> list[Damage]:
+        size = head.packets_bytes
         damages = [
             self._piece_damage(run, head, begin, end).damage
             for begin, end in stretches(damaged_pieces(data, head.checksums, size))
@@ -159,7 +180,7 @@ class EntryLogReader:
             if foreign < head.entries:
                 begin = head.offsets[foreign]
                 damages = [self._foreign_packet(run, head, head.ids[foreign], begin).damage]
-        return data, [damage for damage in damages if damage is not None]
+        return [damage for damage in damages if damage is not None]
 
     # Errors
 

@@ -1,6 +1,7 @@
 """A bookie with two journals and two ledger directories, on real files: what a crash leaves."""
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -12,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.errors import JournalCorruptError, JournalFileMissingError, StorageError
+from magnetar.bookie.errors import (
+    JournalCorruptError,
+    JournalFailedError,
+    JournalFileMissingError,
+    StorageError,
+)
 from magnetar.bookie.journaling.journal_format import file_ids, file_name
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.settings import BookieSettings
@@ -461,6 +467,20 @@ async def test_a_full_journal_refuses_its_ledgers_and_recovers(machine: Machine)
         for ledger in (4, 5, 6):
             assert len(packets_in(await read(client, ledger, 0, 9))) == 10
         assert (await add(client, 7, 5)).status == Status.FENCED
+
+
+async def test_b18_a_failed_sync_under_one_journal_ends_the_bookie(machine: Machine) -> None:
+    """Whatever the other one does: nothing more is answered, and replay says what is true."""
+    disk = machine.disk = OneFullDisk()
+    async with machine.bookie() as (_, client):
+        await add_to_all(client, 0, 5)
+        disk.fails_one_sync = True
+        disk.sync_error = errno.EIO
+        with pytest.raises(ConnectionError):
+            await add(client, 5, 5)
+        assert [type(error) for error in machine.fatal] == [JournalFailedError]
+    async with machine.bookie() as (_, client):
+        await check_all(client, (0, 5))
 
 
 async def test_replay_of_several_journals_may_be_cut_and_repeated(machine: Machine) -> None:

@@ -159,6 +159,9 @@ class Bookie:
             replayed = await replay_journals(
                 storage, last_marks, self._disk, self._directories.journals, owners=owners
             )
+            if not replayed.is_flushed:
+                disks.on_no_room()
+                await disks.look()
             if self._settings.local_consistency_check:
                 self._damages = await check_everything(shards, self._disk, self._make_worker)
             self._parts = parts = await self._serve(

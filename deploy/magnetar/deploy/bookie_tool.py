@@ -28,6 +28,7 @@ from magnetar.bookie.gc.gc_preview import (
     preview_logs,
     survey_all,
 )
+from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.indexes.convert import convert_index
 from magnetar.bookie.indexes.index_mark import EngineKind
@@ -63,8 +64,8 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 _LOGS = "entry-logs"
 _ROOT = "/ledgers"
 _STATES_LOST = (
-    "states of ledgers were lost with the old index: start the bookie once with "
-    "integrity_stamp_missing_cookies=true, so that it compares itself with the other bookies"
+    "states of ledgers were lost with the old index: the next start goes through the metadata of "
+    "all ledgers, and compares the bookie with the others while it serves"
 )
 
 
@@ -252,7 +253,7 @@ class BookieTool:
         finally:
             await store.close()
         self._say_ledgers(found, len(local))
-        alive = local.difference(found.ledger_ids)
+        alive = IdSet(local.difference(found.ledger_ids))
         for directory in self._log_directories():
             usages = survey_all(directory, self._disk)
             for each in preview_logs(usages, alive, log_collector_options(settings)):

@@ -9,13 +9,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.errors import CookieError
+from magnetar.bookie.errors import CookieError, StorageError
+from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.open_index import index_path
+from magnetar.bookie.indexes.rebuild import rebuild_index
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import master_key, packet_codec
 from magnetar.ledger.errors import NoNodeError, RecoveryUndecidedError
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.reading.bookie_requests import ask
+from magnetar.ledger.system import SystemClock, SystemDisk
 from magnetar.ledger.under_replication import Missing, decode_item, item_path
 from magnetar.ledger.wire import Op, Status, encode_block, encode_read_body
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
@@ -430,3 +434,39 @@ async def test_b24_one_lost_disk_of_several_is_a_loss_and_is_made_good(
         assert metrics.copied_entries == copied, "what is there is not fetched again"
         await cluster.stop_bookie("b4")
         await cluster.start_bookie("b4", places)
+
+
+@pytest.mark.parametrize("engine", ["db", "interleaved"])
+async def test_an_index_made_anew_from_the_logs_denies_nothing_and_is_made_whole(
+    cluster: Cluster, engine: EngineKind
+) -> None:
+    settings = with_settings(cluster, "b4", storage_engine=engine, heal_retry_s=0.05)
+    await cluster.start_bookie("b4", settings)
+    async with cluster.client() as client:
+        await cluster.wait_known(client, "b4")
+        ledgers: list[int] = []
+        while len(ledgers) < 2:
+            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            if "b4" in writer.metadata.last_fragment.bookies:
+                await asyncio.gather(*map(writer.add, PAYLOADS))
+                await writer.close()
+                ledgers.append(writer.ledger_id)
+        empty = await client.create(ensemble_size=4, write_quorum=4, ack_quorum=3)
+        await empty.close()
+        await cluster.stop_bookie("b4")
+        directory = str(settings.data_directory / "ledgers")
+        shutil.rmtree(index_path(directory, engine))
+        with pytest.raises(StorageError):
+            await cluster.start_bookie("b4", settings)
+        rebuilt = rebuild_index(directory, engine, disk=SystemDisk(), clock=SystemClock())
+        assert not rebuilt.are_states_complete
+        bookie = await cluster.start_bookie("b4", settings)
+        state = bookie.parts.storage.state(empty.ledger_id)
+        assert state is not None, "the metadata knows what no log does"
+        assert state.fenced
+        metrics = bookie.metrics.integrity
+        await wait_until(lambda: metrics.check_needed == 0)
+        assert metrics.copied_entries == 0
+        await cluster.wait_known(client, "b4")
+        for ledger_id in ledgers:
+            assert await all_at(client, "b4", ledger_id) == list(range(40))

@@ -56,6 +56,7 @@ MUTATIONS: list[Mutation] = [
             "start",
             (
                 "await self._note_loss(storage, lost)\n"
+                "        if lost:\n"
                 "            cookie, _ = await self._check_identity(is_restored=True)",
                 "cookie, _ = await self._check_identity(is_restored=True)\n"
                 "            await self._note_loss(storage, lost)",

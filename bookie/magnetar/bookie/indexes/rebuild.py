@@ -5,8 +5,8 @@ the offset in it: compaction's copies have the rank of what they were copied fro
 tell the ledger states. What can be read of the old index is salvaged: keys, LACs and, if nothing of
 it was lost, fences. Every ledger ends up in limbo: what is not found is not known to be absent,
 until the integrity check has asked the other bookies. If states were lost, every ledger found is
-fenced, and the directory loses its cookie: only the metadata knows which ledgers were here with no
-entry, so the bookie must go through its loss path (storage sheet, section 13) before it serves.
+fenced, and the mark of the loss says that it is not noted: only the metadata knows which ledgers
+were here with no entry, so the next start goes through it first (storage sheet, section 13).
 
 A ledger that had been deleted comes back as long as a log has entries of it; garbage collection
 finds it dead again. The new index is built beside the old one; renames put it in its place. Between
@@ -14,12 +14,10 @@ the first and the last of them there is no index mark, and the bookie does not s
 has to be called again, and goes on there. The old index is kept, as `<name>.damaged`.
 """
 
-import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from magnetar.bookie.disks.directories import COOKIE_NAME
 from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
@@ -65,7 +63,7 @@ class Rebuilt(NamedTuple):
     salvaged: int
     """Those of which the state could be read from the old index."""
     are_states_complete: bool
-    """The old index was whole as far as states go. If not, the cookie of the directory is gone."""
+    """The old index was whole as far as states go. If not, the next start asks the metadata."""
     problems: list[LogProblem]
 
 
@@ -95,10 +93,8 @@ def rebuild_index(
             rebuilt = _Rebuilding(directory, index, salvaged, disk).run(engine)
         finally:
             index.close()
-        write_marks(disk, [directory], LossMark(since_ms=clock.wall_ms(), lost=[]))
-        if not salvaged.are_complete:
-            remove_file(posixpath.join(directory, COOKIE_NAME), disk)
-            disk.sync_directory(directory)
+        mark = LossMark(since_ms=clock.wall_ms(), lost=[], is_noted=salvaged.are_complete)
+        write_marks(disk, [directory], mark)
         switch.begin()
     switch.finish()
     return rebuilt

@@ -8,16 +8,16 @@ whole: as long as one of the files is there, the check goes on after every start
 import posixpath
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magnetar.bookie.integrity.sealed import seal
+from magnetar.bookie.integrity.sealed import open_sealed, seal
 from magnetar.ledger.ports import Disk
 
 MARK_NAME = "integrity-check"
 
 
 class LossMark(BaseModel):
-    """What is known of the loss. For people: what counts is that the file is there."""
+    """What is known of the loss."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -26,6 +26,8 @@ class LossMark(BaseModel):
     """Wall clock."""
     lost: list[str]
     """The directories that were empty."""
+    is_noted: bool = True
+    """All ledgers that may be concerned are in limbo. If not, the next start sees to that first."""
 
 
 def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
@@ -42,6 +44,25 @@ def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
 def is_check_needed(disk: Disk, directories: Sequence[str]) -> bool:
     """Whether any of the directories has the mark, readable or not."""
     return any(MARK_NAME in disk.list(directory) for directory in directories)
+
+
+def is_pass_needed(disk: Disk, directories: Sequence[str]) -> bool:
+    """Whether a mark says that the loss is not noted yet, or cannot be read.
+
+    Raises:
+        OSError: as the disk.
+    """
+    for directory in directories:
+        try:
+            text = open_sealed(disk.read_file(posixpath.join(directory, MARK_NAME)))
+        except FileNotFoundError:
+            continue
+        try:
+            if text is None or not LossMark.model_validate_json(text).is_noted:
+                return True
+        except ValidationError:
+            return True
+    return False
 
 
 def remove_marks(disk: Disk, directories: Sequence[str]) -> None:

@@ -89,7 +89,7 @@ class LossPass:
             LedgerError: the metadata could not be read to the end; the bookie must not start.
             StorageError, OSError: the records could not be written; the same.
         """
-        mark = LossMark(since_ms=self._clock.wall_ms(), lost=list(lost))
+        mark = LossMark(since_ms=self._clock.wall_ms(), lost=list(lost), is_noted=False)
         await self._worker.run(partial(write_marks, self._disk, self._directories.ledgers, mark))
         await self._worker.run(partial(self._forget_journals, lost))
         unflushed = 0
@@ -107,6 +107,8 @@ class LossPass:
         await self._worker.run(
             partial(write_horizon, self._disk, self._directories.ledgers, horizon)
         )
+        noted = mark.model_copy(update={"is_noted": True})
+        await self._worker.run(partial(write_marks, self._disk, self._directories.ledgers, noted))
         report = LossReport(self._ledgers, self._limbo, self._fenced)
         _log.warning(
             "data_was_lost",

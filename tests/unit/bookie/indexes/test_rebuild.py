@@ -13,6 +13,7 @@ from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.open_index import index_path
 from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.indexes.rebuild import rebuild_index
+from magnetar.bookie.integrity.loss_mark import is_check_needed, is_pass_needed
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.system import SystemClock, SystemDisk
 from tests.ledger_storage import (
@@ -66,17 +67,16 @@ async def check_entries(directory: Path, engine: EngineKind) -> dict[int, Ledger
 async def test_c3_a_lost_index_is_made_anew_and_every_ledger_is_in_limbo_and_fenced(
     tmp_path: Path, engine: EngineKind
 ) -> None:
-    """Which ledgers were here without entries is lost, so the directory gives up its identity."""
+    """Which ledgers were here without entries is lost: the next start has to find out."""
     with default_engine(engine):
         await fill(tmp_path)
-    (tmp_path / "cookie").write_text("of this directory")
     shutil.rmtree(index_path(str(tmp_path), engine))
     done = rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
     assert (done.ledgers, done.salvaged, done.are_states_complete) == (len(LEDGERS), 0, False)
     assert done.problems == []
     states = await check_entries(tmp_path, engine)
     assert states == dict.fromkeys(LEDGERS, LedgerState(b"", True, -1, limbo=True))
-    assert not (tmp_path / "cookie").exists()
+    assert is_pass_needed(SystemDisk(), [str(tmp_path)])
     assert (tmp_path / "integrity-check").exists()
 
 
@@ -84,7 +84,6 @@ async def test_c3_a_lost_index_is_made_anew_and_every_ledger_is_in_limbo_and_fen
 async def test_what_the_old_index_can_say_is_salvaged(tmp_path: Path, engine: EngineKind) -> None:
     with default_engine(engine):
         await fill(tmp_path)
-    (tmp_path / "cookie").write_text("of this directory")
     done = rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
     assert (done.salvaged, done.are_states_complete) == (len(LEDGERS) + 1, True)
     states = await check_entries(tmp_path, engine)
@@ -92,7 +91,8 @@ async def test_what_the_old_index_can_say_is_salvaged(tmp_path: Path, engine: En
     assert states == dict.fromkeys(LEDGERS, in_limbo) | {
         EMPTY: LedgerState(b"key", True, -1, limbo=True)
     }
-    assert (tmp_path / "cookie").exists()
+    assert is_check_needed(SystemDisk(), [str(tmp_path)])
+    assert not is_pass_needed(SystemDisk(), [str(tmp_path)])
 
 
 async def test_page_files_that_are_left_give_their_keys_and_no_more(tmp_path: Path) -> None:

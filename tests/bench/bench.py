@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a minute, rough figures")
+    parser.add_argument("--quick", action="store_true", help="two minutes, rough figures")
     parser.add_argument("--only", metavar="WORD", help="measurements whose name holds the word")
     parser.add_argument("--dir", type=Path, help="parent of the data folder (default: temporary)")
     arguments = parser.parse_args()

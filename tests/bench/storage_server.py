@@ -6,6 +6,8 @@ since the last one asked:
 
 - `lateness_ms`: percentiles of the time for which the loop was not to be had, as one sees it who
   comes at a random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late;
+  `max_cpu`: what the loop's own thread computed in the longest of these times. The rest of it the
+  thread waited, for the processor or for the interpreter's lock;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
@@ -44,6 +46,8 @@ class Probe:
     def __init__(self) -> None:
         self._lateness_s = array("d")
         self._due_s = 0.0
+        self._cpu_s = 0.0
+        self._worst_s = self._worst_cpu_s = 0.0
 
     def start(self) -> None:
         # The loop's own time is that of the last time it looked for events, in milliseconds.
@@ -61,11 +65,24 @@ class Probe:
         def at(share: float) -> float:
             return round(seen[min(last, int(len(seen) * share))] * 1000, 3)
 
-        return {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1), "of": len(seen)}
+        worst_cpu_s = self._worst_cpu_s
+        self._worst_s = self._worst_cpu_s = 0.0
+        return {
+            "p50": at(0.5),
+            "p99": at(0.99),
+            "p999": at(0.999),
+            "max": at(1),
+            "max_cpu": round(worst_cpu_s * 1000, 3),
+            "of": len(seen),
+        }
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = time.monotonic()
         late_s = max(0.0, now_s - self._due_s)
+        cpu_s = time.thread_time()
+        if late_s > self._worst_s:
+            self._worst_s, self._worst_cpu_s = late_s, cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
         # Strokes that were due while the loop was held would have been late as well.
         while late_s >= 0.0:
             self._lateness_s.append(late_s)

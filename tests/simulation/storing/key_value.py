@@ -10,6 +10,7 @@ Layout, little of it: `current` is "number crc"; `N.table` and `N.log` are pickl
 length and a CRC32 ahead of each.
 """
 
+import errno
 import pickle
 import zlib
 from bisect import bisect_left, bisect_right, insort
@@ -39,6 +40,7 @@ class SimKeyValue:
         self._values: dict[bytes, bytes] = {}
         self._sequence = 0
         self._is_broken = False
+        self.is_writable = True
 
     @classmethod
     def open(cls, disk: SimDisk, path: str, may_create: bool) -> KeyValueStore:
@@ -46,6 +48,19 @@ class SimKeyValue:
         store = cls(disk, path)
         try:
             store._open(may_create)
+        except OSError as error:
+            if may_create or error.errno != errno.ENOSPC:
+                raise StorageIOError(f"{path}: {error}") from error
+            return cls._open_to_read(disk, path)
+        return store
+
+    @classmethod
+    def _open_to_read(cls, disk: SimDisk, path: str) -> KeyValueStore:
+        store = cls(disk, path)
+        store.is_writable = False
+        try:
+            store._find()
+            store._load()
         except OSError as error:
             raise StorageIOError(f"{path}: {error}") from error
         return store
@@ -92,8 +107,8 @@ class SimKeyValue:
         if not batch:
             return
         assert self._log is not None, "closed"
-        if self._is_broken:
-            raise StorageIOError(f"{self._path}: a write has failed before")
+        if self._is_broken or not self.is_writable:
+            raise StorageIOError(f"{self._path}: a write has failed before, or for want of room")
         self._is_broken = True
         try:
             self._log.append([_record((self._sequence, [_plain(each) for each in batch]))])
@@ -145,18 +160,25 @@ class SimKeyValue:
             self._clear()
             self._begin(0)
             return
-        text = disk.read_file(current)
+        self._find()
+        self._clear()
+        if self._load():
+            self._begin_table()
+        else:
+            self._log = disk.update(self._name("log"))
+
+    def _find(self) -> None:
+        text = self._disk.read_file(f"{self._path}/current")
         number, _, crc = text.partition(b" ")
         if crc != b"%08x" % zlib.crc32(number):
             raise StorageCorruptError(f"{self._path}: its first file is damaged")
         self._number = int(number)
-        self._clear()
+
+    def _load(self) -> bool:
+        """Whether there is anything in the log."""
         if self._number:
             self._load_table()
-        if self._load_log():
-            self._begin_table()
-        else:
-            self._log = disk.update(self._name("log"))
+        return self._load_log()
 
     def _load_table(self) -> None:
         try:

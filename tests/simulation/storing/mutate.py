@@ -68,7 +68,7 @@ class Catch:
     plan: LivesPlan | None = None
     reason: str = ""
     tests: tuple[str, ...] = ()
-    """Tests of its defects that fail."""
+    """Tests of its defects that fail; looked for where no run notices."""
 
     @property
     def is_caught(self) -> bool:
@@ -151,13 +151,17 @@ def _cuts(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
 
 def defect_tests() -> dict[str, list[str]]:
     """By defect, the tests of its number: `path::name`."""
-    found: dict[str, list[str]] = {f"B{number}": [] for number in range(1, _DEFECTS + 1)}
+    return {
+        f"B{number}": list(_tests_named(rf"test_b{number:02}_"))
+        for number in range(1, _DEFECTS + 1)
+    }
+
+
+def _tests_named(prefix: str) -> Iterator[str]:
     for path in sorted(TESTS.rglob("test_*.py")):
-        for name in re.findall(r"^(?:async )?def (test_b\d\d_\w+)", path.read_text(), re.MULTILINE):
-            number = int(name[6:8])
-            if 1 <= number <= _DEFECTS:
-                found[f"B{number}"].append(f"{path.relative_to(TESTS.parent)}::{name}")
-    return found
+        pattern = rf"^(?:async )?def ({prefix}\w+)"
+        for name in re.findall(pattern, path.read_text(), re.MULTILINE):
+            yield f"{path.relative_to(TESTS.parent)}::{name}"
 
 
 class _Failures:
@@ -172,7 +176,7 @@ class _Failures:
 
 
 def failing_tests(found: Mutation) -> tuple[str, ...]:
-    """The tests of its defects, those of the simulator apart, that fail with the rule off."""
+    """The tests of its defects and its rule, those of the simulator apart, that fail with the rule off."""
     tests = defect_tests()
     wanted = [
         each
@@ -180,6 +184,8 @@ def failing_tests(found: Mutation) -> tuple[str, ...]:
         for each in tests[defect]
         if not each.startswith("tests/simulation/")
     ]
+    if re.fullmatch(r"\d+\.\d+", found.rule):
+        wanted += _tests_named(rf"test_(?:rule_)?{found.rule.replace('.', '_')}_")
     if found in storage_integrity.MUTATIONS:
         wanted.append("tests/simulation/test_loss_pass.py")  # their stories
     if not wanted:
@@ -199,7 +205,7 @@ def _search(name: str) -> tuple[Catch, str]:
     found = storage_mutation(name)
     try:
         catch = search(found)
-        tests = failing_tests(found)
+        tests = () if catch.by else failing_tests(found)
     except AssertionError as error:
         return Catch(name), f"BROKEN {str(error)[:400]}"
     catch = replace(catch, tests=tests)
@@ -273,23 +279,25 @@ def _how(catch: Catch | None) -> str:
         return f"cut of `{catch.script}` ({catch.shape.label}): {where}"
     if catch.by == "lives":
         assert catch.plan is not None
+        if len(catch.plan.lives) == 3 and catch.plan.lives[1] == catch.plan.lives[2]:
+            return f"a call that fails ({catch.plan.shape.label})"
         return f"lives, seed {catch.plan.seed}"
     if catch.by == "flips":
         return f"flips at {catch.step} % of `{catch.script}` ({catch.shape.label})"
-    return "its tests" if catch.tests else "**nothing**"
+    if catch.tests:
+        return f"{len(catch.tests)} test{'s' if len(catch.tests) > 1 else ''} of its defect or rule"
+    return "**nothing**"
 
 
 def mutation_table(catches: dict[str, Catch]) -> str:
     lines = [
-        "| Mutation | Rule | Defects | Caught by | Tests of its defects that fail |",
-        "|---|---|---|---|---|",
+        "| Mutation | Rule | Defects | Caught by |",
+        "|---|---|---|---|",
     ]
     for each in STORAGE_MUTATIONS:
-        catch = catches.get(each.name)
-        tests = len(catch.tests) if catch is not None and catch.tests else "-"
         lines.append(
             f"| `{each.name}`: {each.description} | {each.rule} | "
-            f"{', '.join(defects_of(each)) or '-'} | {_how(catch)} | {tests} |"
+            f"{', '.join(defects_of(each)) or '-'} | {_how(catches.get(each.name))} |"
         )
     return "\n".join(lines) + "\n"
 

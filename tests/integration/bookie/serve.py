@@ -1,6 +1,7 @@
-"""A bookie process for the tests that kill one: `python -m tests.integration.bookie.serve DIR`.
+"""A bookie process for the tests that kill one: `... -m tests.integration.bookie.serve DIR`.
 
-Prints `ready PORT`. Small files and caches, so that everything rolls over and flushes all the time.
+A second argument is the kind of engine. Prints `ready PORT`. Small files and caches, so that
+everything rolls over and flushes all the time.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
@@ -20,12 +22,15 @@ def give_up(error: BaseException) -> None:
     os._exit(70)
 
 
-async def serve(directory: Path) -> None:
+async def serve(directory: Path, engine: EngineKind) -> None:
     store = await open_store(f"embedded:{directory / 'metadata.db'}")
     settings = BookieSettings(
         bookie_id="b1",
         port=0,
         data_directory=directory / "b1",
+        storage_engine=engine,
+        index_page_bytes=256,
+        index_cache_bytes_max=64 << 10,
         journal_file_bytes_max=256 << 10,
         journal_preallocate_bytes=64 << 10,
         write_cache_bytes_max=1 << 20,
@@ -48,4 +53,5 @@ async def serve(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    interleaved = sys.argv[2:] == ["interleaved"]
+    asyncio.run(serve(Path(sys.argv[1]), "interleaved" if interleaved else "db"))

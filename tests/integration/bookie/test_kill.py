@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.wire import Flag, Status
 from tests.bookie_parts import (
     KEY,
@@ -16,6 +19,7 @@ from tests.bookie_parts import (
     read_lac_request,
     read_request,
 )
+from tests.ledger_storage import ENGINES
 from tests.processes import ROOT, magnetar_environment
 
 KILLS = 12
@@ -24,12 +28,15 @@ PAYLOAD = b"x" * 700
 
 
 @asynccontextmanager
-async def bookie_process(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+async def bookie_process(
+    directory: Path, engine: EngineKind = "db"
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.integration.bookie.serve",
         str(directory),
+        engine,
         stdout=asyncio.subprocess.PIPE,
         env=magnetar_environment(),
         cwd=ROOT,
@@ -117,16 +124,17 @@ async def fence(port: int, ledger_id: int, history: History) -> None:
     client.close()
 
 
-async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path, engine: EngineKind) -> None:
     rng = random.Random(20)
     history = History()
     for ledger_id in range(KILLS):
-        async with bookie_process(tmp_path) as (process, port):
+        async with bookie_process(tmp_path, engine) as (process, port):
             await check(port, history)
             if ledger_id:
                 await fence(port, ledger_id - 1, history)
             await fence(port, 1000 + ledger_id, history)
             await write_until_killed(process, port, ledger_id, history, rng)
-    async with bookie_process(tmp_path) as (process, port):
+    async with bookie_process(tmp_path, engine) as (process, port):
         await check(port, history)
     assert sum(history.acked.values()) > KILLS

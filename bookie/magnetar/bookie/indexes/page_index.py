@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from threading import RLock
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
@@ -153,13 +154,13 @@ class PageIndex:
         if may_write:
             # What a killed process renamed may not be durable; what follows relies on it.
             self._disk.sync_directory(posixpath.dirname(self._mark.path))
+        self._double_write.promise = promise
         pending = self._double_write.pending(promise)
-        if pending is not None and may_write:
-            self._double_write.resume(pending)
+        is_carried_out = pending is not None and may_write and self._resume(pending)
         found = self._files.list_ledgers()
         if pending is not None:
             promise = pending.promise
-            if not may_write:
+            if not is_carried_out:
                 found -= set(pending.removed)
                 found |= {write.ledger_id for write in pending.writes}
                 self._lay_over(pending)
@@ -170,8 +171,18 @@ class PageIndex:
                 f"promised are {promise.ledgers}; it can be made again from the entry logs with "
                 "'magnetar bookie-tool rebuild-index'"
             )
-        self._double_write.promise = promise
         self._last_log_id = promise.last_log_id
+
+    def _resume(self, pending: Round) -> bool:
+        """Carry out what a crash left; False if there is no room. Then it is in memory alone, and
+        the next commit has to do it first."""
+        try:
+            self._double_write.resume(pending)
+        except StorageIOError as error:
+            if not is_out_of_room(error):
+                raise
+            return False
+        return True
 
     def _lay_over(self, pending: Round) -> None:
         """Have in memory what is not carried out on disk."""

@@ -1,5 +1,6 @@
 """What the index of pages promises beyond its answers: crashes, damage, lost files, limits."""
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -385,3 +386,44 @@ def test_an_index_that_is_open_elsewhere_is_not_opened(tmp_path: Path) -> None:
             open_pages(tmp_path)
         with pages_to_read(tmp_path):
             pass
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_what_a_crash_left_half_done_on_a_full_disk_is_served_and_done_when_there_is_room(
+    tmp_path: Path, calls: int
+) -> None:
+    _prepare(tmp_path)
+    crashing = CrashingDisk()
+    index = open_pages(tmp_path, disk=crashing)
+    crashing.calls_until_failure = 5
+    with pytest.raises(StorageIOError):
+        _change(index)
+    index.close()
+    disk = FullDisk()
+    disk.error = errno.ENOSPC
+    disk.calls_until_failure = calls
+    with pages(tmp_path, disk=disk) as index:
+        assert disk.is_full
+        assert _ranges(_snapshot(index)) == AFTER
+        with pytest.raises(StorageIOError):
+            index.commit(IndexChanges(2, states={5: STATE}))
+        assert _ranges(_snapshot(index)) == AFTER
+        disk.is_full, disk.calls_until_failure = False, None
+        commit(index, 5, 0, 1)
+    with pages(tmp_path) as index:
+        assert _ranges(_snapshot(index)) == AFTER
+        assert held(index, 5) == [0, 1]
+
+
+class FullDisk(FailingDisk):
+    """From the first failure on there is no room."""
+
+    is_full = False
+
+    def on_write(self, what: str, undo: Callable[[], None] | None = None) -> None:
+        if what not in ("write_at", "append", "replace_file", "create"):
+            return  # takes no room
+        if self.is_full:
+            self.calls_until_failure = 0
+        self.is_full = self.is_full or self.calls_until_failure == 0
+        super().on_write(what, undo)

@@ -131,7 +131,9 @@ def test_a_footer_comes_back(log_id: int, offset: int, ledger_bytes: dict[int, i
     data = entry_log.encode_footer(log_id, offset, ledger_bytes)
     body, trailer = data[: -entry_log.TRAILER_BYTES], data[-entry_log.TRAILER_BYTES :]
     assert entry_log.decode_trailer(trailer, log_id=log_id) == offset
-    assert entry_log.decode_footer(body, log_id=log_id, offset=offset) == ledger_bytes
+    tables = entry_log.decode_footer(body, log_id=log_id, offset=offset)
+    assert tables.by_ledger() == ledger_bytes
+    assert list(tables.ledger_ids) == sorted(ledger_bytes)
 
 
 @given(ids, ids, ids, u32, u64, u32, st.integers(1, (1 << 32) - 1), st.booleans())

@@ -295,12 +295,14 @@ def rebind_run_head(data: bytes, *, log_id: int, offset: int) -> bytes:
 
 def encode_footer(log_id: int, offset: int, ledger_bytes: Mapping[int, int]) -> bytes:
     """Footer and trailer, to be written at `offset`, the end of the runs."""
-    body = b"".join(
-        (
-            _FOOTER_HEADER.pack(_FOOTER_MAGIC, len(ledger_bytes)),
-            *[_FOOTER_ITEM.pack(*item) for item in sorted(ledger_bytes.items())],
-        )
-    )
+    ids = sorted(ledger_bytes)
+    # There may be a million ledgers: packed one by one, or sorted as pairs, they would take long.
+    items = array("Q", bytes(_FOOTER_ITEM.size * len(ids)))
+    items[0::2] = array("Q", ids)
+    items[1::2] = array("Q", [ledger_bytes[ledger_id] for ledger_id in ids])
+    if sys.byteorder == "little":
+        items.byteswap()
+    body = _FOOTER_HEADER.pack(_FOOTER_MAGIC, len(ids)) + items.tobytes()
     trailer = _TRAILER.pack(offset, _TRAILER_MAGIC)
     return b"".join(
         (
@@ -328,7 +330,18 @@ def decode_trailer(data: bytes, *, log_id: int) -> int:
     return int(offset)
 
 
-def decode_footer(data: bytes, *, log_id: int, offset: int) -> dict[int, int]:
+class FooterTables(NamedTuple):
+    """The ledgers of a log, side by side."""
+
+    ledger_ids: "array[int]"
+    """Ascending."""
+    ledger_bytes: "array[int]"
+
+    def by_ledger(self) -> dict[int, int]:
+        return dict(zip(self.ledger_ids, self.ledger_bytes, strict=True))
+
+
+def decode_footer(data: bytes, *, log_id: int, offset: int) -> FooterTables:
     """Bytes per ledger, from the footer at `offset` of the log, without the trailer.
 
     Raises:
@@ -342,4 +355,7 @@ def decode_footer(data: bytes, *, log_id: int, offset: int) -> dict[int, int]:
         raise StorageCorruptError(f"entry log {log_id}: no footer of {count} ledgers at {offset}")
     if _crc(log_id, offset, data[:body_bytes]) != _U32.unpack_from(data, body_bytes)[0]:
         raise StorageCorruptError(f"entry log {log_id}: footer has a wrong checksum")
-    return dict(_FOOTER_ITEM.iter_unpack(data[_FOOTER_HEADER.size : body_bytes]))
+    items = array("Q", data[_FOOTER_HEADER.size : body_bytes])
+    if sys.byteorder == "little":
+        items.byteswap()
+    return FooterTables(items[0::2], items[1::2])

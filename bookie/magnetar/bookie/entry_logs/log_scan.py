@@ -12,6 +12,7 @@ from magnetar.bookie.entry_logs.entry_log import (
     RUN_HEADER_BYTES,
     RUN_MAGIC,
     TRAILER_BYTES,
+    FooterTables,
     LogHeader,
     StoredRun,
     decode_footer,
@@ -123,6 +124,16 @@ def _next_run(file: File, log_id: int, at: int) -> StoredRun | None:
 
 def read_footer(file: File, log_id: int) -> dict[int, int] | None:
     """Bytes per ledger from the footer of a log; None if it has none and must be scanned.
+
+    Raises:
+        As `read_footer_tables`.
+    """
+    tables = read_footer_tables(file, log_id)
+    return None if tables is None else tables.by_ledger()
+
+
+def read_footer_tables(file: File, log_id: int) -> FooterTables | None:
+    """As `read_footer`, for logs of very many ledgers.
 
     Raises:
         StorageCorruptError: a trailer is there, but its footer is damaged.

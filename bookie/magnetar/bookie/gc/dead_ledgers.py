@@ -14,11 +14,11 @@ dead. So:
 A candidate is not dead yet: whoever deletes asks for the ledger's own metadata (rule 10.1).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from operator import lt
 
 from magnetar.bookie.errors import ImplausibleListingError
+from magnetar.bookie.gc.id_set import IdSet
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 
@@ -36,7 +36,7 @@ class Brake:
 class DeadLedgerSearch:
     """The local ledgers that a listing does not have. Feed it the ranges as they come."""
 
-    def __init__(self, local_ids: set[int]) -> None:
+    def __init__(self, local_ids: IdSet) -> None:
         """`local_ids` is the snapshot that was taken before the listing began; it is used up."""
         self.local_count = len(local_ids)
         self.listed_count = 0
@@ -64,7 +64,7 @@ class DeadLedgerSearch:
             )
         self._next_id = found.last_id + 1
         self.listed_count += len(ids)
-        self._missing.difference_update(ids)
+        self._missing.remove(ids)
 
     def candidates(self, brake: Brake | None) -> list[int]:
         """The local ledgers that the complete listing did not have, ascending.
@@ -80,19 +80,19 @@ class DeadLedgerSearch:
                 f"the listing of ledgers ended before {self._next_id}: nobody knows what follows"
             )
         if brake is not None:
-            self._check_plausible(brake, self._missing)
-        return sorted(self._missing)
+            self._check_plausible(brake, len(self._missing))
+        return self._missing.ascending()
 
-    def _check_plausible(self, brake: Brake, missing: Collection[int]) -> None:
+    def _check_plausible(self, brake: Brake, missing: int) -> None:
         if missing and self.listed_count == 0:
             raise ImplausibleListingError(
                 f"the metadata lists no ledgers at all, this bookie has {self.local_count}"
             )
         if (
             self.local_count > brake.ledgers_min
-            and len(missing) > brake.vanish_share_max * self.local_count
+            and missing > brake.vanish_share_max * self.local_count
         ):
             raise ImplausibleListingError(
-                f"the metadata lacks {len(missing)} of the {self.local_count} ledgers of this "
+                f"the metadata lacks {missing} of the {self.local_count} ledgers of this "
                 f"bookie at once; more than a share of {brake.vanish_share_max} is not believed"
             )

@@ -89,6 +89,7 @@ class GarbageCollector:
             ),
             clock=parts.clock,
             metrics=self._metrics,
+            known_ledgers=self._known_ledgers,
         )
         self._surplus = OverReplicatedLedgers(
             parts.storage,
@@ -302,6 +303,12 @@ class GarbageCollector:
         await self.collect_surplus()
 
     # Parts
+
+    def _known_ledgers(self) -> list[int]:
+        shards = self._parts.shards
+        if not shards:  # a simulation has a stand-in for the storage
+            return self._parts.storage.ledger_ids()
+        return [ledger_id for shard in shards for ledger_id in shard.known_ledgers()]
 
     async def _manager(self) -> LedgerManager:
         """Anew each time: the first ledger of a cluster decides on the layout.

@@ -1,15 +1,16 @@
 """What a round of garbage collection would do, without doing it: for tools, with the bookie stopped
 or running beside.
 
-    local = set(index.states())
-    dead = await preview_ledgers(local, manager, calls, brake)
+    local = IdSet(index.states())
+    dead = await preview_ledgers(index.states(), manager, calls, brake)
     usages = survey_all(logs_directory, disk)
-    preview = preview_logs(usages, local - set(dead.ledger_ids), options)
+    local.remove(dead.ledger_ids)
+    preview = preview_logs(usages, local, options)
 
 Nothing is written, no lock is taken. Beside a running bookie the newest log is one that grows.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from magnetar.bookie.entry_logs.log_names import log_ids
 from magnetar.bookie.errors import ImplausibleListingError, StorageLogMissingError
 from magnetar.bookie.gc.compaction_plan import LogUse, choose_logs
 from magnetar.bookie.gc.dead_ledgers import Brake
+from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.ledger_collector import LedgerSource, missing_ledgers
 from magnetar.bookie.gc.log_collector import LogCollectorOptions
 from magnetar.bookie.gc.log_survey import LogSurvey
@@ -60,7 +62,7 @@ class LogPreview:
 
 
 async def preview_ledgers(
-    local_ids: set[int], source: LedgerSource, calls: MetadataCalls, brake: Brake
+    local_ids: Iterable[int], source: LedgerSource, calls: MetadataCalls, brake: Brake
 ) -> LedgersPreview:
     """Which of the local ledgers a round would delete now.
 
@@ -68,7 +70,7 @@ async def preview_ledgers(
         ForeignMetadataError, LedgerError: a round would fail in the same way.
     """
     try:
-        missing = await missing_ledgers(set(local_ids), source, calls, brake)
+        missing = await missing_ledgers(IdSet(local_ids), source, calls, brake)
     except ImplausibleListingError as error:
         return LedgersPreview((), (), (), str(error))
     dead: list[int] = []
@@ -104,7 +106,7 @@ def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
 
 
 def preview_logs(
-    usages: Iterable[LogUsage], alive: Set[int], options: LogCollectorOptions
+    usages: Iterable[LogUsage], alive: IdSet, options: LogCollectorOptions
 ) -> list[LogPreview]:
     """What a round with these ledgers alive would do about each log, in the order of their ids."""
     found = [(usage, usage.live(alive)) for usage in usages]

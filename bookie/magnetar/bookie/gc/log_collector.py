@@ -13,7 +13,6 @@ A log is removed on the strength of its footer only if that is sound. Of any oth
 at the whole index tells that nothing points there; that comes with compaction.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,14 +25,14 @@ from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageL
 from magnetar.bookie.gc.compaction_plan import CompactionRule, LogUse, choose_logs, group_logs
 from magnetar.bookie.gc.compactor import CompactionLimits, Compactor
 from magnetar.bookie.gc.gc_metrics import GcMetrics
+from magnetar.bookie.gc.id_set import IdSet
+from magnetar.bookie.gc.id_slices import give_up, id_set_of
 from magnetar.bookie.gc.log_survey import LogSurvey, referenced_logs
 from magnetar.bookie.gc.log_usage import LiveUse, LogUsage, UsageTable
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 _log = structlog.get_logger(__name__)
-
-_CHUNK_LEDGERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class LogCollector:
             on_damage=self._on_damage,
         )
         self._finished: list[int] = []
-        self._alive: set[int] = set()
+        self._alive = IdSet()
         self.uses: list[LogUse] = []
         """The logs that were in use at the last round."""
         self.incomplete: set[int] = set()
@@ -94,12 +93,7 @@ class LogCollector:
         """
         await self._compactor.finish_left_over()
         self._finished = await self._maintenance.finished_logs()
-        alive: set[int] = set()
-        known = self._shard.ledger_ids()
-        for at in range(0, len(known), _CHUNK_LEDGERS):
-            alive.update(known[at : at + _CHUNK_LEDGERS])
-            await asyncio.sleep(0)
-        self._alive = alive
+        self._alive = await id_set_of(self._shard.known_ledgers())
         self._usages.keep_only(set(self._finished))
         self.incomplete &= set(self._finished)
 
@@ -121,7 +115,7 @@ class LogCollector:
                 uses.append(LogUse(log_id, usage.file_bytes, live.bytes))
                 self._metrics.live_share.observe(uses[-1].live_share)
         self.uses = uses
-        self._alive = set()
+        await give_up(self._alive)
 
     async def compact(self, kind: CompactionKind, *, until_s: float | None = None) -> bool:
         """One run of compaction, emptiest logs first, until `until_s` (monotonic time); False if

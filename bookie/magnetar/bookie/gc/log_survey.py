@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 
 from magnetar.bookie.entry_logs.entry_log import LOG_HEADER_BYTES, StoredRun
 from magnetar.bookie.entry_logs.log_names import log_name
-from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_run
+from magnetar.bookie.entry_logs.log_scan import read_footer_tables, read_log_header, scan_run
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.bookie.gc.log_usage import LogUsage, usage_of
 from magnetar.bookie.indexes.location_index import LocationIndex
@@ -50,17 +50,18 @@ class LogSurvey:
 def _usage(file: File, log_id: int) -> LogUsage:
     is_certain = True
     try:
-        ledger_bytes = read_footer(file, log_id)
+        tables = read_footer_tables(file, log_id)
     except StorageCorruptError:
-        ledger_bytes, is_certain = None, False
-    if ledger_bytes is None:
-        ledger_bytes = {}
-        end = 0
-        for run in runs_of(file, log_id):
-            size_bytes = run.location.size_bytes
-            ledger_bytes[run.ledger_id] = ledger_bytes.get(run.ledger_id, 0) + size_bytes
-            end = run.location.offset + size_bytes
-        is_certain = is_certain and end == file.size
+        tables, is_certain = None, False
+    if tables is not None:
+        return LogUsage(log_id, file.size, True, tables.ledger_ids, tables.ledger_bytes)
+    ledger_bytes: dict[int, int] = {}
+    end = 0
+    for run in runs_of(file, log_id):
+        size_bytes = run.location.size_bytes
+        ledger_bytes[run.ledger_id] = ledger_bytes.get(run.ledger_id, 0) + size_bytes
+        end = run.location.offset + size_bytes
+    is_certain = is_certain and end == file.size
     return usage_of(log_id, ledger_bytes, file_bytes=file.size, is_certain=is_certain)
 
 

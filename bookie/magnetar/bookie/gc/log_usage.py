@@ -10,9 +10,11 @@ asking it for every run would cost more than the space is worth.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from magnetar.bookie.gc.id_set import IdSet
 
 _CHUNK_LEDGERS = 4096
 """Ledgers looked at in one piece: other threads run in between."""
@@ -42,13 +44,13 @@ class LogUsage:
     def memory_bytes(self) -> int:
         return 16 * len(self.ledger_ids)
 
-    def live(self, alive: Set[int]) -> LiveUse:
+    def live(self, alive: IdSet) -> LiveUse:
         """The use of the ledgers that are alive."""
         ids, sizes = self.ledger_ids, self.ledger_bytes
         ledgers = total = 0
         for at in range(0, len(ids), _CHUNK_LEDGERS):
             chunk = ids[at : at + _CHUNK_LEDGERS]
-            dead = set(chunk).difference(alive)
+            dead = alive.without(chunk)
             ledgers += len(chunk) - len(dead)
             if len(dead) < len(chunk):
                 total += sum(sizes[at : at + len(chunk)])
@@ -94,7 +96,7 @@ class UsageTable:
         if usage is not None:
             self.memory_bytes -= usage.memory_bytes
 
-    def keep_only(self, log_ids: Set[int]) -> None:
+    def keep_only(self, log_ids: set[int]) -> None:
         """Forget all others."""
         for log_id in [each for each in self._usages if each not in log_ids]:
             self.forget(log_id)

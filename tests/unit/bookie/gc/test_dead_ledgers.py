@@ -4,6 +4,7 @@ import pytest
 
 from magnetar.bookie.errors import ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake, DeadLedgerSearch
+from magnetar.bookie.gc.id_set import IdSet
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 
@@ -17,7 +18,7 @@ def ranges(*listed: tuple[int, ...]) -> list[LedgerRange]:
 
 
 def search(local: set[int], listing: list[LedgerRange], brake: Brake | None = BRAKE) -> list[int]:
-    dead = DeadLedgerSearch(set(local))
+    dead = DeadLedgerSearch(IdSet(local))
     for found in listing:
         dead.on_range(found)
     return dead.candidates(brake)

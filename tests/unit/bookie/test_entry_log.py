@@ -1,5 +1,6 @@
 """Entry logs as files: what was written is found by a scan and by the footer, and no more."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from magnetar.bookie.entry_logs.entry_log import (
     encode_log_header,
     rebind_run_head,
 )
+from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_log
-from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.packet_run import block_run
 from magnetar.bookie.entry_logs.run_plan import plan_runs
@@ -233,3 +234,41 @@ def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_pa
     assert decode_run_head(moved, log_id=7, offset=4711) == head
     with pytest.raises(StorageCorruptError):
         decode_run_head(moved, log_id=1, offset=location.offset)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_b15_garbage_behind_the_runs_becomes_no_ledger_and_ends_the_scan(
+    tmp_path: Path, seed: int
+) -> None:
+    """Also what looks like a run, with sizes and ids of nonsense."""
+    locations = write_three_runs(make_writer(tmp_path))
+    source = random.Random(seed)
+    path = tmp_path / log_name(1)
+    garbage = source.randbytes(source.randrange(1, 3000))
+    if seed % 2:
+        garbage = b"MRUN" + bytes([seed % 4 // 2]) + garbage
+    path.write_bytes(path.read_bytes() + garbage + b"MRUN" + b"\xff" * 40)
+    file = SystemDisk().open(str(path))
+    for beyond_damage in (False, True):
+        scan = scan_log(file, 1, beyond_damage=beyond_damage)
+        assert [run.location for run in scan.runs] == locations
+        assert set(scan.ledger_bytes()) == {1, 2}
+    assert read_footer(file, 1) is None
+    file.close()
+
+
+def test_b18_a_sync_that_failed_is_not_repeated_on_the_same_log(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = make_writer(tmp_path, disk=disk)
+    writer.write(1, planned(1, range(3)))
+    disk.calls_until_failure = 1
+    with pytest.raises(OSError, match="error"):
+        writer.sync()
+    writer.abandon()
+    writer.sync()  # nothing is there to be synced: what was written is not promised
+    assert writer.active_log_id is None
+    again = writer.write(1, planned(1, range(3)))
+    writer.sync()
+    assert again.log_id == 2
+    first, second = [at for at, what in enumerate(disk.writes) if what == "datasync"]
+    assert "create" in disk.writes[first:second]

@@ -613,7 +613,7 @@ async def test_a_run_read_before_is_not_served_after_newer_copies_were_flushed(
         assert await storage.read(1, 4, ALL, BYTES) == packets(1, range(4, 5))
 
 
-async def test_after_a_failed_write_the_next_flush_begins_a_new_log(tmp_path: Path) -> None:
+async def test_b18_after_a_failed_sync_the_next_flush_begins_a_new_log(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with open_storage(tmp_path, replace(SMALL, entry_log_bytes_max=1 << 20), disk) as storage:
         add(storage, 1, range(3))

@@ -19,7 +19,7 @@ from magnetar.ledger.ports import File
 _READ_BYTES_MAX = 64 << 10
 """Copying and checking this much takes about 20 us; what is larger goes to the worker."""
 _FILES_MAX = 32
-_OVERHEAD_BYTES = 1536
+_OVERHEAD_BYTES = 960
 """The objects and the places in the cache's tables, as measured."""
 
 

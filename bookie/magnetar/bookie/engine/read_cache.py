@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from magnetar.bookie.engine.range_cache import RangeCache
 from magnetar.bookie.entry_logs.packet_run import PacketRun
 
-_OVERHEAD_BYTES = 1024
+_OVERHEAD_BYTES = 660
 """The objects and the places in the cache's tables, as measured."""
 _ENTRY_BYTES = 4
 """The place of an entry's packet; that of a run with gaps takes 8 more for its id."""

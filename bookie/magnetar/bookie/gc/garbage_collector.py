@@ -308,7 +308,10 @@ class GarbageCollector:
         shards = self._parts.shards
         if not shards:  # a simulation has a stand-in for the storage
             return self._parts.storage.ledger_ids()
-        return [ledger_id for shard in shards for ledger_id in shard.known_ledgers()]
+        known = shards[0].known_ledgers()
+        for shard in shards[1:]:
+            known += shard.known_ledgers()
+        return known
 
     async def _manager(self) -> LedgerManager:
         """Anew each time: the first ledger of a cluster decides on the layout.

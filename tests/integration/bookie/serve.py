@@ -1,7 +1,7 @@
-"""A bookie process for the tests that kill one: `... -m tests.integration.bookie.serve DIR`.
+"""A bookie process for the tests that kill one: `... -m tests.integration.bookie.serve DIR
+ENGINE DISKS`, with so many journals and ledger directories.
 
-A second argument is the kind of engine. Prints `ready PORT`. Small files and caches, so that
-everything rolls over and flushes all the time.
+Prints `ready PORT`. Small files and caches, so that everything rolls over and flushes all the time.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ def give_up(error: BaseException) -> None:
     os._exit(70)
 
 
-async def serve(directory: Path, engine: EngineKind) -> None:
+async def serve(directory: Path, engine: EngineKind, disks: int) -> None:
     store = await open_store(f"embedded:{directory / 'metadata.db'}")
     settings = BookieSettings(
         bookie_id="b1",
         port=0,
         data_directory=directory / "b1",
+        journal_directories=tuple(directory / f"journal-{each}" for each in range(disks)),
+        ledger_directories=tuple(directory / f"ledgers-{each}" for each in range(disks)),
         storage_engine=engine,
         index_page_bytes=256,
         index_cache_bytes_max=64 << 10,
@@ -53,5 +55,6 @@ async def serve(directory: Path, engine: EngineKind) -> None:
 
 
 if __name__ == "__main__":
-    interleaved = sys.argv[2:] == ["interleaved"]
-    asyncio.run(serve(Path(sys.argv[1]), "interleaved" if interleaved else "db"))
+    _, path, engine, disks = sys.argv
+    is_interleaved = engine == "interleaved"
+    asyncio.run(serve(Path(path), "interleaved" if is_interleaved else "db", int(disks)))

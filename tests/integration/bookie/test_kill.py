@@ -22,14 +22,14 @@ from tests.bookie_parts import (
 from tests.ledger_storage import ENGINES
 from tests.processes import ROOT, magnetar_environment
 
-KILLS = 12
+KILLS = 8
 ENTRIES_PER_ADD = 5
 PAYLOAD = b"x" * 700
 
 
 @asynccontextmanager
 async def bookie_process(
-    directory: Path, engine: EngineKind = "db"
+    directory: Path, engine: EngineKind = "db", disks: int = 1
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -37,6 +37,7 @@ async def bookie_process(
         "tests.integration.bookie.serve",
         str(directory),
         engine,
+        str(disks),
         stdout=asyncio.subprocess.PIPE,
         env=magnetar_environment(),
         cwd=ROOT,
@@ -124,17 +125,20 @@ async def fence(port: int, ledger_id: int, history: History) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path, engine: EngineKind) -> None:
+@pytest.mark.parametrize(("engine", "disks"), [*((engine, 1) for engine in ENGINES), ("db", 2)])
+async def test_nothing_acknowledged_is_lost_by_kill_9(
+    tmp_path: Path, engine: EngineKind, disks: int
+) -> None:
+    """`disks`: so many journals, and as many ledger directories."""
     rng = random.Random(20)
     history = History()
     for ledger_id in range(KILLS):
-        async with bookie_process(tmp_path, engine) as (process, port):
+        async with bookie_process(tmp_path, engine, disks) as (process, port):
             await check(port, history)
             if ledger_id:
                 await fence(port, ledger_id - 1, history)
             await fence(port, 1000 + ledger_id, history)
             await write_until_killed(process, port, ledger_id, history, rng)
-    async with bookie_process(tmp_path, engine) as (process, port):
+    async with bookie_process(tmp_path, engine, disks) as (process, port):
         await check(port, history)
     assert sum(history.acked.values()) > KILLS

@@ -13,10 +13,13 @@ from magnetar.bookie.errors import (
     CookieError,
     DirectoryLockedError,
     DiskError,
+    JournalCorruptError,
     JournalError,
+    JournalFileMissingError,
     PortTakenError,
     RegistrationTakenError,
     StartError,
+    StorageCorruptError,
     StorageError,
 )
 from magnetar.broker.errors import ListenError
@@ -39,6 +42,15 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 
+_JOURNAL_ADVICE = (
+    "'magnetar bookie-tool verify' shows all of it; if it cannot be put back, move the journal "
+    "directory away and start with integrity_stamp_missing_cookies=true: what was lost with it is "
+    "copied from the other bookies"
+)
+_STORAGE_ADVICE = (
+    "'magnetar bookie-tool verify' shows all of it, 'magnetar bookie-tool rebuild-index' makes a "
+    "damaged index anew from the entry logs"
+)
 _ADDRESS_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
@@ -71,6 +83,10 @@ def explain(
             return AddressUnavailableError(text)
         case CookieError() | RegistrationTakenError():
             return ForeignCookieError(text)
+        case JournalCorruptError() | JournalFileMissingError():
+            return DataDirectoryError(f"{text}; {_JOURNAL_ADVICE}")
+        case StorageCorruptError():
+            return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
         case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():

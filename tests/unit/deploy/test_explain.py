@@ -8,7 +8,9 @@ from magnetar.bookie.errors import (
     DirectoryLockedError,
     DiskLostError,
     JournalCorruptError,
+    JournalFileMissingError,
     PortTakenError,
+    StorageCorruptError,
 )
 from magnetar.broker.errors import ListenError
 from magnetar.deploy.errors import DeployError
@@ -63,3 +65,18 @@ def test_an_error_with_several_lines_becomes_one() -> None:
 def test_a_group_of_errors_is_told_by_its_first_cause() -> None:
     with pytest.raises(DeployError, match="taken"), explained():
         raise ExceptionGroup("starting", [PortTakenError("taken")])
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (JournalCorruptError("the record at 64 is damaged"), "move the journal directory away"),
+        (JournalFileMissingError("a file is missing"), "integrity_stamp_missing_cookies=true"),
+        (StorageCorruptError("the index has lost records"), "bookie-tool rebuild-index"),
+    ],
+)
+def test_damage_comes_with_what_to_do(error: Exception, advice: str) -> None:
+    explanation = explain(error, data=Path("/data"))
+    assert explanation is not None
+    assert str(error) in str(explanation)
+    assert advice in str(explanation)

@@ -1,4 +1,5 @@
-"""GET /metrics and GET /health of a process without a broker; and what every process shows.
+"""GET /metrics and GET /health, and POST /gc, of a process without a broker; and what every process
+shows.
 
 Imported late: FastAPI takes its time.
 """
@@ -27,8 +28,16 @@ class Health(BaseModel):
     """False: read-only, for want of room or as told."""
 
 
-def make_metrics_app(collectors: Sequence[Collector], *, health: Callable[[], Health]) -> FastAPI:
-    """The application; all of it runs on the event loop, where the numbers belong."""
+def make_metrics_app(
+    collectors: Sequence[Collector],
+    *,
+    health: Callable[[], Health],
+    request_gc: Callable[[bool], None],
+) -> FastAPI:
+    """The application; all of it runs on the event loop, where the numbers belong.
+
+    `request_gc` begins a round of garbage collection, major or not.
+    """
     app = FastAPI(title="Magnetar metrics", docs_url=None, redoc_url=None, openapi_url=None)
     registry = CollectorRegistry()
     for collector in collectors:
@@ -41,6 +50,11 @@ def make_metrics_app(collectors: Sequence[Collector], *, health: Callable[[], He
         if now.status != "ok":
             response.status_code = 503
         return now
+
+    @app.post("/gc", status_code=202)
+    async def answer_gc(major: bool = False) -> None:
+        """Begin a round of garbage collection; what it does is in the log and in the metrics."""
+        request_gc(major)
 
     @app.get("/metrics")
     async def answer_metrics() -> Response:

@@ -122,8 +122,11 @@ class BookieServer:
                 writable=bool(bookie.metrics.disks.writable),
             )
 
+        def request_gc(major: bool) -> None:
+            bookie.gc.request(major=major)
+
         def make_app() -> "FastAPI":
-            return make_metrics_app(collectors, health=health)
+            return make_metrics_app(collectors, health=health, request_gc=request_gc)
 
         self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
         await self._http.start()

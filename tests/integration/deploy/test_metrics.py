@@ -1,5 +1,6 @@
 """GET /metrics and GET /health of bookie processes and of a standalone."""
 
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -46,6 +47,13 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
         assert status == 200
         assert body == f'{{"status":"ok","bookie":"b1","port":{port},"writable":true}}'
         assert get(f"{http_url}/nothing")[0] == 404
+        asked = urllib.request.Request(f"{http_url}/gc?major=true", method="POST")
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.status == 202
+        rounds = 'magnetar_bookie_gc_rounds_total{bookie="b1"} 1.0'
+        deadline_s = time.monotonic() + 10
+        while rounds not in get(f"{http_url}/metrics")[1]:
+            assert time.monotonic() < deadline_s, "no round was made"
         assert server.terminate() == 0
     finally:
         if server.returncode is None:

@@ -137,7 +137,8 @@ class GarbageCollector:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for forced in self._forced:
-            forced.done.set_exception(StorageClosedError("the bookie is stopping"))
+            if not forced.done.done():
+                forced.done.set_exception(StorageClosedError("the bookie is stopping"))
         self._forced.clear()
         if self._worker is not None:
             self._worker.close()
@@ -152,13 +153,24 @@ class GarbageCollector:
         Raises:
             StorageClosedError: the bookie is stopping.
         """
+        return await self.request(major=major, accept_vanished=accept_vanished)
+
+    def request(
+        self, *, major: bool, accept_vanished: bool = False
+    ) -> "asyncio.Future[RoundReport]":
+        """As `force`, for who need not wait for it.
+
+        Raises:
+            StorageClosedError: the bookie is stopping.
+        """
         if self._is_closing or self._worker is None:
             raise StorageClosedError("garbage collection does not run")
         kind = CompactionKind.MAJOR if major else CompactionKind.MINOR
         done: asyncio.Future[RoundReport] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_seen)
         self._forced.append(_Forced(kind, accept_vanished, done))
         self._wanted.set()
-        return await done
+        return done
 
     async def collect_surplus(self) -> int:
         """Delete the ledgers that other bookies have; returns how many there were.
@@ -185,8 +197,9 @@ class GarbageCollector:
         while True:
             await self._wait(schedule.wait_s(clock.monotonic_s()) if interval_s > 0 else None)
             if self._forced:
-                forced = self._forced.pop(0)
+                forced = self._forced[0]
                 report = await self._round(schedule, forced.kind, forced.accept_vanished)
+                del self._forced[0]  # only now: a stop tells whoever still waits
                 if not forced.done.done():
                     forced.done.set_result(report)
             else:
@@ -351,6 +364,12 @@ def log_collector_options(settings: BookieSettings) -> LogCollectorOptions:
         limits=CompactionLimits(copied_bytes_per_s=settings.gc_compaction_bytes_per_s),
         usage_bytes_max=settings.gc_usage_bytes_max,
     )
+
+
+def _seen(done: "asyncio.Future[RoundReport]") -> None:
+    """Nobody need wait for a forced round: its end at a stop is no error then."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _on_done(on_fatal: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:

@@ -150,7 +150,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             replay,
             "replay_journals",
-            ("    if not covers(marks, ends):\n        await storage.flush()\n", ""),
+            ("        if not covers(marks, ends):\n            await storage.flush()\n", ""),
         ),
     ),
     Mutation(

@@ -36,6 +36,12 @@ class KeyValueStore(Protocol):
     """An open store. Every method may raise `StorageIOError`, which says nothing about what is
     stored, and `StorageCorruptError` where the store knows that its bytes are damaged."""
 
+    @property
+    def is_writable(self) -> bool:
+        """False: it was opened to be read only, perhaps since there was no room for more. It can be
+        written when it was opened again, with room."""
+        ...
+
     def get(self, key: bytes) -> bytes | None: ...
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
@@ -72,7 +78,7 @@ class KeyValueStore(Protocol):
 
 MakeKeyValue = Callable[[str, bool], KeyValueStore]
 """Opens the store in a directory; makes an empty one if the second argument allows it and there is
-none.
+none. A store that is there and finds no room to be opened for writing is opened to be read.
 
 Raises:
     StorageCorruptError: damaged, or lost.

@@ -5,6 +5,7 @@ an entry is found with one floor seek. Reads may come from any thread; there is 
 time.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from threading import Lock
@@ -53,7 +54,8 @@ class RocksIndex:
     """A `LocationIndex`. See there.
 
     The store takes no more writes after one has failed, even when the disk has room again. So after
-    an error the next `commit` opens it anew.
+    an error the next `commit` opens it anew. As long as there is no room for that it is open to be
+    read, and commits fail.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class RocksIndex:
         self._store = store
         self._mark = mark
         self._make_store = make_store
-        self._is_broken = False
+        self._is_broken = not store.is_writable
         self._reopening = Lock()
         """Held while the store is opened anew, and by every read."""
         self._promised_sequence = 0
@@ -262,6 +264,9 @@ class RocksIndex:
             sequence = self.sequence()
         if sequence < self._promised_sequence:
             raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
+        if not self._store.is_writable:
+            full = OSError(errno.ENOSPC, "No space left on device")
+            raise StorageIOError(f"index {self._path}: cannot be written: {full}") from full
 
     def sequence(self) -> int:
         """Grows with every record that is written."""

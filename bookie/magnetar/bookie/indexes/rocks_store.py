@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import structlog
 from rocksdict import (
     AccessType,
     DBCompressionType,
@@ -13,8 +14,11 @@ from rocksdict import (
     WriteBatch,
 )
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
 from magnetar.bookie.indexes.key_value import Delete, Operation, Put
+
+_log = structlog.get_logger(__name__)
 
 _WRITE_BUFFER_BYTES = 4 << 20
 _OPEN_FILES_MAX = 256
@@ -23,19 +27,28 @@ _OPEN_FILES_MAX = 256
 class RocksStore:
     """A `KeyValueStore`. See there."""
 
-    def __init__(self, path: str, database: Rdict) -> None:
+    def __init__(self, path: str, database: Rdict, *, is_writable: bool = True) -> None:
         self._path = path
         self._database = database
+        self.is_writable = is_writable
 
     @classmethod
     def open(cls, path: str, may_create: bool) -> "RocksStore":
         """Open the database, or make an empty one if `may_create` and there is none.
 
+        RocksDB writes when it opens: on a full disk an existing database can only be read.
+
         Raises:
             StorageCorruptError, StorageIOError: it could not be opened.
         """
-        with _translated(f"index {path}: cannot be opened"):
-            return cls(path, Rdict(path, options=_options(may_create=may_create)))
+        try:
+            with _translated(f"index {path}: cannot be opened"):
+                return cls(path, Rdict(path, options=_options(may_create=may_create)))
+        except StorageIOError as error:
+            if may_create or not is_out_of_room(error):
+                raise
+            _log.warning("index_opened_to_read", path=path, error=str(error))
+            return cls.open_to_read(path)
 
     @classmethod
     def open_to_read(cls, path: str, may_create: bool = False) -> "RocksStore":
@@ -47,7 +60,8 @@ class RocksStore:
         """
         with _translated(f"index {path}: cannot be opened"):
             options = _options(may_create=False)
-            return cls(path, Rdict(path, options=options, access_type=AccessType.read_only()))
+            database = Rdict(path, options=options, access_type=AccessType.read_only())
+            return cls(path, database, is_writable=False)
 
     def get(self, key: bytes) -> bytes | None:
         with _translated(f"index {self._path}: cannot be read"):

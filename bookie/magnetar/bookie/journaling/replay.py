@@ -4,19 +4,28 @@ Idempotent: a crash during replay replays a superset next time. Entries are adde
 their ledger is fenced by now, since they were accepted when they were written. Rules: section 3.5
 of the storage sheet, docs/formats/journal.md.
 
-With several journals all are replayed, one after the other. Their order does not matter: a ledger
-has all its records in one of them. (Their number may change between two processes, and with it a
-ledger's journal; but a process serves only after everything before it was replayed, flushed and
-marked, so that no start ever needs records of a ledger from two journals.)
+With several journals all are replayed, one after the other. A ledger has all its records of one
+process in one of them, in order. Their number may grow between two processes, and with it a
+ledger's journal may change; usually everything before that was flushed and marked, but not if there
+was no room for it. Then a ledger's records may lie in two journals, of which the later written may
+be replayed first. Entries, fences and LACs may come in any order; a key must come first, since what
+comes without one is taken for the rest of a deleted ledger. So if a ledger had records skipped, and
+has its key after all journals were replayed, its records are replayed once more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.errors import BadAddError, JournalCorruptError, StorageFullError
+from magnetar.bookie.disks.disk_errors import is_out_of_room
+from magnetar.bookie.errors import (
+    BadAddError,
+    JournalCorruptError,
+    StorageError,
+    StorageFullError,
+)
 from magnetar.bookie.journaling.journal_format import Marks, RecordType, StoredRecord, covers
 from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarks
@@ -34,7 +43,10 @@ class Replayed(NamedTuple):
     """What a replay found."""
 
     ends: Marks
-    """Where each journal ends; everything before that is durable in the storage."""
+    """Where each journal ends."""
+    is_flushed: bool
+    """Everything before the ends is durable in the storage. Else there was no room for it: it is in
+    the storage's memory, and the marks stand where they stood."""
     records: int
     skipped: int
 
@@ -50,8 +62,12 @@ async def replay_journals(
     """Put back into the storage what the journals hold behind their last marks, flush, and move the
     marks: in this order, so that a crash on the way replays at least as much again.
 
+    Where the disks of the ledgers have no room, what was replayed stays in memory, for the
+    checkpoints to try again: a full bookie serves reads.
+
     Raises:
         JournalError: a journal cannot be trusted; the bookie must not start.
+        StorageFullError: there is no room on disk, and memory cannot take everything.
         StorageError: a flush failed.
         OSError: a mark could not be persisted.
     """
@@ -62,17 +78,33 @@ async def replay_journals(
         journal = JournalReplay(disk, directory, mark=mark, owner=owner)
         await replay.run(journal)
         ends += (journal.end,)
-    if not covers(marks, ends):
-        await storage.flush()
-    last_marks.advance(ends)
-    return Replayed(ends, replay.records, replay.skipped)
+    late = frozenset(each for each in replay.without_key if storage.state(each) is not None)
+    if late:
+        again = StorageReplay(storage, only=late)
+        for directory, mark, owner in zip(directories, marks, owners, strict=True):
+            await again.run(JournalReplay(disk, directory, mark=mark, owner=owner))
+    is_flushed = True
+    try:
+        if not covers(marks, ends):
+            await storage.flush()
+        last_marks.advance(ends)
+    except (StorageError, OSError) as error:
+        if not is_out_of_room(error):
+            raise
+        is_flushed = False
+        _log.warning("replayed_into_memory_only", records=replay.records, error=str(error))
+    return Replayed(ends, is_flushed, replay.records, replay.skipped)
 
 
 class StorageReplay:
     """Puts records into a storage, and counts them."""
 
-    def __init__(self, storage: LedgerStorage) -> None:
+    def __init__(self, storage: LedgerStorage, *, only: Set[int] | None = None) -> None:
+        """`only`: the ledgers to replay, if not all."""
         self._storage = storage
+        self._only = only
+        self.without_key: set[int] = set()
+        """Ledgers that had no key when a record of them came."""
         self._lacs: dict[int, int] = {}
         self.records = 0
         self.skipped = 0
@@ -83,16 +115,35 @@ class StorageReplay:
 
         Raises:
             JournalError: the journal cannot be trusted; the bookie must not start.
+            StorageFullError: the storage had to be flushed on the way, and had no room.
             StorageError: the storage had to be flushed on the way, and that failed.
         """
         for record in journal.records():
+            if self._only is not None and record.ledger_id not in self._only:
+                continue
             self.records += 1
             try:
                 self._apply(record)
             except StorageFullError:
-                await self._storage.flush()
-                self._apply(record)
+                await self._flush_and_apply(record)
         self._put_lacs()
+
+    async def _flush_and_apply(self, record: StoredRecord) -> None:
+        refusal: StorageError | None = None
+        try:
+            await self._storage.flush()
+        except StorageError as error:
+            if not is_out_of_room(error):
+                raise
+            refusal = error  # of one shard, perhaps of another one than that of the record
+        try:
+            self._apply(record)
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"the journal holds more than the write cache does, and it cannot be flushed "
+                f"({refusal or error}): make room on the disks of the ledgers, or start with a "
+                f"larger write_cache_bytes_max"
+            ) from (refusal or error)
 
     def _apply(self, record: StoredRecord) -> None:
         if record.type == RecordType.ENTRY_BLOCK:
@@ -110,7 +161,7 @@ class StorageReplay:
     def _add(self, record: StoredRecord) -> None:
         ledger_id = record.ledger_id
         if self._storage.state(ledger_id) is None:
-            self.skipped += 1  # without a key: the ledger was deleted
+            self._skip(ledger_id)
             return
         try:
             block = decode_block(record.body)
@@ -133,19 +184,24 @@ class StorageReplay:
     def _fence(self, ledger_id: int) -> None:
         state = self._storage.state(ledger_id)
         if state is None:
-            self.skipped += 1
+            self._skip(ledger_id)
         elif not state.fenced:
             self._storage.put_state(ledger_id, replace(state, fenced=True))
 
     def _keep_lac(self, ledger_id: int, packet: bytes) -> None:
         state = self._storage.state(ledger_id)
         if state is None:
-            self.skipped += 1
+            self._skip(ledger_id)
             return
         last_add_confirmed = _lac_of(packet)
         if not state.explicit_lac or last_add_confirmed > _lac_of(state.explicit_lac):
             self._storage.put_state(ledger_id, replace(state, explicit_lac=packet))
         self._raise_lac(ledger_id, last_add_confirmed)
+
+    def _skip(self, ledger_id: int) -> None:
+        """Without a key: the ledger was deleted, or its key is yet to come."""
+        self.skipped += 1
+        self.without_key.add(ledger_id)
 
     def _raise_lac(self, ledger_id: int, value: int) -> None:
         if value > self._lacs.get(ledger_id, -1):

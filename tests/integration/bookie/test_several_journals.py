@@ -19,18 +19,27 @@ from magnetar.bookie.errors import (
     JournalFileMissingError,
     StorageError,
 )
-from magnetar.bookie.journaling.journal_format import file_ids, file_name
+from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_format import (
+    NO_MARK,
+    NewRecord,
+    RecordType,
+    file_ids,
+    file_name,
+)
 from magnetar.bookie.journaling.last_mark import LastMarks
+from magnetar.bookie.journaling.replay import replay_journals
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
-from magnetar.ledger.wire import Flag, Frame, Status
+from magnetar.ledger.wire import Flag, Frame, Status, encode_block
 from tests.bookie_parts import (
     KEY,
     BookieClient,
     FailingDisk,
+    MemoryStorage,
     add_request,
     packets_in,
     packets_of,
@@ -530,3 +539,46 @@ class CutDisk(SystemDisk):
     def replace_file(self, path: str, data: bytes) -> None:
         self._step(path)
         super().replace_file(path, data)
+
+
+async def test_a_ledger_whose_key_lies_in_a_journal_that_is_replayed_later_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    """As when journals were added while nothing could be flushed: its later records came into
+    another journal than its first ones."""
+    owners = [b"0" * 16, b"1" * 16]
+    ledger = 3
+    records = [
+        [NewRecord(RecordType.FENCE, ledger, b""), block_record(ledger, 5), block_record(9, 0)],
+        [NewRecord(RecordType.MASTER_KEY, ledger, KEY), block_record(ledger, 0)],
+    ]
+    for number in (0, 1):
+        (tmp_path / f"j{number}").mkdir()
+        files = JournalFiles(
+            SystemDisk(),
+            str(tmp_path / f"j{number}"),
+            owner=owners[number],
+            last_mark=NO_MARK,
+            first_file_id=1,
+            file_bytes_max=1 << 20,
+            preallocate_bytes=0,
+        )
+        files.commit(records[number])
+        files.close()
+    storage = MemoryStorage()
+    replayed = await replay_journals(
+        storage,
+        LastMarks(SystemDisk(), [str(tmp_path)], journals=2),
+        SystemDisk(),
+        [str(tmp_path / "j0"), str(tmp_path / "j1")],
+        owners=owners,
+    )
+    assert sorted(storage.packets[ledger]) == [0, 5]
+    assert storage.states[ledger].fenced
+    assert storage.ledger_ids() == [ledger], "9 has no key anywhere: it was deleted"
+    assert replayed.is_flushed
+
+
+def block_record(ledger: int, entry_id: int) -> NewRecord:
+    block = encode_block(packets_of(ledger, entry_id, 1))
+    return NewRecord(RecordType.ENTRY_BLOCK, ledger, block.data)

@@ -403,7 +403,10 @@ class PageIndex:
     def _move(self, ledger_id: int, moves: Sequence[RunMove]) -> bool:
         if ledger_id not in self._ledgers:
             return False  # deleted meanwhile
-        edit = self._edit(ledger_id)
+        try:
+            edit = self._edit(ledger_id)
+        except StorageCorruptError:
+            return False  # its header is damaged: nothing can be read of it, wherever its runs are
         moved = False
         for move in moves:
             source = pack_cell(move.source.log_id, move.source.offset)

@@ -16,7 +16,7 @@ from magnetar.bookie.indexes.ledger_state import encode_state
 from magnetar.bookie.indexes.location_index import IndexChanges, NewRun, RunMove
 from magnetar.bookie.indexes.page_index import PageIndex, PageOptions
 from magnetar.bookie.indexes.pages.page_files import directory_of, file_name
-from magnetar.bookie.indexes.pages.page_format import PAGES_BEGIN
+from magnetar.bookie.indexes.pages.page_format import PAGES_BEGIN, decode_page
 from magnetar.bookie.indexes.pages.round_format import decode_round
 from magnetar.ledger.system import SystemDisk
 from tests.ledger_storage import STATE, FailingDisk
@@ -324,6 +324,21 @@ def test_6_3_a_lost_double_write_file_is_missed(tmp_path: Path) -> None:
         open_pages(tmp_path)
 
 
+def _damage_page_of(directory: Path, base: int) -> None:
+    """Flip a bit in the leaf for the entries from `base` on, of the only ledger."""
+    (path,) = page_files(directory)
+    data = bytearray(path.read_bytes())
+    for at in range(PAGES_BEGIN, len(data), SMALL_PAGES.page_bytes):
+        page_bytes = SMALL_PAGES.page_bytes
+        number = (at - PAGES_BEGIN) // page_bytes + 1
+        page = decode_page(bytes(data[at : at + page_bytes]), 1, number, page_bytes=page_bytes)
+        if (page.level, page.base) == (0, base):
+            data[at + page_bytes - 1] ^= 1
+            path.write_bytes(data)
+            return
+    raise AssertionError(f"no leaf of {base}")
+
+
 def _damage_first_leaf(directory: Path) -> Path:
     (path,) = page_files(directory)
     data = bytearray(path.read_bytes())
@@ -345,6 +360,36 @@ def test_b14_a_damaged_page_is_an_error_for_its_entries_alone(tmp_path: Path) ->
             assert damage[:5] == (str(path), PAGES_BEGIN, 1, 0, 5)
         assert index.floor(1, ENTRY_ID_MAX) is not None
         assert index.find(1, 100) is None
+
+
+def test_b14_a_damaged_page_does_not_hold_up_moves_and_never_denies_anything(
+    tmp_path: Path,
+) -> None:
+    """A compaction that was decided must come to its end: it may not keep a bookie from starting
+    that one page beside, or under, what it moves is damaged."""
+    with pages(tmp_path) as index:
+        runs = [RUNS.new(1, first, last) for first, last in ((6, 9), (13, 20), (2, 3))]
+        index.commit(IndexChanges(1, runs={1: runs}, states={1: STATE}))
+    _damage_page_of(tmp_path, 12)
+    with pages(tmp_path) as index:
+        copies = [RUNS.new(1, first, last, log_id=2) for first, last in ((6, 9), (13, 20))]
+        moves = [
+            RunMove(1, old.first, old.last, old.location, copy.location)
+            for old, copy in zip(runs, copies, strict=False)
+        ]
+        assert index.commit(IndexChanges(2, moves=moves)) == {1}
+        for entry_id, location in ((6, copies[0].location), (2, runs[2].location)):
+            found = index.find(1, entry_id)
+            assert found is not None
+            assert found.location == location
+        found = index.find(1, 18)
+        assert found is not None
+        assert found.location == copies[1].location
+        for entry_id in range(12, 18):
+            with pytest.raises(StorageCorruptError):
+                index.find(1, entry_id)
+        index.commit(IndexChanges(2, runs={1: [RUNS.new(1, 12, 17)]}))  # healed
+        assert held(index, 1) == [2, 3, 6, 7, 8, 9, *range(12, 21)]
 
 
 def test_b14_a_damaged_page_takes_new_entries_and_stays_in_doubt_for_the_others(

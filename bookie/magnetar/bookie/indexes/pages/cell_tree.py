@@ -231,22 +231,38 @@ class TreeEdit:
 
     def replace(self, first: int, last: int, source: int, target: int) -> bool:
         """Of the entries from `first` to `last`, give those with the cell `source` the cell
-        `target`; whether there were any."""
-        tree = CellTree(self.header, self._load_any)
-        replaced = False
-        entry_id = tree.first_from(first)
-        while entry_id is not None and entry_id <= last:
-            leaf = tree._leaf(entry_id)
-            assert leaf is not None
-            end = min(last + 1, leaf.base + len(leaf.cells))
-            held = leaf.cells[entry_id - leaf.base : end - leaf.base]
+        `target`; whether there were any. Pages that are damaged are passed over: what they said is
+        not known, and to ask for their entries is an error before and after."""
+        header, replaced = self.header, False
+        if header.height == 0:
+            return False
+        for leaf in self._leaves_within(header.root, header.height - 1, 0, first, last):
+            begin, end = max(first, leaf.base), min(last + 1, leaf.base + len(leaf.cells))
+            held = leaf.cells[begin - leaf.base : end - leaf.base]
             if source in held:
                 replaced = True
-                for copy, low, high in self._leaves(entry_id, end - 1):
+                for copy, low, high in self._leaves(begin, end - 1):
                     cells = [target if cell == source else cell for cell in held]
                     copy.cells[low:high] = array("Q", cells)
-            entry_id = tree.first_from(end)
         return replaced
+
+    def _leaves_within(
+        self, number: int, level: int, base: int, first: int, last: int
+    ) -> Iterator[Page]:
+        """The leaves below a page that are there, sound, and for some of these entries."""
+        try:
+            page = checked_page(self._load_any, self.header, number, level, base)
+        except StorageCorruptError:
+            return
+        if level == 0:
+            yield page
+            return
+        span = span_below(self.header, level)
+        stop = min((last - base) // span + 1, len(page.cells))
+        for at in range(max(0, (first - base) // span), stop):
+            if page.cells[at]:
+                below = base + at * span
+                yield from self._leaves_within(page.cells[at], level - 1, below, first, last)
 
     def _load_any(self, number: int, level: int, base: int) -> Page:
         page = self.changed.get(number)

@@ -7,11 +7,11 @@ should be, the answer is None, and the read takes the long way over index and wo
 owns all of this.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from magnetar.bookie.engine.range_cache import RangeCache
 from magnetar.bookie.entry_logs.entry_log import RunHead, StoredRun
+from magnetar.bookie.entry_logs.open_files import OpenFiles
 from magnetar.bookie.entry_logs.packet_run import stop_within
 from magnetar.bookie.entry_logs.packet_span import check_span, span_of
 from magnetar.ledger.ports import File
@@ -52,7 +52,7 @@ class HotReads:
 
     def __init__(self, bytes_max: int) -> None:
         self._known: RangeCache[KnownRun] = RangeCache(bytes_max)
-        self._files: OrderedDict[int, File] = OrderedDict()
+        self._files = OpenFiles(_FILES_MAX)
 
     @property
     def size_bytes(self) -> int:
@@ -90,11 +90,7 @@ class HotReads:
         self._known.put(known.stored.ledger_id, known)
         if file is None:
             return
-        log_id = known.stored.location.log_id
-        self.forget_log(log_id)
-        self._files[log_id] = file
-        if len(self._files) > _FILES_MAX:
-            self.forget_log(next(iter(self._files)))
+        self._files.put(known.stored.location.log_id, file)
 
     def drop(self, ledger_id: int) -> None:
         """Runs of the ledger are elsewhere now, or gone."""
@@ -102,10 +98,7 @@ class HotReads:
 
     def forget_log(self, log_id: int) -> None:
         """Close the file of a log that is removed."""
-        file = self._files.pop(log_id, None)
-        if file is not None:
-            file.close()
+        self._files.forget(log_id)
 
     def close(self) -> None:
-        for log_id in list(self._files):
-            self.forget_log(log_id)
+        self._files.close()

@@ -7,7 +7,6 @@ the place and the entries: it never means that an entry is absent (defect B14).
 """
 
 import posixpath
-from collections import OrderedDict
 
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import (
@@ -18,6 +17,7 @@ from magnetar.bookie.entry_logs.entry_log import (
     run_tables_bytes,
 )
 from magnetar.bookie.entry_logs.log_names import log_name
+from magnetar.bookie.entry_logs.open_files import OpenFiles
 from magnetar.bookie.entry_logs.packet_run import PacketRun, first_foreign, stop_within
 from magnetar.bookie.entry_logs.packet_span import check_span, span_of
 from magnetar.bookie.entry_logs.pieces import PIECE_BYTES, damaged_pieces, stretches
@@ -31,11 +31,9 @@ class EntryLogReader:
     """Reads from all entry logs of a directory; keeps the files used last open."""
 
     def __init__(self, directory: str, *, open_files_max: int, disk: Disk) -> None:
-        assert open_files_max > 0
         self._directory = directory
-        self._open_files_max = open_files_max
         self._disk = disk
-        self._files: OrderedDict[int, File] = OrderedDict()
+        self._files = OpenFiles(open_files_max)
 
     def load_head(self, run: StoredRun) -> RunHead:
         """Header and tables.
@@ -133,13 +131,10 @@ class EntryLogReader:
 
     def forget(self, log_id: int) -> None:
         """Close the log's file, if it is open."""
-        file = self._files.pop(log_id, None)
-        if file is not None:
-            file.close()
+        self._files.forget(log_id)
 
     def close(self) -> None:
-        for log_id in list(self._files):
-            self.forget(log_id)
+        self._files.close()
 
     # Heads and packets
 
@@ -242,11 +237,7 @@ class EntryLogReader:
 
     def _file(self, log_id: int) -> File:
         file = self._files.get(log_id)
-        if file is not None:
-            self._files.move_to_end(log_id)
-            return file
-        file = self._disk.open(self._path(log_id))
-        self._files[log_id] = file
-        if len(self._files) > self._open_files_max:
-            self.forget(next(iter(self._files)))
+        if file is None:
+            file = self._disk.open(self._path(log_id))
+            self._files.put(log_id, file)
         return file

@@ -4,9 +4,8 @@ Whoever writes opens a file for that and closes it again; the handles kept here 
 guards them with its lock.
 """
 
-from collections import OrderedDict
-
 from magnetar.bookie.entry_logs.damage import Damage
+from magnetar.bookie.entry_logs.open_files import OpenFiles
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.bookie.indexes.pages.page_format import (
@@ -48,11 +47,9 @@ class PageFiles:
     """Reads page files."""
 
     def __init__(self, directory: str, *, open_files_max: int, disk: Disk) -> None:
-        assert open_files_max > 0
         self._directory = directory
-        self._open_files_max = open_files_max
         self._disk = disk
-        self._files: OrderedDict[int, File] = OrderedDict()
+        self._files = OpenFiles(open_files_max)
 
     @property
     def open_files(self) -> int:
@@ -105,13 +102,10 @@ class PageFiles:
 
     def forget(self, ledger_id: int) -> None:
         """Close the file of the ledger, if it is open."""
-        file = self._files.pop(ledger_id, None)
-        if file is not None:
-            file.close()
+        self._files.forget(ledger_id)
 
     def close(self) -> None:
-        for ledger_id in list(self._files):
-            self.forget(ledger_id)
+        self._files.close()
 
     def _directories(self, directory: str) -> list[str]:
         if not self._disk.exists(directory):
@@ -130,13 +124,9 @@ class PageFiles:
 
     def _file(self, ledger_id: int) -> File:
         file = self._files.get(ledger_id)
-        if file is not None:
-            self._files.move_to_end(ledger_id)
-            return file
-        file = self._disk.open(self.path(ledger_id))
-        self._files[ledger_id] = file
-        if len(self._files) > self._open_files_max:
-            self.forget(next(iter(self._files)))
+        if file is None:
+            file = self._disk.open(self.path(ledger_id))
+            self._files.put(ledger_id, file)
         return file
 
     def _damaged(

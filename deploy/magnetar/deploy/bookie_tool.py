@@ -63,9 +63,9 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 
 _LOGS = "entry-logs"
 _ROOT = "/ledgers"
-_STATES_LOST = (
-    "states of ledgers were lost with the old index: the next start goes through the metadata of "
-    "all ledgers, and compares the bookie with the others while it serves"
+_AFTER_REBUILDING = (
+    "nobody knows whether entries are missing: the next start goes through the metadata of all "
+    "ledgers, and compares the bookie with the others while it serves"
 )
 
 
@@ -314,8 +314,7 @@ class BookieTool:
                 for problem in fields.pop("problems"):
                     self._say({"problem": problem.reason, **problem._asdict()})
                 self._say({"directory": directory, "index": "rebuilt", **fields})
-                if not rebuilt.are_states_complete:
-                    self._say({"directory": directory, "next": _STATES_LOST})
+                self._say({"directory": directory, "next": _AFTER_REBUILDING})
 
     def convert(self, engine: EngineKind, metadata_url: str, *, do: bool) -> None:
         """Give the storage the other engine."""

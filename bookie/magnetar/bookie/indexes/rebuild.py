@@ -5,8 +5,13 @@ the offset in it: compaction's copies have the rank of what they were copied fro
 tell the ledger states. What can be read of the old index is salvaged: keys, LACs and, if nothing of
 it was lost, fences. Every ledger ends up in limbo: what is not found is not known to be absent,
 until the integrity check has asked the other bookies. If states were lost, every ledger found is
-fenced, and the mark of the loss says that it is not noted: only the metadata knows which ledgers
-were here with no entry, so the next start goes through it first (storage sheet, section 13).
+fenced.
+
+The mark of the loss says that it is not noted yet, whatever was salvaged: the next start goes
+through the metadata first (storage sheet, section 13). It alone knows which ledgers were here with
+no entry, and which are open with this bookie in their last fragment. Of those nobody but the writer
+knows what was acknowledged, so that they have to be fenced, and recovered, before their limbo ends:
+a log that lost its end, or is gone, leaves nothing that tells of it.
 
 A ledger that had been deleted comes back as long as a log has entries of it; garbage collection
 finds it dead again. The new index is built beside the old one; renames put it in its place. Between
@@ -63,7 +68,7 @@ class Rebuilt(NamedTuple):
     salvaged: int
     """Those of which the state could be read from the old index."""
     are_states_complete: bool
-    """The old index was whole as far as states go. If not, the next start asks the metadata."""
+    """The old index was whole as far as states go."""
     problems: list[LogProblem]
 
 
@@ -93,7 +98,7 @@ def rebuild_index(
             rebuilt = _Rebuilding(directory, index, salvaged, disk).run(engine)
         finally:
             index.close()
-        mark = LossMark(since_ms=clock.wall_ms(), lost=[], is_noted=salvaged.are_complete)
+        mark = LossMark(since_ms=clock.wall_ms(), lost=[], is_noted=False)
         write_marks(disk, [directory], mark)
         switch.begin()
     switch.finish()

@@ -58,6 +58,8 @@ class Directory:
 
     def lose_power(self, survival: Survival, random: Random, done: set[int]) -> None:
         """Only what survives is there from now on; files below, and what `done` lacks, included."""
+        if survival is Survival.KILLED:
+            return
         if survival in (Survival.EVERYTHING, Survival.NAMES):
             self.durable = self.entries
         elif survival is Survival.ANY and self.pending:

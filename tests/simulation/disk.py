@@ -61,7 +61,7 @@ class _SimFile:
         try:
             disk.on_call("write", self._path)
         except ShortWriteError as error:
-            self._inode.write(data[: error.written], offset)
+            self._write_part(data[: error.written], offset)
             raise
         fits = data
         if disk.bytes_left is not None:
@@ -71,11 +71,15 @@ class _SimFile:
                 disk.bytes_left = 0
             else:
                 disk.bytes_left -= grows
-        self._inode.write(fits, offset)
         if len(fits) < len(data):
+            self._write_part(fits, offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size = max(self._size, offset + len(data))
+        self._write_part(data, offset)
         disk.step("write", self._path)
+
+    def _write_part(self, data: bytes, offset: int) -> None:
+        self._inode.write(data, offset)
+        self._size = max(self._size, offset + len(data))
 
     def preallocate(self, size: int) -> None:
         self._check_mounted()

@@ -21,11 +21,14 @@ class Survival(Enum):
     FIRST_PART = auto()
     """Of each file the writes up to some moment, the last one torn; of names nothing."""
     EVERYTHING = auto()
-    """All of it: the process was killed, or the disk was quick."""
+    """All of it: the disk was quick."""
     NAMES = auto()
     """The names and no bytes: files that were made are there, and empty."""
     BYTES = auto()
     """The bytes and no names."""
+    KILLED = auto()
+    """Nothing is lost yet: the process died and the machine did not. What was not synced is still
+    in the page cache, and may be lost the next time."""
     ANY = auto()
     """Any subset of the bytes, torn anywhere, and any subset of the names."""
 
@@ -89,6 +92,8 @@ class Inode:
 
     def lose_power(self, survival: Survival, random: Random) -> None:
         """Only what survives is there from now on."""
+        if survival is Survival.KILLED:
+            return
         if survival in (Survival.EVERYTHING, Survival.BYTES):
             self.durable = bytearray(self.content)
         elif survival is Survival.FIRST_PART and self.unsynced:

@@ -149,3 +149,14 @@ def test_pages_of_a_failed_sync_are_lost_though_programs_see_them() -> None:
     file.datasync()  # it says nothing of the page that was dropped
     assert disk.read_file("/d/a") == b"12"
     assert _after(disk, Survival.ANY).read_file("/d/a") == b"\x002"
+
+
+def test_what_a_killed_process_has_written_may_still_be_lost() -> None:
+    disk = _disk()
+    disk.create("/d/a").append([b"1"])
+    killed = _after(disk, Survival.KILLED)
+    assert killed.read_file("/d/a") == b"1"
+    assert _after(killed, Survival.NOTHING).files() == []
+    killed.open("/d/a").datasync()
+    killed.sync_directory("/d")
+    assert _after(killed, Survival.NOTHING).read_file("/d/a") == b"1"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulation.inode import Survival
 from tests.simulation.storing.client import ViolationError
 from tests.simulation.storing.cut import SURVIVALS, cut_twice, play, restart
 from tests.simulation.storing.lives import ALL_SHAPES, LivesPlan, draw_lives, live, shorten
@@ -100,6 +101,7 @@ def _cut(task: tuple[str, Shape]) -> tuple[int, list[tuple[int, str]]]:
                 restart(played, cut, survival, seed=f"{cut.step}/{number}")
                 restarts += 1
         restarts += cut_twice(played, played.cuts[::4])
+        restarts += cut_twice(played, played.cuts[2::4], Survival.KILLED)
     except ViolationError as error:
         return restarts, [(-1, f"{name}: {error}")]
     for plan in troubled(name, shape):

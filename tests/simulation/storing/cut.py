@@ -28,6 +28,7 @@ SURVIVALS = (
     Survival.BYTES,
     Survival.ANY,
     Survival.FIRST_PART,
+    Survival.KILLED,
     Survival.ANY,
 )
 

@@ -162,6 +162,8 @@ class SimKeyValue:
             return
         self._find()
         self._clear()
+        # What a killed process has renamed last is not in the directory for sure.
+        disk.sync_directory(self._path)
         if self._load():
             self._begin_table()
         else:

@@ -309,7 +309,7 @@ class _Runner:
                 raise
         finally:
             machine.close()
-        survival = Survival.EVERYTHING if stops else Survival[life.survival]
+        survival = Survival.KILLED if stops else Survival[life.survival]
         if disk.bytes_left is not None:
             disk.bytes_left = None
         self._disk = SimDisk.of(disk.image(), seed=f"{plan.seed}/{number}", survival=survival)

@@ -106,8 +106,8 @@ def search(found: Mutation) -> Catch:
 
 def _attempts(found: Mutation) -> Iterator[Catch]:
     """What fails with the rule off."""
-    for script in SCRIPTS:
-        for shape in _SHAPES:
+    for shape in _SHAPES:
+        for script in sorted(SCRIPTS, key=lambda name: len(SCRIPTS[name])):
             yield from _cuts(found, script, shape)
     plans = (draw_lives(seed) for seed in range(LIVES_MAX))
     for plan in chain(plans, troubled("adds", _SHAPES[0], every=2), troubled("adds", _SHAPES[1])):
@@ -176,7 +176,7 @@ class _Failures:
 
 
 def failing_tests(found: Mutation) -> tuple[str, ...]:
-    """The tests of its defects and its rule, those of the simulator apart, that fail with the rule off."""
+    """Tests of its defects and its rule, those of the simulator apart, that fail with it off."""
     tests = defect_tests()
     wanted = [
         each

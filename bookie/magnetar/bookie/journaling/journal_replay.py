@@ -149,10 +149,11 @@ class JournalReplay:
                 f"journal file {self._path(file_id)}: the record at {at} is damaged; it had been "
                 f"synced, since the valid record at {later} was written after it"
             )
-        if at > start:
-            # The tail may be there only because a dead process left it in the page cache. The mark
-            # goes behind it now, and a later power failure must not leave the file shorter.
+        if self.end > self._mark:
+            # The tail, or the whole file and its name, may be there only since a dead process left
+            # it in the page cache. The mark goes there now: no power failure may take it back.
             file.datasync()
+            self._disk.sync_directory(self._directory)
 
     @staticmethod
     def _valid_records(file: File, file_id: int, start: int, stop: int) -> Iterator[StoredRecord]:

@@ -19,6 +19,7 @@ from magnetar.bookie.errors import (
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk
+from tests.bookie_parts import MemoryStorage
 from tests.ledger_storage import (
     SMALL,
     STATE,
@@ -282,6 +283,36 @@ async def test_a_shard_whose_own_flush_failed_waits_for_the_flush_of_all(tmp_pat
         await flush
         await storage.flush()
         add(storage, 0, first)
+
+
+class ManualShard(MemoryStorage):
+    """Its flushes end when, and as, they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[asyncio.Future[None]] = []
+
+    async def flush(self) -> None:
+        self.ends.append(asyncio.get_running_loop().create_future())
+        await self.ends[-1]
+
+
+async def test_8_6_after_a_failed_flush_of_a_shard_a_flush_is_wanted() -> None:
+    """Nothing else asks for one, if what is in memory is not in the journal, which is full too."""
+    full, slow = ManualShard(), ManualShard()
+    storage = ShardedStorage([full, slow])
+    flush = asyncio.create_task(storage.flush())
+    await turn_loop()
+    full.ends[0].set_result(None)
+    full.wants_flush = True
+    full.on_wants_flush()
+    await turn_loop()
+    full.wants_flush = False
+    full.ends[1].set_exception(StorageIOError("no space left"))
+    await turn_loop()
+    assert storage.wants_flush
+    slow.ends[0].set_result(None)
+    await flush
 
 
 async def test_if_one_shard_cannot_be_opened_none_stays_open(tmp_path: Path) -> None:

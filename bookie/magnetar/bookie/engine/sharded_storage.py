@@ -110,7 +110,7 @@ class ShardedStorage:
 
     @property
     def wants_flush(self) -> bool:
-        return any(shard.wants_flush for shard in self._shards)
+        return bool(self._failing) or any(shard.wants_flush for shard in self._shards)
 
     async def flush(self) -> None:
         self._flushes += 1

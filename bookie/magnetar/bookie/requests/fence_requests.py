@@ -4,13 +4,14 @@ A fence, and what it makes of other requests, is visible only when it is durable
 defects D18 and D20). The states themselves are in `fencing.py`.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.replies import Connection, Replies, read_charge
 from magnetar.bookie.requests.request_batch import Batch, journal_key
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Frame, Status
@@ -32,9 +33,13 @@ class FenceRequests:
         self._metrics = metrics
 
     def after_fence(
-        self, frame: Frame, key: bytes, batch: Batch, proceed: Callable[[], None]
+        self, frame: Frame, key: bytes, batch: Batch, bytes_max: int, proceed: Callable[[], None]
     ) -> None:
-        """Fence the ledger, and `proceed` when that is durable; else reply with the error."""
+        """Fence the ledger, and `proceed` when that is durable; else reply with the error.
+
+        The reply will have up to `bytes_max`. Those that wait count as reads under way: one fence
+        answers them all at once, so there must not be too many (defect B23).
+        """
         connection, ledger_id = batch.context.connection, frame.ledger_id
         self._metrics.fence_requests += 1
         if len(key) != MASTER_KEY_BYTES:
@@ -53,11 +58,17 @@ class FenceRequests:
             proceed()
             return
 
+        charge = read_charge(bytes_max)
+        connection.reads_bytes += charge
+
         def on_written(error: JournalFullError | None) -> None:
+            connection.reads_bytes -= charge
             if error is None:
                 proceed()
             else:
                 self._replies.put_error(connection, frame, error.status, str(error))
+            self._replies.send_much(connection)
+            asyncio.get_running_loop().call_soon(connection.try_again)
 
         ledger.wait_for_fence(on_written)
 

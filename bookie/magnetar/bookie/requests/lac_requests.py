@@ -119,7 +119,7 @@ class LacRequests:
             return
         proceed = partial(self._reply_lac, connection, frame)
         if is_fence:
-            self._fences.after_fence(frame, frame.body, batch, proceed)
+            self._fences.after_fence(frame, frame.body, batch, 0, proceed)
         elif self._storage.state(ledger_id) is None:
             self._refuse_unknown(connection, frame)
         else:
@@ -159,6 +159,7 @@ class LacRequests:
         """The ledger's LAC moved; the replies to those who waited are ready on return."""
         for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
             self._answer_news(waiting, ledger)
+            self._replies.send_much(waiting.connection)  # it may congest the connection
         self._metrics.long_polls = self._polls.count
 
     def on_deleted(self, ledger_id: int) -> None:

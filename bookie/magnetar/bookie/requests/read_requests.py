@@ -18,7 +18,7 @@ from magnetar.bookie.errors import (
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.replies import Connection, Replies
+from magnetar.bookie.requests.replies import Connection, Replies, read_charge
 from magnetar.bookie.requests.request_batch import Batch
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body
@@ -27,9 +27,6 @@ from magnetar.ledger.wire_bodies import (
     decode_list_entries,
     encode_entry_list,
 )
-
-# A read of a single small entry costs memory too, beside its bytes.
-_READ_CHARGE_BYTES_MIN = 4096
 
 _FENCE = int(Flag.FENCE)
 
@@ -75,7 +72,7 @@ class ReadRequests:
         bytes_max = min(bytes_max, self._reply_bytes_max)
         if frame.flags & _FENCE:
             proceed = partial(self._read_range, connection, frame, last, bytes_max)
-            self._fences.after_fence(frame, key, batch, proceed)
+            self._fences.after_fence(frame, key, batch, bytes_max, proceed)
         else:
             self._read_range(connection, frame, last, bytes_max)
 
@@ -106,7 +103,7 @@ class ReadRequests:
 
     def start(self, connection: Connection, frame: Frame, bytes_max: int, read: Read) -> None:
         """Run `read`, which replies, in a task; its errors become the reply."""
-        charge = max(bytes_max, _READ_CHARGE_BYTES_MIN)
+        charge = read_charge(bytes_max)
         connection.reads_bytes += charge
         self._metrics.reads_pending += 1
         task = asyncio.get_running_loop().create_task(

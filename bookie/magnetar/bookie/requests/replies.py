@@ -26,11 +26,20 @@ _SEND_BYTES_MIN = 64 << 10
 known before more are made."""
 
 
+_READ_CHARGE_BYTES_MIN = 4096
+"""A read of a single small entry costs memory too, beside its bytes."""
+
+
+def read_charge(bytes_max: int) -> int:
+    """What a read that asks for so much counts while it is under way."""
+    return max(bytes_max, _READ_CHARGE_BYTES_MIN)
+
+
 class Connection(Protocol):
     """Where a request came from and its reply goes to."""
 
     reads_bytes: int
-    """What its reads from disk have asked for and not got yet."""
+    """What its reads have asked for that wait for the disk or a fence."""
 
     @property
     def is_congested(self) -> bool:

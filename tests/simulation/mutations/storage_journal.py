@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
-from magnetar.bookie.journaling import journal_files, journal_replay, replay
+from magnetar.bookie.journaling import journal_files, journal_replay
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_replay import JournalReplay
@@ -148,7 +149,7 @@ MUTATIONS: list[Mutation] = [
         defects=(),
         description="after a replay the marks are persisted, and nothing was flushed",
         apply=lambda: edited(
-            replay,
+            bookie_module,
             "replay_journals",
             ("        if not covers(marks, ends):\n            await storage.flush()\n", ""),
         ),
@@ -158,7 +159,12 @@ MUTATIONS: list[Mutation] = [
         rule="3.5 (5)",
         defects=(),
         description="replay believes a tail that is only in the page cache, and moves the mark",
-        apply=lambda: edited(JournalReplay, "_file_records", ("file.datasync()", "pass")),
+        apply=lambda: edited(
+            JournalReplay,
+            "_file_records",
+            ("file.datasync()", "pass"),
+            ("self._disk.sync_directory(self._directory)", "pass"),
+        ),
     ),
     Mutation(
         name="mark_captured_behind_the_flush",
@@ -208,7 +214,7 @@ MUTATIONS: list[Mutation] = [
         rule="8.4",
         defects=("B4",),
         description="the LACs that moved in memory are not given to the storage before a flush",
-        apply=lambda: edited(Checkpointer, "checkpoint", ("    self._before_flush()\n", "")),
+        apply=lambda: edited(Checkpointer, "checkpoint", ("    await self._before_flush()\n", "")),
     ),
     Mutation(
         name="marks_move_back",
@@ -235,8 +241,8 @@ MUTATIONS: list[Mutation] = [
         description="what a failed flush should have written leaves memory all the same",
         apply=lambda: edited(
             EntryStorage,
-            "_on_flushed",
-            ("    # After an error", "    self._memory.flushing = None\n    # After an error"),
+            "_on_written",
+            ("        # The buffer", "        self._memory.flushing = None\n        # The buffer"),
         ),
     ),
 ]

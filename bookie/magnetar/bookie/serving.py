@@ -116,7 +116,9 @@ class Serving:
         settings, storage = self._settings, self._storage
         tombstones = Tombstones(keep_s=settings.tombstone_s, count_max=settings.tombstones_max)
         horizon = read_horizon(self._disk, self._directories.ledgers)
-        self.ledgers = LedgerTable(storage, tombstones, horizon)
+        self.ledgers = LedgerTable(
+            storage, tombstones, horizon, descriptors_max=settings.ledger_descriptors_max
+        )
         self.handler = RequestHandler(
             storage,
             self.ledgers,

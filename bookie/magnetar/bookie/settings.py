@@ -244,6 +244,13 @@ class BookieSettings(BaseModel):
         description="How long an add waits for room in the write cache before it is refused. Below "
         "the request timeout of clients (5 s), so that they hear the reason.",
     )
+    ledger_descriptors_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=100_000_000,
+        description="Ledgers in use whose fence, key and LAC are at hand, about 500 bytes each. Of "
+        "the others they are looked up. Changes that are not flushed yet may make it more.",
+    )
     read_cache_bytes_max: int = Field(
         default=64 << 20, ge=0, le=64 << 30, description="Entries read from the entry logs."
     )

@@ -32,18 +32,20 @@ requests = st.tuples(
 steps = st.one_of(
     st.lists(requests, min_size=1, max_size=6),  # one network read
     st.tuples(st.sampled_from(("commit", "fail")), st.integers(0, JOURNALS - 1)),
+    st.just(("flush", 0)),
 )
 
 
 class Bookie:
     """A handler over a dictionary, whose journals report when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, descriptors_max: int) -> None:
         self.storage = MemoryStorage()
+        self.ledgers = LedgerTable(self.storage, descriptors_max=descriptors_max)
         self.connection = ManualConnection()
         self.handler = RequestHandler(
             self.storage,
-            LedgerTable(self.storage),
+            self.ledgers,
             clock=SystemClock(),
             metrics=BookieMetrics(),
             bookie_id="b1",
@@ -125,19 +127,21 @@ def _raise(error: BaseException) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(steps, max_size=25))
+@given(st.lists(steps, max_size=25), st.sampled_from((1, 2, 100)))
 def test_b03_no_add_slips_past_a_fence_and_nothing_told_is_lost(
-    todo: list[list[tuple[str, int]] | tuple[str, int]],
+    todo: list[list[tuple[str, int]] | tuple[str, int]], descriptors_max: int
 ) -> None:
     """B1, B2, B3 and rule 2.3: check, storage and hand-over are one step, whatever the journals do,
-    and a crash at any moment finds what was told."""
+    and a crash at any moment finds what was told; also when descriptors go and come back."""
 
     async def run() -> None:
-        bookie = Bookie()
+        bookie = Bookie(descriptors_max)
         sealed: dict[int, set[int]] = {}
         for step in todo:
             if isinstance(step, list):
                 bookie.read_from_network(step)
+            elif step[0] == "flush":
+                await bookie.ledgers.put_changed_states()
             elif step[0] == "commit":
                 bookie.journals[step[1]].commit()
             else:

@@ -96,6 +96,9 @@ async def _make(
         steps.append("capture")
         return tuple(journal_marks)
 
+    async def put_states() -> None:
+        steps.append("put states")
+
     checkpointer = Checkpointer(
         storage,
         marks,
@@ -109,7 +112,7 @@ async def _make(
         journal_backups=backups,
         journal_spares=spares,
         journal_marks=capture,
-        before_flush=lambda: steps.append("put states"),
+        before_flush=put_states,
         after_flush=lambda: steps.append("room"),
         on_bug=bugs.append,
     )
@@ -232,6 +235,27 @@ async def test_a_failed_checkpoint_is_tried_again(parts: Parts) -> None:
     parts.storage.end_flush(1)
     await parts.checkpointer.close()
     assert parts.on_disk() == (LastMark(3, 64), NO_MARK)
+
+
+async def test_8_6_a_failed_flush_is_tried_again_though_the_journal_has_no_news(
+    parts: Parts,
+) -> None:
+    """The journal is full too: what waits in memory was never journalled. As long as a flush has
+    failed the bookie is read-only, so nothing but another try can end that."""
+    parts.marks.advance((LastMark(5, 64), LastMark(5, 64)))
+    parts.journal_marks[:] = [LastMark(5, 64), LastMark(5, 64)]
+    parts.storage.wants_flush = True
+    parts.checkpointer.start()
+    parts.storage.on_wants_flush()
+    await turn_loop(5)
+    parts.storage.wants_flush = False  # the new buffer is empty
+    tried_again = asyncio.Event()
+    parts.storage.on_flush = tried_again.set
+    parts.storage.end_flush(0, StorageIOError("the disk is full"))
+    async with asyncio.timeout(5):
+        await tried_again.wait()
+    await turn_loop()
+    parts.storage.end_flush(1)
 
 
 async def test_what_a_restart_would_replay_is_told(parts: Parts) -> None:

@@ -132,7 +132,7 @@ async def test_a_lac_that_moved_before_the_deletion_does_not_bring_the_ledger_ba
 ) -> None:
     parts.handle(add_request(1, LEDGER, 0, 3))
     parts.delete()
-    parts.ledgers.put_changed_states()
+    await parts.ledgers.put_changed_states()
     assert parts.storage.ledger_ids() == []
 
 

@@ -103,24 +103,24 @@ def test_a_state_of_the_storage_counts_as_durable() -> None:
     assert table.last_add_confirmed(2) == -1
 
 
-def test_the_lac_never_goes_back() -> None:
+async def test_the_lac_never_goes_back() -> None:
     storage = MemoryStorage()
     table = LedgerTable(storage)
     ledger = table.admit(1, KEY)
     assert ledger is not None
     for value in (4, 2, 5):
         table.raise_last_add_confirmed(ledger, value)
-    table.put_changed_states()
+    await table.put_changed_states()
     assert storage.states[1].last_add_confirmed == 5
 
 
-def test_states_are_put_only_when_they_changed() -> None:
+async def test_states_are_put_only_when_they_changed() -> None:
     storage = MemoryStorage()
     table = LedgerTable(storage)
     ledger = table.admit(1, KEY)
     assert ledger is not None
     table.raise_last_add_confirmed(ledger, 4)
-    table.put_changed_states()
+    await table.put_changed_states()
     storage.states.clear()
-    table.put_changed_states()
+    await table.put_changed_states()
     assert storage.states == {}

@@ -126,7 +126,7 @@ async def test_the_highest_explicit_lac_is_kept_and_lower_ones_are_fine(parts: P
 async def test_an_explicit_lac_goes_to_the_storage_with_the_next_checkpoint(parts: Parts) -> None:
     parts.handle(write_lac(1, 5))
     parts.journal.commit()
-    parts.ledgers.put_changed_states()
+    await parts.ledgers.put_changed_states()
     state = parts.storage.states[LEDGER]
     assert (state.explicit_lac, state.last_add_confirmed) == (lac_packet(5), 5)
     later = Parts(parts.storage)

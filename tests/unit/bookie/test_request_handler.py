@@ -152,7 +152,7 @@ async def test_the_highest_lac_of_an_add_travels_with_read_replies(parts: Parts)
     parts.handle(add_request(1, LEDGER, 5), read_request(2, LEDGER, 5))
     assert int.from_bytes(parts.connection.replies[2].body[:8], "big", signed=True) == 4
     assert parts.storage.states[LEDGER].last_add_confirmed == -1
-    parts.ledgers.put_changed_states()
+    await parts.ledgers.put_changed_states()
     assert parts.storage.states[LEDGER].last_add_confirmed == 4
 
 

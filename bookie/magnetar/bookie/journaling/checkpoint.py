@@ -25,6 +25,10 @@ A fence or a key moves its journal's mark like an entry does, so a checkpoint th
 states to flush is not skipped (rule 8.4, defect B4); skipped is only one with nothing new in any
 journal since the last.
 
+LACs move in memory alone; between steps 1 and 2 those that moved are put into the storage, a slice
+at a time. Nothing that an earlier mark covers is missed: a LAC that moved before step 1 waits in
+the table's queue until it is put, and step 2 begins when all of them are, whoever put them.
+
 Files are deleted by the smallest copy of each mark, so that a start finds its journal whichever
 ledger directory is lost. Checkpoints run every `interval_s` and when the storage asks. They bound
 the journal that a restart replays by about the size of the write cache.
@@ -32,7 +36,7 @@ the journal that a restart replays by about the size of the write cache.
 
 import asyncio
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -75,12 +79,13 @@ class Checkpointer:
         journal_backups: int,
         journal_spares: int,
         journal_marks: Callable[[], Marks],
-        before_flush: Callable[[], None],
+        before_flush: Callable[[], Awaitable[None]],
         after_flush: Callable[[], None],
         on_bug: Callable[[BaseException], None],
         on_failure: Callable[[BaseException], None] = _nothing,
     ) -> None:
-        """`before_flush` puts what only memory knows; `after_flush` hears that there is room.
+        """`before_flush` puts what only memory knows, all that changed before the call, into the
+        storage; `after_flush` hears that there is room.
 
         `on_failure` hears of every checkpoint in the background that failed and is tried again.
 
@@ -134,7 +139,7 @@ class Checkpointer:
         started_s = self._clock.monotonic_s()
         started_bytes = self._metrics.journal_bytes
         marks = self._journal_marks()
-        self._before_flush()
+        await self._before_flush()
         await self._storage.flush()
         self._after_flush()
         await self._worker.run(lambda: self._persist(marks))
@@ -144,14 +149,19 @@ class Checkpointer:
         self._metrics.checkpoint_s.observe(self._clock.monotonic_s() - started_s)
 
     async def _run(self) -> None:
+        # What a failed flush left in memory is perhaps nothing that the journals have, if they are
+        # full, too: without news it is tried again all the same.
+        has_failed = False
         while not self._is_closing:
             await self._wait()
             if self._is_closing:
                 return
-            if not self._storage.wants_flush and not self._has_news():
+            if not (has_failed or self._storage.wants_flush or self._has_news()):
                 continue
+            has_failed = True
             try:
                 await self.checkpoint()
+                has_failed = False
             except (StorageError, OSError) as error:
                 self._metrics.checkpoint_failures += 1
                 _log.error("checkpoint_failed", error=str(error), retry_s=self._retry_s)

@@ -15,10 +15,16 @@ The same holds for the master key: it is journalled ahead of the first record of
 process, and once more if that failed. Without it replay would drop the entries as those of a
 deleted ledger.
 
+The table is a cache over the states of the storage. A descriptor may go when it is settled: the
+storage holds exactly what it says, its key is in the journal, its fence is on no way. Until then it
+stays, however many there are; who comes later finds the same facts in the storage.
+
 No I/O here. The event loop owns every descriptor; since nothing awaits between a check, the storage
 and the hand-over to the journal, the loop is the lock of the critical section (rule 2.3).
 """
 
+import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
@@ -27,6 +33,13 @@ from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
+
+_LOOKS_MAX = 4
+"""Of the oldest descriptors looked at when one more comes: more than one, so that a table which
+grew over its bound gets back to it."""
+
+_STEP_STATES = 500
+"""States that are put into the storage at once, about a millisecond."""
 
 
 class FenceState(Enum):
@@ -69,6 +82,7 @@ class LedgerDescriptor:
         "fence",
         "is_changed",
         "is_in_limbo",
+        "is_key_durable",
         "is_key_journalled",
         "last_add_confirmed",
         "ledger_id",
@@ -83,6 +97,9 @@ class LedgerDescriptor:
         self.is_in_limbo = state.limbo
         self.fence = FenceState.DURABLE if state.fenced else FenceState.OPEN
         self.is_key_journalled = is_key_journalled
+        """Handed over to the journal. It may fail there."""
+        self.is_key_durable = is_key_journalled
+        """The journal said that it has it, or nobody needs to ask."""
         self.is_changed = False
         """A LAC moved since the state was last put into the storage."""
         self._waiters: list[FenceWaiter] = []
@@ -100,6 +117,16 @@ class LedgerDescriptor:
         )
 
     @property
+    def is_settled(self) -> bool:
+        """Whether another descriptor, made of the storage's state, would say and do the same."""
+        return (
+            self.is_key_durable
+            and not self.is_changed
+            # PENDING has waiters; UNWRITTEN is DURABLE for one who sees the storage alone.
+            and self.fence in (FenceState.OPEN, FenceState.DURABLE)
+        )
+
+    @property
     def explicit_last_add_confirmed(self) -> int:
         """What the explicit LAC packet says; -1 if there is none."""
         packet = self.explicit_lac
@@ -110,6 +137,15 @@ class LedgerDescriptor:
         before = self.fence
         self.fence = TRANSITIONS[before, FenceEvent.REQUESTED]
         return self.fence is not before
+
+    def replace_key(self, master_key: bytes) -> None:
+        """Take another key, which the journal is to have too."""
+        self.master_key = master_key
+        self.is_key_journalled = self.is_key_durable = False
+
+    def on_key_written(self, error: JournalFullError | None) -> None:
+        """The journal has the key, or could not write it: then the next record brings it along."""
+        self.is_key_journalled = self.is_key_durable = error is None
 
     def wait_for_fence(self, waiter: FenceWaiter) -> None:
         """Call `waiter` once, when the pending write has ended."""
@@ -126,34 +162,50 @@ class LedgerDescriptor:
 
 
 class LedgerTable:
-    """The descriptors by ledger id, backed by the states of the storage."""
+    """The descriptors by ledger id, backed by the states of the storage.
+
+    A descriptor may be used until the next await; later only one that is not settled is certainly
+    still that of its ledger.
+    """
 
     def __init__(
         self,
         storage: LedgerStorage,
         tombstones: Tombstones | None = None,
         horizon: LossHorizon | None = None,
+        *,
+        descriptors_max: int = 100_000,
     ) -> None:
+        """Beyond `descriptors_max` the oldest that are settled go."""
+        assert descriptors_max > 0
         self._storage = storage
+        self._descriptors_max = descriptors_max
         self.tombstones = Tombstones() if tombstones is None else tombstones
         self._horizon = LossHorizon() if horizon is None else horizon
         self.on_deleted: list[Callable[[int], None]] = []
         """Called with each ledger that was deleted here, when nothing knows it any more."""
-        self._ledgers: dict[int, LedgerDescriptor] = {}
-        self._changed: list[LedgerDescriptor] = []
+        self._ledgers: OrderedDict[int, LedgerDescriptor] = OrderedDict()
+        """In order of arrival. A use does not move one: it would cost every add."""
+        self._changed: deque[LedgerDescriptor] = deque()
+        self._changes_noted = self._changes_put = 0
+        """Ever put into that queue, and taken out of it."""
+
+    def __len__(self) -> int:
+        """Descriptors in memory."""
+        return len(self._ledgers)
 
     def find(self, ledger_id: int) -> LedgerDescriptor | None:
         """The ledger's descriptor; None if this bookie does not know the ledger.
 
         States of the storage are taken for durable: those that this process put there have a
-        descriptor already, and those before it were flushed or replayed.
+        descriptor still, or had one that was settled; those before it were flushed or replayed.
         """
         descriptor = self._ledgers.get(ledger_id)
         if descriptor is None:
             state = self._storage.state(ledger_id)
             if state is not None:
                 descriptor = LedgerDescriptor(ledger_id, state, is_key_journalled=True)
-                self._ledgers[ledger_id] = descriptor
+                self._keep(descriptor)
         return descriptor
 
     def admit(self, ledger_id: int, master_key: bytes) -> LedgerDescriptor | None:
@@ -166,13 +218,12 @@ class LedgerTable:
         if descriptor is None:
             state = LedgerState(master_key, fenced=False, last_add_confirmed=-1)
             descriptor = LedgerDescriptor(ledger_id, state, is_key_journalled=False)
-            self._ledgers[ledger_id] = descriptor
+            self._keep(descriptor)
             self._storage.put_state(ledger_id, state)
         elif descriptor.master_key != master_key:
             if descriptor.master_key:
                 return None
-            descriptor.master_key = master_key
-            descriptor.is_key_journalled = False
+            descriptor.replace_key(master_key)
             self._storage.put_state(ledger_id, descriptor.state)
         return descriptor
 
@@ -237,16 +288,45 @@ class LedgerTable:
             descriptor.explicit_lac = packet
             self._note_change(descriptor)
 
-    def _note_change(self, descriptor: LedgerDescriptor) -> None:
-        if not descriptor.is_changed:
-            descriptor.is_changed = True
-            self._changed.append(descriptor)
+    async def put_changed_states(self) -> None:
+        """Before a flush: give the storage the LACs that moved, explicit ones too.
 
-    def put_changed_states(self) -> None:
-        """Before a flush: give the storage the LACs that moved, explicit ones too."""
-        changed, self._changed = self._changed, []
-        for descriptor in changed:
+        On return everything that had changed before the call is in the storage, whoever put it
+        there: two calls may run at a time, and the mark of the later covers the changes of both
+        (rule 8.4). What changes meanwhile may wait for the next flush.
+        """
+        until = self._changes_noted
+        while self._changes_put < until:
+            self._put_some(min(_STEP_STATES, until - self._changes_put))
+            if self._changes_put < until:
+                await asyncio.sleep(0)
+
+    def _put_some(self, count: int) -> None:
+        for _ in range(count):
+            descriptor = self._changed.popleft()
+            self._changes_put += 1
             descriptor.is_changed = False
             if self._ledgers.get(descriptor.ledger_id) is not descriptor:
                 continue  # deleted since: putting its state would bring it back
             self._storage.put_state(descriptor.ledger_id, descriptor.state)
+        self._evict(room=0, looks_max=2 * count)
+
+    def _note_change(self, descriptor: LedgerDescriptor) -> None:
+        if not descriptor.is_changed:
+            descriptor.is_changed = True
+            self._changes_noted += 1
+            self._changed.append(descriptor)
+
+    def _keep(self, descriptor: LedgerDescriptor) -> None:
+        self._evict(room=1, looks_max=_LOOKS_MAX)
+        self._ledgers[descriptor.ledger_id] = descriptor
+
+    def _evict(self, *, room: int, looks_max: int) -> None:
+        """Make room for so many more, as far as a few looks at the oldest go."""
+        ledgers, most = self._ledgers, self._descriptors_max - room
+        for _ in range(min(looks_max, len(ledgers))):
+            if len(ledgers) <= most:
+                return
+            ledger_id, descriptor = ledgers.popitem(last=False)
+            if not descriptor.is_settled:
+                ledgers[ledger_id] = descriptor  # the newest now; its turn comes again

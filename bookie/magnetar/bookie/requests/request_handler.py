@@ -178,6 +178,8 @@ class RequestHandler:
                     replies.put_empty(context.connection, Op.ADD, context.adds)
                 if context.lacs:
                     replies.put_empty(context.connection, Op.WRITE_LAC, context.lacs)
+            for ledger in context.keys:
+                ledger.on_key_written(error)
             for ledger in context.fences:
                 ledger.on_fence_written(error)
         replies.send()
@@ -187,8 +189,6 @@ class RequestHandler:
             for request_id, ledger_id, entry_id in requests:
                 frame = Frame(op, False, 0, 0, request_id, ledger_id, entry_id, b"")
                 self._replies.put_error(context.connection, frame, error.status, str(error))
-        for ledger in context.keys:
-            ledger.is_key_journalled = False
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""

@@ -170,6 +170,6 @@ MUTATIONS: list[Mutation] = [
         rule="C5",
         defects=("B26",),
         description="what was read of an entry is served after a newer copy was flushed",
-        apply=lambda: edited(EntryStorage, "_on_flushed", ("self._stored.forget_read(", "str(")),
+        apply=lambda: edited(EntryStorage, "_note_flushed", ("self._stored.forget_read(", "str(")),
     ),
 ]

@@ -10,7 +10,7 @@ not stored. That is the ground for every "no such entry".
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from magnetar.bookie.engine.flusher import Flushed
@@ -46,6 +46,9 @@ from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList
 
 __all__ = ["EntryStorage", "StorageOptions"]
+
+_STEP_LEDGERS = 1_000
+"""Ledgers of which older copies are forgotten at once after a flush."""
 
 
 class EntryStorage:
@@ -232,30 +235,49 @@ class EntryStorage:
         self._is_flush_running = True
         parts.flush_worker.submit(
             partial(parts.flusher.flush, buffer),
-            partial(self._on_flushed, waiters, self._clock.monotonic_s()),
+            partial(self._on_written, waiters, self._clock.monotonic_s()),
         )
 
-    def _on_flushed(
+    def _on_written(
         self,
         waiters: list[asyncio.Future[None]],
         started_s: float,
         flushed: Flushed | None,
         error: BaseException | None,
     ) -> None:
-        self._is_flush_running = False
         if flushed is None:
+            # The buffer stays where it is: readable, and part of the next flush.
             self._metrics.flush_failures += 1
-        else:
-            buffer, self._memory.flushing = self._memory.flushing, None
-            assert buffer is not None
-            took_s = self._clock.monotonic_s() - started_s
-            self._metrics.on_flushed(took_s, buffer.size_bytes, flushed.times)
-            self._last_entries.on_flushed(buffer, self._memory.active.deleted)
-            if self._parts is not None:
-                self._parts.flush_worker.submit(buffer.free, _on_freed)
-            for ledger_id in flushed.overlaid:
-                self._stored.forget_read(ledger_id)
-        # After an error the buffer stays where it is: readable, and part of the next flush.
+            self._end_flush(waiters, error)
+            return
+        buffer = self._memory.flushing
+        assert buffer is not None
+        took_s = self._clock.monotonic_s() - started_s
+        self._metrics.on_flushed(took_s, buffer.size_bytes, flushed.times)
+        self._settle(self._note_flushed(buffer, flushed), buffer, waiters)
+
+    def _note_flushed(self, buffer: WriteBuffer, flushed: Flushed) -> Iterator[None]:
+        """Steps that end before reads forget the buffer; there may be 100 000 ledgers in it."""
+        yield from self._last_entries.note(buffer, self._memory.active.deleted)
+        for number, ledger_id in enumerate(flushed.overlaid, 1):
+            self._stored.forget_read(ledger_id)
+            if number % _STEP_LEDGERS == 0:
+                yield
+
+    def _settle(
+        self, steps: Iterator[None], buffer: WriteBuffer, waiters: list[asyncio.Future[None]]
+    ) -> None:
+        """Make a step; behind the last one the flush is over."""
+        for _ in steps:
+            asyncio.get_running_loop().call_soon(self._settle, steps, buffer, waiters)
+            return
+        self._memory.flushing = None
+        if self._parts is not None:
+            self._parts.flush_worker.submit(buffer.free, _on_freed)
+        self._end_flush(waiters, None)
+
+    def _end_flush(self, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
+        self._is_flush_running = False
         _finish(waiters, error)
         if self._flush_waiters:
             self._start_flush()

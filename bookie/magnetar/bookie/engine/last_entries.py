@@ -5,9 +5,12 @@ always a good answer: then the index is asked. A ledger that was made by this pr
 the index; of others the first look tells. The event loop owns it.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from magnetar.bookie.engine.write_cache import WriteBuffer
+
+_STEP_LEDGERS = 2_000
+"""Ledgers that are noted at once after a flush, less than a millisecond."""
 
 
 class LastEntries:
@@ -35,11 +38,20 @@ class LastEntries:
         if flushes == self.flushes:
             self._stored[ledger_id] = entry_id
 
-    def on_flushed(self, buffer: WriteBuffer, deleted_since: Container[int]) -> None:
-        """The index has the entries of the buffer now."""
+    def note(self, buffer: WriteBuffer, deleted_since: Container[int]) -> Iterator[None]:
+        """The index has the entries of the buffer, too. To be called on to the end, with other work
+        between the steps, before reads forget the buffer: until then the higher of this and the
+        buffer is the same before and after each step.
+
+        `deleted_since`: ledgers deleted since the buffer was frozen, as they are at each step.
+        """
+        # At the beginning: what was looked up before the buffer was frozen must not be learned
+        # behind the step that passed its ledger.
         self.flushes += 1
         stored = self._stored
-        for ledger_id, runs in buffer.ledgers.items():
+        for number, (ledger_id, runs) in enumerate(buffer.ledgers.items(), 1):
             known = stored.get(ledger_id)
             if known is not None and known < runs.last and ledger_id not in deleted_since:
                 stored[ledger_id] = runs.last
+            if number % _STEP_LEDGERS == 0:
+                yield

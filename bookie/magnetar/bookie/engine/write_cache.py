@@ -163,7 +163,8 @@ class WriteBuffer:
 
         To free tens of megabytes at once takes milliseconds, for which nothing else runs.
         """
-        self.states.clear()
+        while self.states:
+            self.states.popitem()
         while self.ledgers:
             _, runs = self.ledgers.popitem()
             while runs.runs:

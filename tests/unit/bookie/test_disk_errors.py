@@ -1,4 +1,5 @@
 import errno
+import os
 
 import pytest
 
@@ -28,10 +29,14 @@ def test_b18_any_other_error_of_a_disk_is_final(number: int) -> None:
     assert is_disk_broken(flush_failed_by(OSError(number, "it is broken")))
 
 
-def test_an_index_tells_a_full_disk_as_text() -> None:
-    text = "IO error: No space left on device: While appending to file"
-    assert not is_disk_broken(flush_failed_by(Exception(text)))
-    assert is_out_of_room(flush_failed_by(Exception(text)))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+def test_an_index_tells_what_may_pass_as_text(number: int) -> None:
+    error = flush_failed_by(Exception(f"IO error: While appending to file: {os.strerror(number)}"))
+    assert not is_disk_broken(error)
+    assert is_out_of_room(error) == (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def test_b18_an_index_tells_a_broken_disk_as_text() -> None:
     assert is_disk_broken(flush_failed_by(Exception("IO error: Input/output error")))
 
 

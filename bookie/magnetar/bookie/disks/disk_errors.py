@@ -19,7 +19,11 @@ _MAY_PASS = {
     errno.EINTR,
 }
 
-_NO_SPACE_TEXT = "No space left"
+_TEXTS = {
+    "No space left": errno.ENOSPC,
+    "quota exceeded": errno.EDQUOT,
+    "Too many open files": errno.EMFILE,
+}
 """RocksDB tells its errors as text."""
 
 
@@ -42,4 +46,4 @@ def _errno_of(error: BaseException) -> int | None:
             return cause.errno
         text += str(cause)
         cause = cause.__cause__ or cause.__context__
-    return errno.ENOSPC if _NO_SPACE_TEXT in text else None
+    return next((number for known, number in _TEXTS.items() if known in text), None)

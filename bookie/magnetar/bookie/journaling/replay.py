@@ -13,6 +13,7 @@ comes without one is taken for the rest of a deleted ledger. So if a ledger had 
 has its key after all journals were replayed, its records are replayed once more.
 """
 
+import asyncio
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,7 +27,13 @@ from magnetar.bookie.errors import (
     StorageError,
     StorageFullError,
 )
-from magnetar.bookie.journaling.journal_format import Marks, RecordType, StoredRecord, covers
+from magnetar.bookie.journaling.journal_format import (
+    RECORD_HEAD_BYTES,
+    Marks,
+    RecordType,
+    StoredRecord,
+    covers,
+)
 from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.requests.add_check import check_add
@@ -37,6 +44,9 @@ from magnetar.ledger.wire import PACKET_HEADER, decode_block
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 
 _log = structlog.get_logger(__name__)
+
+_TURN_BYTES = 1 << 20
+"""After so much others have their turn: the session of the metadata store has to be kept alive."""
 
 
 class Replayed(NamedTuple):
@@ -118,7 +128,12 @@ class StorageReplay:
             StorageFullError: the storage had to be flushed on the way, and had no room.
             StorageError: the storage had to be flushed on the way, and that failed.
         """
+        handled = 0
         for record in journal.records():
+            handled += RECORD_HEAD_BYTES + len(record.body)
+            if handled >= _TURN_BYTES:
+                handled = 0
+                await asyncio.sleep(0)
             if self._only is not None and record.ledger_id not in self._only:
                 continue
             self.records += 1

@@ -8,7 +8,6 @@ time.
 import errno
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from threading import Lock
 
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
 from magnetar.bookie.indexes.index_mark import IndexMark, Promise
@@ -41,6 +40,7 @@ from magnetar.bookie.indexes.run_records import (
     ledger_end,
     overlay,
 )
+from magnetar.bookie.indexes.shared_lock import SharedLock
 from magnetar.bookie.storage import LedgerState
 
 _BATCH_OPERATIONS = 1000
@@ -72,8 +72,8 @@ class RocksIndex:
         self._mark = mark
         self._make_store = make_store
         self._is_broken = not store.is_writable
-        self._reopening = Lock()
-        """Held while the store is opened anew, and by every read."""
+        self._reopening = SharedLock()
+        """Held alone while the store is opened anew, and shared by all reads."""
         self._promised_sequence = 0
         self.last_log_id = last_log_id
         """The highest log id that the index has ever pointed to."""
@@ -247,15 +247,21 @@ class RocksIndex:
                 for record in self._overlapped(ledger_id, move.first, move.last):
                     if record.location != move.source:
                         continue
+                    first, last = max(record.first, move.first), min(record.last, move.last)
+                    is_within = (first, last) == (record.first, record.last)
+                    if move.target is None and not is_within:
+                        continue  # another move has the rest of it
                     moved.add(ledger_id)
-                    if move.target is None:
+                    if move.target is None or first != record.first:
                         writer.delete_record(ledger_id, record)
-                    else:
-                        writer.put_record(ledger_id, record._replace(location=move.target))
+                    if move.target is not None:
+                        # A record that reached beyond the ids of the copy would be missed when they
+                        # are laid over, and outlive the copy.
+                        writer.put_record(ledger_id, IndexRecord(first, last, move.target))
         return moved
 
     def _reopen(self) -> None:
-        with self._reopening:
+        with self._reopening.alone():
             try:
                 self._store.close()
             except StorageIOError:

@@ -7,7 +7,9 @@ since the last one asked:
 - `lateness_ms`: percentiles of the time for which the loop was not to be had, as one sees it who
   comes at a random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late;
   `max_cpu`: what the loop's own thread computed in the longest of these times. The rest of it the
-  thread waited, for the processor or for the interpreter's lock;
+  thread waited, for the processor or for the interpreter's lock; `own_p999`, `own_max`: the same
+  without the time for which this thread was ready and had no processor, which on a machine that
+  does other things is theirs;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
@@ -48,6 +50,10 @@ class Probe:
         self._due_s = 0.0
         self._cpu_s = 0.0
         self._worst_s = self._worst_cpu_s = 0.0
+        self._own_lateness_s = array("d")
+        self._queued_s = 0.0
+        # Of the thread that makes it: the loop's.
+        self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def start(self) -> None:
         # The loop's own time is that of the last time it looked for events, in milliseconds.
@@ -58,6 +64,7 @@ class Probe:
     def take(self) -> dict[str, float]:
         """Percentiles in milliseconds since the last call."""
         seen, self._lateness_s = sorted(self._lateness_s), array("d")
+        own, self._own_lateness_s = sorted(self._own_lateness_s), array("d")
         if not seen:
             return {}
         last = len(seen) - 1
@@ -72,6 +79,8 @@ class Probe:
             "p99": at(0.99),
             "p999": at(0.999),
             "max": at(1),
+            "own_p999": round(own[min(len(own) - 1, int(len(own) * 0.999))] * 1000, 3),
+            "own_max": round(own[-1] * 1000, 3),
             "max_cpu": round(worst_cpu_s * 1000, 3),
             "of": len(seen),
         }
@@ -83,12 +92,24 @@ class Probe:
         if late_s > self._worst_s:
             self._worst_s, self._worst_cpu_s = late_s, cpu_s - self._cpu_s
         self._cpu_s = cpu_s
-        # Strokes that were due while the loop was held would have been late as well.
-        while late_s >= 0.0:
-            self._lateness_s.append(late_s)
-            late_s -= _INTERVAL_S
+        queued_s = self._queued()
+        own_late_s = max(0.0, late_s - (queued_s - self._queued_s))
+        self._queued_s = queued_s
+        _note(late_s, self._lateness_s)
+        _note(own_late_s, self._own_lateness_s)
         self._due_s = now_s + _INTERVAL_S
         loop.call_later(_INTERVAL_S, self._strike, loop)
+
+    def _queued(self) -> float:
+        """Seconds for which the thread has waited for a processor."""
+        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+
+
+def _note(late_s: float, noted_s: "array[float]") -> None:
+    """Strokes that were due while the loop was held would have been late as well."""
+    while late_s >= 0.0:
+        noted_s.append(late_s)
+        late_s -= _INTERVAL_S
 
 
 class ProbedBookie(BookieServer):

@@ -155,6 +155,7 @@ _CHANCES = {
     "checkpoint_soon": 8,
     "flush": 3,
     "delete": 2,
+    "remake": 2,
     "collect": 2,
     "collect_soon": 2,
     "look": 1,
@@ -166,6 +167,7 @@ class _Drawing:
         self._random = random
         self._next: dict[int, int] = {}
         """The next entry of each ledger."""
+        self._deleted: list[int] = []
         self._ledgers = 0
 
     def life(self) -> Life:
@@ -205,10 +207,13 @@ class _Drawing:
             return Do(what)
         if what == "wait":
             return Do("wait", entries=random.choice((1, 1, 3, 20)))
+        if what == "remake":
+            return self._remake()
         ledger = random.choice(list(self._next))
         top = self._next[ledger]
         if what == "delete":
             del self._next[ledger]
+            self._deleted.append(ledger)
             return Do("delete", ledger)
         if what == "again":
             return Do("recover", ledger, random.randint(0, top), random.randint(1, 6), 50)
@@ -220,6 +225,16 @@ class _Drawing:
         if what == "sparse":
             return Do("sparse", ledger, random.randint(0, top), random.randint(2, 5), 40)
         return Do(what, ledger)
+
+    def _remake(self) -> Do:
+        """A ledger that was deleted comes back, as one that is replicated to here again does."""
+        random = self._random
+        if not self._deleted:
+            return self._add()
+        ledger = self._deleted.pop(random.randrange(len(self._deleted)))
+        first, count = random.choice((0, 0, 3)), random.choice((1, 2, 5))
+        self._next[ledger] = first + count
+        return Do("recover", ledger, first, count, random.choice((5, 60, 200)))
 
     def _add(self) -> Do:
         random = self._random
@@ -322,7 +337,7 @@ class _Runner:
         found = await inspection.compare(expectation(self.events))
         if inspection.errors:
             return  # nothing is known for sure; the next life looks again
-        self.events.append(Restarted(found))
+        self.events.append(Restarted(found, was_troubled=trouble.has_come))
         client = Client(machine, self.events, trouble)
         await Player(machine, client).play(life.todo)
         if life.stops:

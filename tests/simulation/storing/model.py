@@ -65,6 +65,9 @@ class Restarted(NamedTuple):
     """A start has ended, and this is what the bookie held then."""
 
     found: Mapping[int, "Found"]
+    was_troubled: bool = False
+    """Calls of the disk have failed: the mark may be where it was, and the next start replays the
+    same again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +149,12 @@ class Model:
             self._on_sent(event)
         elif isinstance(event, FenceSent):
             self._requests[event.request_id] = event, {}
-            ledger = self._ledger(event.ledger_id)
+            ledger = self._begun(event.ledger_id)
             if ledger.fence is Fence.NO:
                 ledger.fence = Fence.MAYBE
         elif isinstance(event, LacSent):
             self._requests[event.request_id] = event, {}
-            ledger = self._ledger(event.ledger_id)
+            ledger = self._begun(event.ledger_id)
             ledger.lac_sent = max(ledger.lac_sent, event.lac)
             ledger.explicit_sent.add(event.packet)
         elif isinstance(event, Confirmed):
@@ -174,8 +177,15 @@ class Model:
     def _ledger(self, ledger_id: int) -> Expected:
         return self.ledgers.setdefault(ledger_id, Expected())
 
+    def _begun(self, ledger_id: int) -> Expected:
+        """The ledger of a request: if it was deleted it is made anew, and a crash may bring back
+        with it what it had before."""
+        ledger = self._ledger(ledger_id)
+        ledger.deleted_at, ledger.is_gone = None, False
+        return ledger
+
     def _on_sent(self, event: Sent) -> None:
-        ledger = self._ledger(event.ledger_id)
+        ledger = self._begun(event.ledger_id)
         places = {}
         for entry_id, packet in event.packets.items():
             versions = ledger.versions.setdefault(entry_id, [])
@@ -187,8 +197,6 @@ class Model:
     def _on_confirmed(self, request_id: int) -> None:
         request, places = self._requests.pop(request_id)
         ledger = self._ledger(request.ledger_id)
-        if ledger.deleted_at is not None:
-            return
         ledger.is_known = True
         if isinstance(request, FenceSent):
             ledger.fence = Fence.YES
@@ -211,6 +219,8 @@ class Model:
         self._requests.clear()
         for ledger_id, ledger in self.ledgers.items():
             found = event.found.get(ledger_id)
+            if found is None and event.was_troubled and ledger.deleted_at is not None:
+                continue  # made anew, it may come back with what it had, by the next start
             if found is None:
                 # What was deleted and did not come back with this start never will: the mark is
                 # behind everything that was replayed.

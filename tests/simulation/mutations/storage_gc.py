@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from magnetar.bookie.engine.maintenance import LogMaintenance
-from magnetar.bookie.gc import compactor, finish_compactions, live_part
+from magnetar.bookie.gc import compactor, finish_compactions
 from magnetar.bookie.gc.compaction_phases import STEPS, Step
 from magnetar.bookie.gc.compactor import Compactor
 from magnetar.bookie.gc.log_copier import LogCopier
@@ -99,11 +99,18 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
-        name="copies_lose_their_id_table",
+        name="records_reach_beyond_their_copy",
         rule="C3",
-        defects=(),
-        description="a part of a run with gaps is copied as if its records had none",
-        apply=lambda: edited(live_part, "copy_run", ("head.differences is not None or ", "")),
+        defects=("B9",),
+        description="index records are moved as they are, with ids that the copy does not have",
+        apply=lambda: edited(
+            RocksIndex,
+            "_write_moves",
+            (
+                "first, last = max(record.first, move.first), min(record.last, move.last)",
+                "first, last = record.first, record.last",
+            ),
+        ),
     ),
     Mutation(
         name="empty_records_stay",
@@ -111,7 +118,9 @@ MUTATIONS: list[Mutation] = [
         defects=("B9",),
         description="index records that hold no entry go on pointing to a log that is removed",
         apply=lambda: edited(
-            LogCopier, "_copy_run", ("self._moves += encode_move(dropped)", "pass")
+            LogCopier,
+            "_copy_run",
+            ("self._move(head, head.first, head.last, location, None)", "pass"),
         ),
     ),
 ]

@@ -33,7 +33,7 @@ from tests.simulation.mutations.storage_registry import (
     defects_of,
     storage_mutation,
 )
-from tests.simulation.storing.cut import SURVIVALS, play, restart
+from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, play, restart
 from tests.simulation.storing.flips import flip_some
 from tests.simulation.storing.lives import LivesPlan, draw_lives, live
 from tests.simulation.storing.machine import Shape
@@ -74,8 +74,9 @@ class Catch:
     def is_caught(self) -> bool:
         return bool(self.by or self.tests)
 
-    def fails(self) -> str:
-        """Do it again; what goes wrong, or nothing."""
+    def fails(self, *, everywhere: bool = False) -> str:
+        """Do it again; what goes wrong, or nothing. `everywhere`: not only at the step that caught
+        it, since code that has changed may take its steps elsewhere."""
         if self.by == "lives":
             assert self.plan is not None
             return live(self.plan).error
@@ -84,8 +85,10 @@ class Catch:
             if self.by == "flips":
                 at = (len(played.cuts) - 1) * self.step // 100
                 flip_some(played, played.cuts[at], per_file=_FLIPS_PER_FILE)
+            elif everywhere:
+                cut_everywhere(played)
             elif self.step >= 0:
-                cut = played.cuts[self.step]
+                cut = played.cuts[min(self.step, len(played.cuts) - 1)]
                 restart(played, cut, Survival[self.survival], seed=f"{cut.step}")
         except Exception as error:  # noqa: BLE001  # however: it has noticed
             return f"{type(error).__name__}: {error}"

@@ -86,9 +86,7 @@ def copy_run(
     ]
     length_table = pack(f">{len(lengths)}I", *lengths)
     packets = b"".join(packets[offsets[start] : offsets[stop]] for start, stop in positions)
-    # An id table too where the source had one: its records may stand for ids in its gaps, and would
-    # be taken for held if the table did not deny them.
-    has_gaps = head.differences is not None or kept[-1] - kept[0] + 1 != len(kept)
+    has_gaps = kept[-1] - kept[0] + 1 != len(kept)
     encoded = encode_run_head(
         log_id=log_id,
         offset=at,

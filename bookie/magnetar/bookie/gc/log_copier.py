@@ -18,6 +18,7 @@ from magnetar.bookie.entry_logs.entry_log import (
     RUN_HEADER_BYTES,
     TRAILER_BYTES,
     RunHead,
+    RunLocation,
     decode_log_header,
     decode_run_head,
     decode_trailer,
@@ -174,8 +175,7 @@ class LogCopier:
             if stretches:
                 # Newer copies were laid over all entries of a run with gaps, and left records of
                 # the gaps between them. They must go before the log does.
-                dropped = RunMove(head.ledger_id, head.first, head.last, location, None)
-                self._moves += encode_move(dropped)
+                self._move(head, head.first, head.last, location, None)
             return True
         try:
             packets = source.read(head.packets_bytes, at + head.tables_bytes)
@@ -194,9 +194,24 @@ class LogCopier:
         self._append(run.head, run.packets)
         total = self._ledger_bytes.get(head.ledger_id, 0)
         self._ledger_bytes[head.ledger_id] = total + run.size_bytes
-        move = RunMove(head.ledger_id, head.first, head.last, location, run.location)
-        self._moves += encode_move(move)
+        first, last = head.ids[positions[0][0]], head.ids[positions[-1][1] - 1]
+        self._move(head, first, last, location, run.location)
+        # Records of gaps beyond the entries that are kept: as above.
+        if head.first < first:
+            self._move(head, head.first, first - 1, location, None)
+        if last < head.last:
+            self._move(head, last + 1, head.last, location, None)
         return True
+
+    def _move(
+        self,
+        head: RunHead,
+        first: int,
+        last: int,
+        source: RunLocation,
+        target: RunLocation | None,
+    ) -> None:
+        self._moves += encode_move(RunMove(head.ledger_id, first, last, source, target))
 
     def _live_stretches(self, head: RunHead, log_id: int, at: int) -> list[tuple[int, int]]:
         location = head.location(log_id, at)

@@ -38,12 +38,13 @@ class RunMove(NamedTuple):
 
     ledger_id: int
     first: int
-    """The ids of the run's first and last entry: no record outside can point to it."""
+    """The ids of the first and last entry of the copy. Records are cut to them: what they have
+    beyond stands for no entry."""
     last: int
     source: RunLocation
     target: RunLocation | None
-    """None: nothing that is stored is left of the run, and records that point there go. Such a
-    record stands for ids between those of a run with gaps, and for no entry."""
+    """None: nothing that is stored lies in this stretch of the run, and records within it that
+    point there go. They stand for ids between those of a run with gaps, and for no entry."""
 
 
 @dataclass(frozen=True, slots=True)

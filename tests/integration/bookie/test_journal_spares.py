@@ -20,7 +20,8 @@ from magnetar.bookie.journaling.journal_format import (
     spare_names,
 )
 from magnetar.bookie.journaling.journal_replay import JournalReplay
-from magnetar.ledger.system import SystemDisk
+from magnetar.ledger.ports import File
+from magnetar.ledger.system import SystemDisk, SystemFile
 
 OWNER = b"o" * 16
 
@@ -115,3 +116,40 @@ def test_a_crash_before_the_rename_leaves_a_spare_that_is_never_read(spare: Path
     again.commit([record(b"again")])
     again.close()
     assert replay(spare) == [b"again"]
+
+
+class CountedFile(SystemFile):
+    """Counts what is read."""
+
+    bytes_read = 0
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = super().pread(size, offset)
+        CountedFile.bytes_read += len(data)
+        return data
+
+
+class CountedDisk(SystemDisk):
+    """Opens such files."""
+
+    def open(self, path: str) -> File:
+        return CountedFile(os.open(path, os.O_RDONLY))
+
+
+def test_b20_old_payloads_full_of_record_heads_do_not_hold_up_a_start(tmp_path: Path) -> None:
+    """Clients choose them. Each would be a record of megabytes, to be checked for its CRC."""
+    magic, size = b"MJRC", 2 << 20
+    head = magic + bytes(4) + size.to_bytes(4) + bytes(16)
+    body = head * 3000
+    files = files_of(tmp_path)
+    files._file_bytes_max = 8 << 20
+    files.commit([record(body)] * 60)
+    files.close()
+    (tmp_path / file_name(1)).rename(tmp_path / spare_name(1))
+    files = files_of(tmp_path, LastMark(1, FILE_HEADER_BYTES))
+    files.commit([record(b"new")])
+    files.close()
+    CountedFile.bytes_read = 0
+    journal = JournalReplay(CountedDisk(), str(tmp_path), mark=NO_MARK, owner=OWNER)
+    assert [each.body for each in journal.records()] == [b"new"]
+    assert CountedFile.bytes_read < 4 * os.path.getsize(tmp_path / file_name(2))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
-from magnetar.bookie.journaling import journal_files, journal_replay
+from magnetar.bookie.journaling import journal_files, journal_format, journal_replay
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_replay import JournalReplay
@@ -23,8 +23,11 @@ def _unbound_records() -> Iterator[None]:
         edited(
             journal_files,
             "encode_group",
-            ("pack_place(file_id, start + in_group,", "pack_place(0, 0,"),
+            ("head = pack_place(file_id, place,", "head = pack_place(0, 0,"),
+            ("bound = pack_place(file_id, place,", "bound = pack_place(0, 0,"),
         ),
+        edited(journal_format, "is_head_valid", ("file_id, offset, size", "0, 0, size")),
+        edited(journal_replay, "is_head_valid", ("file_id, offset, size", "0, 0, size")),
         edited(journal_replay, "decode_record", (place, "_PLACE_AND_TAIL.pack(0, 0,")),
     ):
         yield

@@ -27,7 +27,7 @@ def test_a_record_as_it_lies_on_disk() -> None:
     record = NewRecord(RecordType.ENTRY_BLOCK, 7, b"block")
     head, body = encode_group([record], file_id=1, start=64)
     assert body == b"block"
-    assert head.hex(" ", -4) == "4d4a5243 caf81b0b 00000005 00000000 01000000 00000000 00000007"
+    assert head.hex(" ", -4) == "4d4a5243 6fafabae 00000005 00000000 017666ad 00000000 00000007"
 
 
 def test_a_group_is_read_back_in_order() -> None:

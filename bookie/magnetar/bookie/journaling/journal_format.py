@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 
 FILE_MAGIC = b"MGNTJRNL"
-FILE_VERSION = 1
+FILE_VERSION = 2
 FILE_HEADER_BYTES = 64
 OWNER_BYTES = 16
 
@@ -26,9 +26,11 @@ RECORD_BODY_BYTES_MAX = 16 << 20
 MARK_MAGIC = b"MGNTMARK"
 
 _FILE_HEADER = struct.Struct(">8sHH4xQQQ16s4x")
-_RECORD_TAIL = struct.Struct(">IIB3xq")
-_PLACE_AND_TAIL = struct.Struct(">QQIIB3xq")
+_RECORD_TAIL = struct.Struct(">IIIq")
+_PLACE_AND_TAIL = struct.Struct(">QQIIIq")
 _CRC = struct.Struct(">I")
+_CHECK_MASK = 0xFFFFFF
+"""Of the word with a record's type: the low bits of the CRC of its head and place."""
 _MARK = struct.Struct(">8sQQ")
 _NAME_SUFFIX = ".journal"
 _SPARE_SUFFIX = ".spare"
@@ -157,7 +159,10 @@ def encode_group(records: Sequence[NewRecord], *, file_id: int, start: int) -> l
     in_group = 0
     for type_, ledger_id, body in records:
         size = len(body)
-        bound = pack_place(file_id, start + in_group, size, in_group, type_, ledger_id)
+        place = start + in_group
+        head = pack_place(file_id, place, size, in_group, type_ << 24, ledger_id)
+        type_and_check = type_ << 24 | value(head) & _CHECK_MASK
+        bound = pack_place(file_id, place, size, in_group, type_and_check, ledger_id)
         crc = extend(value(body), bound)
         buffers += (magic + pack_crc(crc) + bound[16:], body)
         in_group += RECORD_HEAD_BYTES + size
@@ -179,24 +184,38 @@ def wanted_bytes(data: bytes, at: int) -> int:
     return RECORD_HEAD_BYTES + size if size <= RECORD_BODY_BYTES_MAX else 0
 
 
+def is_head_valid(data: bytes, at: int, *, file_id: int, offset: int) -> bool:
+    """Whether the bytes at index `at` of `data`, which lie at `offset` in their file, can be the
+    head of a record.
+
+    It costs no look at the body. So a payload full of what looks like heads, which would be checked
+    with a body of megabytes each, does not keep a start from its end.
+    """
+    if len(data) - at < RECORD_HEAD_BYTES:
+        return False
+    size, in_group, type_and_check, ledger_id = _RECORD_TAIL.unpack_from(data, at + 8)
+    check = type_and_check & _CHECK_MASK
+    head = _PLACE_AND_TAIL.pack(file_id, offset, size, in_group, type_and_check - check, ledger_id)
+    return bool(google_crc32c.value(head) & _CHECK_MASK == check)
+
+
 def decode_record(data: bytes, at: int, *, file_id: int, offset: int) -> StoredRecord | None:
     """The record at index `at` of `data`, which lies at `offset` in its file; None if invalid."""
     if data[at : at + 4] != RECORD_MAGIC or len(data) - at < RECORD_HEAD_BYTES:
         return None
-    size, in_group, type_, ledger_id = _RECORD_TAIL.unpack_from(data, at + 8)
+    if not is_head_valid(data, at, file_id=file_id, offset=offset):
+        return None
+    size, in_group, type_and_check, ledger_id = _RECORD_TAIL.unpack_from(data, at + 8)
     body_at = at + RECORD_HEAD_BYTES
     if size > RECORD_BODY_BYTES_MAX or len(data) - body_at < size:
         return None
     body = data[body_at : body_at + size]
-    # The reserved bytes are packed as zeros here: anything else in their place is damage too.
-    bound = _PLACE_AND_TAIL.pack(file_id, offset, size, in_group, type_, ledger_id)
-    if data[at + 8 : body_at] != bound[16:]:
-        return None
+    bound = _PLACE_AND_TAIL.pack(file_id, offset, size, in_group, type_and_check, ledger_id)
     crc = google_crc32c.extend(google_crc32c.value(body), bound)
     if _CRC.unpack_from(data, at + 4)[0] != crc:
         return None
     return StoredRecord(
-        type_, ledger_id, body, offset - in_group, offset + RECORD_HEAD_BYTES + size
+        type_and_check >> 24, ledger_id, body, offset - in_group, offset + RECORD_HEAD_BYTES + size
     )
 
 

@@ -19,6 +19,7 @@ from magnetar.bookie.errors import (
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
+    RECORD_HEAD_BYTES,
     FileHeader,
     LastMark,
     StoredRecord,
@@ -27,6 +28,7 @@ from magnetar.bookie.journaling.journal_format import (
     file_ids,
     file_name,
     find_record_starts,
+    is_head_valid,
     wanted_bytes,
 )
 from magnetar.ledger.ports import Disk, File
@@ -182,10 +184,12 @@ class JournalReplay:
             step = len(data) - 3 if len(data) == _WINDOW_BYTES else len(data)
             for index in find_record_starts(data, 0, step):
                 offset = base + index
-                wanted = wanted_bytes(file.pread(12, offset) + bytes(16), 0)
-                if not wanted:
+                head = data[index : index + RECORD_HEAD_BYTES]
+                if len(head) < RECORD_HEAD_BYTES:
+                    head = file.pread(RECORD_HEAD_BYTES, offset)
+                if not is_head_valid(head, 0, file_id=file_id, offset=offset):
                     continue
-                candidate = file.pread(wanted, offset)
+                candidate = file.pread(wanted_bytes(head, 0), offset)
                 record = decode_record(candidate, 0, file_id=file_id, offset=offset)
                 if record is not None and record.group_start > end:
                     return offset

@@ -21,6 +21,7 @@ from magnetar.bookie.journaling.journal_format import (
     file_ids,
     file_name,
     find_record_starts,
+    is_head_valid,
     wanted_bytes,
 )
 from magnetar.bookie.requests.add_check import check_add
@@ -127,7 +128,7 @@ def journal_records(
 def _record_at(file: File, file_id: int, offset: int) -> StoredRecord | None:
     head = file.pread(64, offset)
     wanted = wanted_bytes(head, 0)
-    if not wanted:
+    if not wanted or not is_head_valid(head, 0, file_id=file_id, offset=offset):
         return None
     data = head if wanted <= len(head) else file.pread(wanted, offset)
     return decode_record(data, 0, file_id=file_id, offset=offset)

@@ -13,6 +13,9 @@ from typing import Protocol
 import structlog
 import uvloop
 
+from magnetar.deploy.full_collections import FullCollections
+from magnetar.ledger.system import SystemClock
+
 _log = structlog.get_logger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -65,6 +68,8 @@ async def _serve(
     # What start-up made lives as long as the process: the collector need not walk it again.
     gc.collect()
     gc.freeze()
+    full_collections = FullCollections(SystemClock())
+    full_collections.start()
     say_ready(server)
     try:
         if then is None:
@@ -72,6 +77,7 @@ async def _serve(
         else:
             await _run_until(stop_asked, server, then)
     finally:
+        full_collections.stop()
         _log.info("stopping")
         await server.stop()
         _log.info("stopped")

@@ -1,0 +1,79 @@
+"""Full collections of a server process: seldom, and the rarer the longer they take."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.deploy.full_collections import FullCollections
+
+
+class HandClock:
+    """Stands still, but when something takes time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Timers:
+    """Instead of the loop's: a test strikes them."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self._call: Callable[[], None] = lambda: None
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        self.delay_s, self._call = delay_s, call
+        return asyncio.TimerHandle(0.0, call, (), asyncio.get_running_loop())
+
+    def strike(self) -> None:
+        self._call()
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.set_threshold(*before)
+
+
+async def test_full_collections_take_a_bounded_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, thresholds: tuple[int, int, int]
+) -> None:
+    timers, clock = Timers(), HandClock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", timers.call_later)
+    takes_s = 0.0
+
+    def collect() -> None:
+        clock.now_s += takes_s
+
+    collections = FullCollections(clock, collect)
+    collections.start()
+    assert timers.delay_s == 60
+    timers.strike()
+    assert timers.delay_s == 60
+    takes_s = 0.5
+    timers.strike()
+    assert timers.delay_s == pytest.approx(2_000)
+    collections.stop()
+
+
+async def test_the_interpreter_makes_no_full_collection_by_itself_in_between(
+    thresholds: tuple[int, int, int],
+) -> None:
+    collections = FullCollections(HandClock(), lambda: None)
+    collections.start()
+    before = gc.get_stats()[2]["collections"]
+    kept: list[list[int]] = [[] for _ in range(300_000)]
+    assert gc.get_stats()[2]["collections"] == before
+    assert gc.get_threshold()[:2] == thresholds[:2], "cycles that die young are found as before"
+    collections.stop()
+    assert gc.get_threshold() == thresholds
+    assert len(kept) == 300_000

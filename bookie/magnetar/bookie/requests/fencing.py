@@ -102,7 +102,7 @@ class LedgerDescriptor:
         """The journal said that it has it, or nobody needs to ask."""
         self.is_changed = False
         """A LAC moved since the state was last put into the storage."""
-        self._waiters: list[FenceWaiter] = []
+        self._waiters: list[FenceWaiter] | None = None  # a list for each would be a third more
 
     @property
     def state(self) -> LedgerState:
@@ -150,14 +150,16 @@ class LedgerDescriptor:
     def wait_for_fence(self, waiter: FenceWaiter) -> None:
         """Call `waiter` once, when the pending write has ended."""
         assert self.fence is FenceState.PENDING
+        if self._waiters is None:
+            self._waiters = []
         self._waiters.append(waiter)
 
     def on_fence_written(self, error: JournalFullError | None) -> None:
         """The write has ended; everyone who waits hears of it."""
         event = FenceEvent.WRITTEN if error is None else FenceEvent.FAILED
         self.fence = TRANSITIONS[self.fence, event]
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             waiter(error)
 
 

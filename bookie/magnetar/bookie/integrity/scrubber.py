@@ -199,7 +199,14 @@ class Scrubber:
             await self.save()
 
     async def _check_logs(self) -> None:
-        for log_id in await self._finished_logs():
+        try:
+            logs = await self._finished_logs()
+        except StorageIOError as error:
+            # Perhaps for want of file descriptors: what stops a bookie is for others to decide.
+            self._metrics.scrub_errors += 1
+            _log.error("scrub_failed", path=self._path, error=str(error))
+            return
+        for log_id in logs:
             damage = await self._worker.run(partial(self._check.check_log, log_id))
             if damage is not None:
                 # No entry is hidden by it, and there is nothing to heal: garbage collection scans

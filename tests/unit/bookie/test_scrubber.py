@@ -1,0 +1,59 @@
+"""What the scrubber does when it cannot do its work."""
+
+import asyncio
+from pathlib import Path
+
+from magnetar.bookie.errors import StorageIOError
+from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.bookie.integrity.local_check import LocalCheck
+from magnetar.bookie.integrity.scrubber import Scrubber, ScrubOptions
+from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from tests.ledger_storage import SMALL, STATE, add, open_storage
+
+
+async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path: Path) -> None:
+    """A process that is out of file descriptors for a moment must not stop for its scrubber."""
+
+    passes = 0
+    is_done = asyncio.Event()
+
+    async def finished_logs() -> list[int]:
+        nonlocal passes
+        passes += 1
+        if passes > 1:
+            is_done.set()
+        raise StorageIOError("entry-logs cannot be listed: Too many open files")
+
+    disk, metrics = SystemDisk(), IntegrityMetrics()
+    worker = ThreadWorker("scrub")
+    async with open_storage(tmp_path, SMALL) as storage:
+        storage.put_state(1, STATE)
+        add(storage, 1, range(5), b"x")
+        await storage.flush()
+        maintenance = storage.maintenance
+        check = LocalCheck(maintenance.index, maintenance.directory, disk)
+        scrubber = Scrubber(
+            str(tmp_path),
+            check,
+            known_ledgers=storage.known_ledgers,
+            finished_logs=finished_logs,
+            on_damage=lambda damage: None,
+            disk=disk,
+            clock=SystemClock(),
+            worker=worker,
+            metrics=metrics,
+            options=ScrubOptions(period_s=0, bytes_per_s_max=1 << 30),
+        )
+        task = asyncio.create_task(scrubber.run())
+        async with asyncio.timeout(10):
+            await asyncio.wait(
+                (task, asyncio.create_task(is_done.wait())), return_when=asyncio.FIRST_COMPLETED
+            )
+        assert not task.done(), task.exception()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await worker.run(check.close)
+        worker.close()
+    assert metrics.scrub_passes == 1
+    assert metrics.scrub_records > 0
+    assert metrics.scrub_errors >= 1

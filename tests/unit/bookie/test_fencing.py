@@ -124,3 +124,14 @@ async def test_states_are_put_only_when_they_changed() -> None:
     storage.states.clear()
     await table.put_changed_states()
     assert storage.states == {}
+
+
+def test_2_4_a_last_add_confirmed_never_goes_back() -> None:
+    """Adds that are sent again, and those of recovery, carry older ones."""
+    table = LedgerTable(MemoryStorage())
+    ledger = table.admit(1, KEY)
+    assert ledger is not None
+    assert table.raise_last_add_confirmed(ledger, 5)
+    assert not table.raise_last_add_confirmed(ledger, 5)
+    assert not table.raise_last_add_confirmed(ledger, 3)
+    assert table.last_add_confirmed(1) == 5

@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.errors import StorageFullError, StorageIOError
+from magnetar.bookie.errors import JournalCorruptError, StorageFullError, StorageIOError
 from magnetar.bookie.journaling.journal_files import JournalFiles
-from magnetar.bookie.journaling.journal_format import NO_MARK, LastMark, NewRecord, RecordType
+from magnetar.bookie.journaling.journal_format import (
+    NO_MARK,
+    LastMark,
+    NewRecord,
+    RecordType,
+    file_name,
+)
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import Replayed, replay_journals
+from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.system import SystemDisk
 from magnetar.ledger.wire import EntryBlock, encode_block
 from tests.bookie_parts import KEY, MemoryStorage, packets_of
@@ -23,6 +30,15 @@ PAYLOAD = bytes(200_000)
 
 
 def write_journal(directory: Path, adds: int) -> LastMark:
+    """A key and so many entries."""
+    records = [NewRecord(RecordType.MASTER_KEY, LEDGER, KEY)]
+    for first in range(adds):
+        block = encode_block(packets_of(LEDGER, first, 1, PAYLOAD))
+        records.append(NewRecord(RecordType.ENTRY_BLOCK, LEDGER, block.data))
+    return write_records(directory, records)
+
+
+def write_records(directory: Path, records: list[NewRecord]) -> LastMark:
     files = JournalFiles(
         SystemDisk(),
         str(directory),
@@ -32,10 +48,6 @@ def write_journal(directory: Path, adds: int) -> LastMark:
         file_bytes_max=1 << 30,
         preallocate_bytes=0,
     )
-    records = [NewRecord(RecordType.MASTER_KEY, LEDGER, KEY)]
-    for first in range(adds):
-        block = encode_block(packets_of(LEDGER, first, 1, PAYLOAD))
-        records.append(NewRecord(RecordType.ENTRY_BLOCK, LEDGER, block.data))
     mark = files.commit(records)
     files.close()
     return mark
@@ -113,3 +125,28 @@ async def test_b18_any_other_error_of_a_flush_stops_the_start(tmp_path: Path) ->
         with pytest.raises(StorageIOError):
             await replay(tmp_path, FullStorage(adds_max, broken))
     assert mark_in(tmp_path) == NO_MARK
+
+
+async def test_3_5_a_journal_that_ends_before_the_mark_stops_the_start(tmp_path: Path) -> None:
+    """What is missing had been synced, and more may have been behind it."""
+    end = write_journal(tmp_path, 1)
+    marks = LastMarks(SystemDisk(), [str(tmp_path)])
+    marks.load()
+    marks.advance((end,))
+    os.truncate(tmp_path / file_name(end.file_id), end.offset - 1)
+    with pytest.raises(JournalCorruptError, match="before the mark"):
+        await replay(tmp_path, MemoryStorage())
+
+
+async def test_3_5_the_highest_explicit_lac_counts_not_the_last(tmp_path: Path) -> None:
+    packets = [packet_codec(LEDGER).seal_lac(lac) for lac in (3, 5, 4)]
+    key = NewRecord(RecordType.MASTER_KEY, LEDGER, KEY)
+    write_records(
+        tmp_path, [key, *(NewRecord(RecordType.EXPLICIT_LAC, LEDGER, each) for each in packets)]
+    )
+    storage = MemoryStorage()
+    await replay(tmp_path, storage)
+    state = storage.state(LEDGER)
+    assert state is not None
+    assert state.explicit_lac == packets[1]
+    assert state.last_add_confirmed == 5

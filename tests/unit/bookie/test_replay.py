@@ -150,3 +150,14 @@ async def test_3_5_the_highest_explicit_lac_counts_not_the_last(tmp_path: Path) 
     assert state is not None
     assert state.explicit_lac == packets[1]
     assert state.last_add_confirmed == 5
+
+
+async def test_2_4_a_replay_brings_back_the_last_add_confirmed_of_the_entries(
+    tmp_path: Path,
+) -> None:
+    write_journal(tmp_path, 3)
+    storage = MemoryStorage()
+    await replay(tmp_path, storage)
+    state = storage.state(LEDGER)
+    assert state is not None
+    assert state.last_add_confirmed == 1

@@ -20,6 +20,10 @@ _log = structlog.get_logger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+_SWITCH_INTERVAL_S = 0.001
+"""After which a thread that works gives way to one that waits. The event loop waits for each worker
+in turn; with the interpreter's own 5 ms that is more than it should."""
+
 
 class Server(Protocol):
     """What can be started, describes where it listens, and can be stopped."""
@@ -46,6 +50,7 @@ def run_server(
         make: called on the event loop.
         then: runs when the server is ready; the server stops when it returns False.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(make, then))
 

@@ -43,8 +43,8 @@ from magnetar.bookie.indexes.run_records import (
 from magnetar.bookie.indexes.shared_lock import SharedLock
 from magnetar.bookie.storage import LedgerState
 
-_BATCH_OPERATIONS = 1000
-"""Writing a batch to RocksDB holds the GIL, about 0.2 ms for this many operations."""
+_BATCH_OPERATIONS = 250
+"""Writing a batch to RocksDB holds the GIL, about 0.25 ms for this many operations."""
 
 _SCAN_RECORDS = 1000
 """Records of one step of a long scan; between two steps others have their turn."""

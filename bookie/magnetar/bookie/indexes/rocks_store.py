@@ -150,7 +150,8 @@ def _options(*, may_create: bool) -> Options:
     options.create_if_missing(may_create)
     # The index is small: a record stands for up to a MiB of entries. Keep it small in memory too.
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(2)
+    # A write that finds no free buffer waits for a background flush, and holds the GIL meanwhile.
+    options.set_max_write_buffer_number(4)
     options.set_max_open_files(_OPEN_FILES_MAX)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)

@@ -55,6 +55,9 @@ class DictionaryStore:
             raise NoNodeError(path)
         return sorted(below)
 
+    async def catch_up(self) -> None:
+        """Never behind."""
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         return _NoWatch()
 

@@ -49,6 +49,11 @@ class Ledgers:
         self.failing: set[int] = set()
         """Ledgers whose metadata cannot be read just now."""
         self.reads: list[int] = []
+        self.unseen: set[int] = set()
+        """Ledgers that the metadata server asked does not know of yet, since it is behind."""
+
+    async def catch_up(self) -> None:
+        self.unseen.clear()
 
     async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
         for at, found in enumerate(self.lie(self.ranges())):
@@ -56,7 +61,7 @@ class Ledgers:
             yield found
 
     def ranges(self) -> list[LedgerRange]:
-        ids = sorted(self.metadata)
+        ids = sorted(self.metadata.keys() - self.unseen)
         count = ids[-1] // RANGE_IDS + 1 if ids else 0
         bounds = [RANGE_IDS * at for at in range(count + 1)]
         return [
@@ -69,7 +74,7 @@ class Ledgers:
         self.on_read(ledger_id)
         if ledger_id in self.failing:
             raise LedgerError("no answer")
-        if ledger_id not in self.metadata:
+        if ledger_id not in self.metadata or ledger_id in self.unseen:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
         return VersionedLedger(self.metadata[ledger_id], 0)
 

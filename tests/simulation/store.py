@@ -267,6 +267,9 @@ class SimStore:
         found = await self._call("children", path, lambda: self._server.tree.children(path))
         return cast(list[str], found)
 
+    async def catch_up(self) -> None:
+        await self._call("catch_up", "/", lambda: None)
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         check_path(path)
         self._check_open()

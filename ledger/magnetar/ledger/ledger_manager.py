@@ -174,6 +174,14 @@ class LedgerManager:
             for ledger_id in found.ledger_ids:
                 yield ledger_id
 
+    async def catch_up(self) -> None:
+        """What is read after this has every ledger that had been created before it.
+
+        Raises:
+            MetadataError: as the store.
+        """
+        await self._store.catch_up()
+
     async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
         """All ledgers, as ranges that are complete each (rule 3.2) and together cover all ids.
 

@@ -211,7 +211,7 @@ def test_an_index_is_made_anew_from_the_entry_logs_alone(stopped: Path, tmp_path
     lines("verify", "--data", str(bookie))
     *_, said, then = lines("rebuild-index", "--data", str(bookie), "--yes")
     assert said["index"] == "rebuilt"
-    assert "metadata of all ledgers" in then["next"]
+    assert "metadata of all ledgers" in str(then["next"])
     assert said["are_states_complete"]
     with Standalone(place) as server:
         assert payloads(server) == before

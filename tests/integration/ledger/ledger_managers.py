@@ -91,6 +91,9 @@ class LosingStore:
     async def children(self, path: str) -> list[str]:
         return await self._store.children(path)
 
+    async def catch_up(self) -> None:
+        await self._store.catch_up()
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         return self._store.watch(path, callback)
 

@@ -64,6 +64,14 @@ async def test_one_of_many_creators_of_a_path_wins(stores: Stores) -> None:
     assert (await handles[0].get("/a/b")).value == str(won[0]).encode()
 
 
+async def test_who_has_caught_up_sees_what_others_have_written(stores: Stores) -> None:
+    writer, reader = await stores.open(), await stores.open()
+    for number in range(20):
+        await writer.create(f"/caught-up-{number}")
+        await reader.catch_up()
+        assert await reader.exists(f"/caught-up-{number}") == 0
+
+
 async def test_set_replaces_the_value_and_counts_the_version(store: MetadataStore) -> None:
     await store.create("/a", b"0")
     assert await store.set("/a", b"1", version=0) == 1

@@ -136,6 +136,9 @@ class MemoryStore:
             raise NoNodeError(path)
         return sorted(names)
 
+    async def catch_up(self) -> None:
+        """Never behind."""
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         raise NotImplementedError
 

@@ -37,6 +37,8 @@ _DELETIONS_PER_FLUSH = 10_000
 class LedgerSource(Protocol):
     """What is asked of the ledger manager; see there."""
 
+    async def catch_up(self) -> None: ...
+
     def ledger_ranges(self) -> AsyncIterator[LedgerRange]: ...
 
     async def read(self, ledger_id: int) -> VersionedLedger: ...
@@ -132,6 +134,9 @@ async def missing_ledgers(
         ImplausibleListingError, ForeignMetadataError, LedgerError
     """
     await calls.check_instance()
+    # Every local ledger had been created when the local ids were looked at. A metadata server that
+    # is behind would neither list it nor confirm it.
+    await source.catch_up()
     search = DeadLedgerSearch(local_ids)
     try:
         async for found in source.ledger_ranges():

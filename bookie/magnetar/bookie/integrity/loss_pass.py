@@ -93,6 +93,8 @@ class LossPass:
         await self._worker.run(partial(write_marks, self._disk, self._directories.ledgers, mark))
         await self._worker.run(partial(self._forget_journals, lost))
         unflushed = 0
+        # A server that is behind would not list the newest ledgers of this bookie.
+        await self._manager.catch_up()
         async for found in self._manager.ledger_ranges():
             ids = found.ledger_ids
             for at in range(0, len(ids), _READS_AT_ONCE):

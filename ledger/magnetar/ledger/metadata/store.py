@@ -146,6 +146,14 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def catch_up(self) -> None:
+        """What is read after this has every write that anybody had finished before it.
+
+        A read alone may be answered by a server that is behind the others. Who draws a conclusion
+        from the absence of something that another client wrote has to catch up first.
+        """
+        ...
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         """Call back on the loop when the node or the list of its children changes.
 

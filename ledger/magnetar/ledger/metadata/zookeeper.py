@@ -247,6 +247,9 @@ class ZooKeeperStore:
         full = self._full(path)
         return sorted(await self._read(path, lambda: self._client.get_children_async(full)))
 
+    async def catch_up(self) -> None:
+        await self._read("/", lambda: self._client.sync_async(self._prefix or "/"))
+
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         check_path(path)
         self._check_open()

@@ -104,6 +104,12 @@ async def test_b11_a_ledger_made_while_the_listing_runs_is_not_collected() -> No
     assert bookie.cluster.reads == []
 
 
+async def test_a_metadata_server_that_is_behind_kills_no_new_ledger() -> None:
+    bookie = Bookie(range(20), range(20))
+    bookie.cluster.unseen = {18, 19}
+    assert await bookie.collect() == list(range(20))
+
+
 def lexicographic(ranges: list[LedgerRange]) -> list[LedgerRange]:
     ids = [each for found in ranges for each in found.ledger_ids]
     return [LedgerRange(0, LEDGER_ID_MAX, tuple(sorted(ids, key=str)))]

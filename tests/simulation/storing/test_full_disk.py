@@ -60,3 +60,41 @@ def test_a_full_disk_refuses_and_recovers(shape: Shape, left: int) -> None:
         again.run(look())
     finally:
         again.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_start_without_a_byte_of_room_serves_what_was_answered(shape: Shape) -> None:
+    """Part of it was flushed, part is only in the journal; the next start has room."""
+    disk, metadata = SimDisk(seed="0", faithful=True), Metadata()
+    events: list[Event] = []
+    machine = Machine(disk, metadata, shape, seed="0")
+
+    async def write() -> None:
+        parts = await machine.start()
+        client = Client(machine, events)
+        for entry in range(20):
+            client.add(entry % 3, [entry], 200)
+        await client.settle()
+        await parts.checkpointer.checkpoint()
+        for entry in range(20, 30):
+            client.add(entry % 3, [entry], 200)
+        await client.settle()
+
+    try:
+        machine.run(write())
+    finally:
+        machine.close()
+    image = disk.image()
+    for bytes_left in (0, 0, None):
+        after = SimDisk.of(image, seed="1", survival=Survival.NOTHING)
+        after.bytes_left = bytes_left
+        again = Machine(after, metadata.copy(), shape, seed="1")
+
+        async def look(started: Machine = again) -> None:
+            await Inspection(await started.start()).compare(expectation(events))
+
+        try:
+            again.run(look())
+        finally:
+            again.close()
+        image = after.image()

@@ -17,6 +17,8 @@ _SHARE_MAX = 1 / 4000
 """Of the time, for full collections: a quarter of what may hold up the event loop by more than it
 should in one of a thousand moments."""
 _INTERVAL_S_MIN = 60.0
+_INTERVAL_S_MAX = 600.0
+"""What only a full collection frees waits no longer than this."""
 _NEVER = 2**31 - 1
 
 
@@ -48,4 +50,4 @@ class FullCollections:
         started_s = self._clock.monotonic_s()
         self._collect()
         took_s = self._clock.monotonic_s() - started_s
-        self._wait(max(_INTERVAL_S_MIN, took_s / _SHARE_MAX))
+        self._wait(min(_INTERVAL_S_MAX, max(_INTERVAL_S_MIN, took_s / _SHARE_MAX)))

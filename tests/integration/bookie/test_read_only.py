@@ -317,6 +317,23 @@ async def test_an_operator_makes_a_running_bookie_read_only(machine: Machine) ->
         await machine.until_registered(readonly=False)
 
 
+async def test_a_bookie_that_stops_refuses_adds_before_it_is_no_longer_registered(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: list[int] = []
+    unregister = BookieRegistry.unregister
+
+    async with machine.bookie() as (bookie, client):
+
+        async def look(self: BookieRegistry, bookie_id: str) -> None:
+            statuses.append((await add(client, 0)).status)
+            await unregister(self, bookie_id)
+
+        monkeypatch.setattr(BookieRegistry, "unregister", look)
+        await bookie.stop()
+    assert statuses == [Status.READ_ONLY]
+
+
 async def test_a_bookie_that_may_not_be_read_only_ends(machine: Machine) -> None:
     async with machine.bookie(read_only_enabled=False, disk_check_interval_s=0.01) as (_, client):
         machine.sized.used_percent = 96

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.entry_logs.entry_log import StoredRun
-from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_names import log_name
+from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.pieces import PIECE_BYTES
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.ledger.ports import File

@@ -4,6 +4,7 @@ Nothing of this is in the lives of one bookie: its metadata store does not lie, 
 there. The tests of the defects notice them.
 """
 
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.gc.dead_ledgers import DeadLedgerSearch
 from magnetar.bookie.gc.ledger_collector import LedgerCollector, LedgerSource
 from magnetar.bookie.gc.over_replicated import OverReplicatedLedgers
@@ -79,6 +80,23 @@ MUTATIONS: list[Mutation] = [
         description="a deleted ledger leaves no tombstone: a stale writer makes it anew, unfenced",
         apply=lambda: edited(
             LedgerTable, "delete", ("self.tombstones.put(ledger_id, now_s)", "pass")
+        ),
+    ),
+    Mutation(
+        name="registered_before_the_replay",
+        rule="12",
+        defects=("B21",),
+        description="a bookie is registered when it has read its cookie, before any replay",
+        apply=lambda: edited(
+            Bookie,
+            "start",
+            (
+                "        replayed = await replay_journals(",
+                "        from magnetar.ledger.registration import BookieInfo\n"
+                "        early = BookieInfo(self.bookie_id, 'localhost', 1, readonly=False)\n"
+                "        await self._registry.register(early)\n"
+                "        replayed = await replay_journals(",
+            ),
         ),
     ),
     Mutation(

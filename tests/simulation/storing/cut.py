@@ -157,5 +157,13 @@ def cut_twice(played: Played, cuts: Iterable[Cut], survival: Survival = Survival
     return restarts
 
 
+def lose_after_kill(played: Played, cut: Cut) -> None:
+    """Kill the process at a moment; a start; then the power is lost. What the start relied on must
+    not have been in the page cache alone."""
+    again = restart(played, cut, Survival.KILLED, seed=f"{cut.step}", keeps_cuts=True)
+    if again.cuts:
+        restart(played, again.cuts[-1], Survival.NOTHING, seed=f"{cut.step}")
+
+
 def _nothing(kind: str, number: int) -> None:
     return None

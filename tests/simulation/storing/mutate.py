@@ -33,7 +33,13 @@ from tests.simulation.mutations.storage_registry import (
     defects_of,
     storage_mutation,
 )
-from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, play, restart
+from tests.simulation.storing.cut import (
+    SURVIVALS,
+    cut_everywhere,
+    lose_after_kill,
+    play,
+    restart,
+)
 from tests.simulation.storing.flips import flip_some
 from tests.simulation.storing.lives import LivesPlan, draw_lives, live
 from tests.simulation.storing.machine import Shape
@@ -42,6 +48,7 @@ from tests.simulation.storing.troubles import troubled
 
 LIVES_MAX = 250
 CAUGHT = Path(__file__).with_name("caught.json")
+REGRESSIONS = Path(__file__).with_name("regressions")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
 TESTS = Path(__file__).parents[2]
 _SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=3))
@@ -59,7 +66,7 @@ class Catch:
 
     name: str
     by: str = ""
-    """cut, lives, flips; empty if only tests notice, or nothing."""
+    """cut, killed, lives, flips; empty if only tests notice, or nothing."""
     script: str = ""
     shape: Shape = _SHAPES[0]
     step: int = -1
@@ -85,6 +92,8 @@ class Catch:
             if self.by == "flips":
                 at = (len(played.cuts) - 1) * self.step // 100
                 flip_some(played, played.cuts[at], per_file=_FLIPS_PER_FILE)
+            elif self.by == "killed":
+                lose_after_kill(played, played.cuts[self.step])
             elif everywhere:
                 cut_everywhere(played)
             elif self.step >= 0:
@@ -112,7 +121,9 @@ def _attempts(found: Mutation) -> Iterator[Catch]:
     for shape in _SHAPES:
         for script in sorted(SCRIPTS, key=lambda name: len(SCRIPTS[name])):
             yield from _cuts(found, script, shape)
-    plans = (draw_lives(seed) for seed in range(LIVES_MAX))
+    yield from _killed(found, "adds", _SHAPES[0])
+    kept = (LivesPlan.from_json(path.read_text()) for path in sorted(REGRESSIONS.glob("*.json")))
+    plans = chain(kept, (draw_lives(seed) for seed in range(LIVES_MAX)))
     for plan in chain(plans, troubled("adds", _SHAPES[0], every=2), troubled("adds", _SHAPES[1])):
         with found.apply():
             error = live(plan).error
@@ -147,6 +158,23 @@ def _cuts(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
                     break
     for at, name, reason in failures:
         yield Catch(found.name, "cut", script, shape, at, name, reason=reason)
+
+
+def _killed(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
+    """The process is killed in the middle of a write to the journal."""
+    with found.apply():
+        try:
+            played = play(SCRIPTS[script], shape)
+        except AssertionError:
+            return
+        for at, cut in enumerate(played.cuts):
+            if ".journal" not in cut.path:
+                continue
+            try:
+                lose_after_kill(played, cut)
+            except AssertionError as error:
+                yield Catch(found.name, "killed", script, shape, at, reason=str(error))
+                return
 
 
 # Tests of the defects
@@ -195,7 +223,8 @@ def failing_tests(found: Mutation) -> tuple[str, ...]:
         return ()
     failures = _Failures()
     with found.apply(), contextlib.redirect_stdout(io.StringIO()):
-        options = ["-q", "-p", "no:cacheprovider", "--deselect", _OF_MUTATIONS]
+        # A rule that is off may leave somebody waiting for ever.
+        options = ["-q", "-p", "no:cacheprovider", "--timeout=30", "--deselect", _OF_MUTATIONS]
         pytest.main([*options, *wanted], plugins=[failures])
     return tuple(dict.fromkeys(failures.failed))
 
@@ -221,18 +250,22 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutations STORAGE=1", description=__doc__)
     parser.add_argument("--runs", type=int, help="accepted; the number of lives is fixed")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--missing", action="store_true", help="only those without a stored catch")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help="write the tables and the catches")
     options = parser.parse_args(arguments)
     names = [each.name for each in STORAGE_MUTATIONS if options.only in each.name]
     catches: dict[str, Catch] = {}
+    if options.missing:
+        stored = load()
+        names = [name for name in names if name not in stored or not stored[name].is_caught]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for catch, text in pool.imap_unordered(_search, names):
             catches[catch.name] = catch
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
-    if options.write:
-        write(catches)
+            if options.write:
+                write({catch.name: catch})
     missed = [name for name in names if not catches[name].is_caught]
     sys.stdout.write(f"{len(names) - len(missed)} of {len(names)} mutations are caught\n")
     sys.stdout.writelines(f"NOT CAUGHT: {name}\n" for name in missed)
@@ -280,6 +313,9 @@ def _how(catch: Catch | None) -> str:
     if catch.by == "cut":
         where = "while it runs" if catch.step < 0 else f"step {catch.step}, {catch.survival}"
         return f"cut of `{catch.script}` ({catch.shape.label}): {where}"
+    if catch.by == "killed":
+        where = f"step {catch.step} of `{catch.script}` ({catch.shape.label})"
+        return f"killed at {where}, then the power is lost behind the next start"
     if catch.by == "lives":
         assert catch.plan is not None
         if len(catch.plan.lives) == 3 and catch.plan.lives[1] == catch.plan.lives[2]:

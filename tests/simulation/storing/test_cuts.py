@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.inode import Survival
-from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, cut_twice, play
+from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, cut_twice, lose_after_kill, play
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
 
@@ -28,6 +28,14 @@ def test_nothing_is_lost_if_the_start_is_cut_too(name: str, shape: Shape) -> Non
     assert cut_twice(played, played.cuts[10::third]) > 10
     for first, survival in enumerate((Survival.NOTHING, Survival.KILLED), start=third):
         assert cut_twice(played, played.cuts[first : first + 1], survival) > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_is_lost_if_a_kill_is_followed_by_a_power_loss(name: str, shape: Shape) -> None:
+    played = play(SCRIPTS[name], shape)
+    for cut in played.cuts[5::7]:
+        lose_after_kill(played, cut)
 
 
 def test_a_workload_is_the_same_in_every_process() -> None:

@@ -1,7 +1,7 @@
 """The simulator of the storage as a command: `make sim STORAGE=1`.
 
-- `--runs 5000`: first every script on every shape, cut at each step in each way; then seeds 0 to
-  4999 on all cores; exits with 1 if anything fails
+- `--runs 5000`: first every script on every shape, cut at each step (in each way: `--complete`);
+  then seeds 0 to 4999 on all cores; exits with 1 if anything fails
 - `--seed 7`: one run: its plan, and what is wrong
 - `--plan FILE`: the plan of a file
 - `--keep`: plans that fail are shortened and written to regressions/
@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--start", type=int, default=0, help="the first seed of --runs")
     parser.add_argument("--story", action="store_true", help="accepted, and always so")
+    parser.add_argument("--complete", action="store_true", help="scripts in all ways: 20 minutes")
     parser.add_argument("--keep", action="store_true", help="shorten what fails, and keep it")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args(arguments)
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
         _say("FAILED" if outcome.has_failed else "passed")
         return int(outcome.has_failed)
     with multiprocessing.Pool(options.jobs) as pool:
-        tasks = [(name, shape) for name in SCRIPTS for shape in ALL_SHAPES]
+        tasks = [(name, shape, options.complete) for name in SCRIPTS for shape in ALL_SHAPES]
         cut_failures = _report(pool.imap_unordered(_cut, tasks), "scripts", len(tasks))
         first = options.start
         chunks = [
@@ -89,22 +90,24 @@ def _report(
     return sorted(failed)
 
 
-def _cut(task: tuple[str, Shape]) -> tuple[int, list[tuple[int, str]]]:
-    """One script on one shape: every step, every way to lose the power, some starts cut too; and
-    every call of it fails once."""
-    name, shape = task
+def _cut(task: tuple[str, Shape, bool]) -> tuple[int, list[tuple[int, str]]]:
+    """One script on one shape: every step, in all ways to lose the power or in two, some starts cut
+    too; and calls of it fail, all of them or every eighth."""
+    name, shape, is_complete = task
     played = play(SCRIPTS[name], shape)
     restarts = 0
     try:
         for cut in played.cuts:
-            for number, survival in enumerate(SURVIVALS):
+            ways = range(len(SURVIVALS)) if is_complete else (cut.step, cut.step + 4)
+            for number in ways:
+                survival = SURVIVALS[number % len(SURVIVALS)]
                 restart(played, cut, survival, seed=f"{cut.step}/{number}")
                 restarts += 1
-        restarts += cut_twice(played, played.cuts[::4])
-        restarts += cut_twice(played, played.cuts[2::4], Survival.KILLED)
+        restarts += cut_twice(played, played.cuts[::12])
+        restarts += cut_twice(played, played.cuts[6::12], Survival.KILLED)
     except ViolationError as error:
         return restarts, [(-1, f"{name}: {error}")]
-    for plan in troubled(name, shape):
+    for plan in troubled(name, shape, every=1 if is_complete else 8):
         outcome = live(plan)
         restarts += outcome.restarts
         if outcome.has_failed:

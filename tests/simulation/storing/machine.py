@@ -130,7 +130,8 @@ class Machine:
         """End what is left of the process, quietly."""
         self.disk.on_step = _nothing
         self.disk.on_call = _nothing
-        self.loop.close()
+        with quiet_logs():
+            self.loop.close()
 
     def make_worker(self, name: str) -> SimWorker:
         return SimWorker(self.loop, lambda: _LATENCY_S)

@@ -14,7 +14,7 @@ SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=3))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_nothing_is_lost_whatever_the_step(name: str, shape: Shape) -> None:
-    """Each moment in one of the ways; in `make sim STORAGE=1` in all of them."""
+    """Each moment in one of the ways; in `make sim STORAGE=1 ARGS=--complete` in all."""
     played = play(SCRIPTS[name], shape)
     assert len(played.cuts) > 100
     assert cut_everywhere(played) == len(played.cuts)

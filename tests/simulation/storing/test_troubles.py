@@ -13,7 +13,7 @@ SHAPES = (Shape(), Shape(engine="interleaved"))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_call_that_fails_loses_anything(name: str, shape: Shape) -> None:
-    """Some of the calls; all of them in `make sim STORAGE=1`."""
+    """Some of the calls; all of them in `make sim STORAGE=1 ARGS=--complete`."""
     calls = sum(calls_of(name, shape).values())
     plans = list(troubled(name, shape, every=max(1, calls // 20)))
     assert len(plans) >= 20

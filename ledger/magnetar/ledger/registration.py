@@ -37,6 +37,7 @@ _log = structlog.get_logger(__name__)
 
 _READONLY = "readonly"
 _RELOAD_RETRY_DELAY_S = 1.0
+_LOADS_AT_ONCE = 64
 _INSTANCE_ID_BITS = 128
 _INSTANCE_ID = re.compile(rb"[0-9a-f]{32}")
 
@@ -288,12 +289,20 @@ class BookieRegistry:
             (self._available, False),
             (f"{self._available}/{_READONLY}", True),
         ):
-            for name in await self._children_if_any(parent):
-                if name == _READONLY or (name in found and readonly):
-                    continue
-                info = await self._load(f"{parent}/{name}", name, readonly)
-                if info is not None:
-                    found[name] = info
+            names = [
+                name
+                for name in await self._children_if_any(parent)
+                if name != _READONLY and not (name in found and readonly)
+            ]
+            # Side by side: one after the other, the view of many bookies that come back together
+            # would be old for as many round trips.
+            for start in range(0, len(names), _LOADS_AT_ONCE):
+                batch = names[start : start + _LOADS_AT_ONCE]
+                for info in await asyncio.gather(
+                    *(self._load(f"{parent}/{name}", name, readonly) for name in batch)
+                ):
+                    if info is not None:
+                        found[info.bookie_id] = info
         if found == self._bookies:
             return
         self._bookies = found

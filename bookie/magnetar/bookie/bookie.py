@@ -246,8 +246,14 @@ class Bookie:
             _log.warning("bookie_did_not_stop_in_order", bookie=self.bookie_id)
 
         def mark_stopped() -> None:
-            if not self._has_failed and (self._has_started or not self._was_unclean):
+            if self._has_failed or (self._was_unclean and not self._has_started):
+                return
+            try:
                 files.mark_stopped()
+            except OSError as error:
+                # The next start may find the mark, and look more closely than it need: no reason
+                # for this one not to end in order.
+                _log.warning("running_mark_not_removed", bookie=self.bookie_id, error=str(error))
 
         opened.callback(mark_stopped)
 

@@ -6,9 +6,9 @@ usage: python -m tests.metrics_page     # writes them into the page
 import re
 from pathlib import Path
 
-from magnetar.bookie.metric_fields import Kind, Metric, metrics_in
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.deploy.bookie_metrics import exported_name
+from magnetar.ledger.metric_fields import Kind, Metric, metrics_in
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 _TABLE = re.compile(r"(?<=<!-- bookie metrics -->\n).*?(?=<!-- end -->\n)", re.DOTALL)

@@ -32,11 +32,11 @@ from pathlib import Path
 
 import structlog
 
-from magnetar.bookie.metric_fields import Histogram, metrics_in
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.deploy.options import Listen, Sources
 from magnetar.deploy.process import run_server
 from magnetar.deploy.servers import BookieServer, BookieServerSettings
+from magnetar.ledger.metric_fields import Histogram, metrics_in
 
 _INTERVAL_S = 0.001
 _HOST = "127.0.0.1"

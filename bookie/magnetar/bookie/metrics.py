@@ -12,7 +12,7 @@ from magnetar.bookie.disks.disk_metrics import DiskMetrics
 from magnetar.bookie.engine.storage_metrics import StorageMetrics
 from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
-from magnetar.bookie.metric_fields import (
+from magnetar.ledger.metric_fields import (
     COUNT_BOUNDS,
     SIZE_BOUNDS_BYTES,
     Histogram,

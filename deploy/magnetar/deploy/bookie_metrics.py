@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from magnetar.bookie.metric_fields import Declared, Histogram, Kind, metrics_in
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.ledger.metric_fields import Declared, Histogram, Kind, metrics_in
 
 LABEL_VALUES_MAX = 64
 """Series of one metric and bookie: the rest is added up under the value `OTHER`."""

@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 
-from magnetar.bookie.metric_fields import (
+from magnetar.bookie.metrics import BookieMetrics
+from magnetar.ledger.metric_fields import (
     Histogram,
     Kind,
     counter,
@@ -10,7 +11,6 @@ from magnetar.bookie.metric_fields import (
     histogram,
     metrics_in,
 )
-from magnetar.bookie.metrics import BookieMetrics
 
 
 @dataclass(slots=True)

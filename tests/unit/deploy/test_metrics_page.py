@@ -1,7 +1,7 @@
 """docs/metrics.md lists every metric of a bookie, and none that is gone."""
 
-from magnetar.bookie.metric_fields import metrics_in
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.ledger.metric_fields import metrics_in
 from tests.metrics_page import PAGE, table, table_on
 
 

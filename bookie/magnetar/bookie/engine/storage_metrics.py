@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from magnetar.bookie.metric_fields import (
+from magnetar.ledger.metric_fields import (
     SIZE_BOUNDS_BYTES,
     Histogram,
     counter,

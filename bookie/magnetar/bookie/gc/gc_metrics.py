@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from magnetar.bookie.metric_fields import (
+from magnetar.ledger.metric_fields import (
     Histogram,
     counter,
     counter_by,

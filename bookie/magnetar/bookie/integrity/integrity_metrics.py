@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from magnetar.bookie.metric_fields import counter, gauge, gauge_of
+from magnetar.ledger.metric_fields import counter, gauge, gauge_of
 
 
 @dataclass(slots=True)

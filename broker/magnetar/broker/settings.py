@@ -181,6 +181,109 @@ class BrokerSettings(BaseSettings):
         default=10_000, ge=1, description="Time to drain and to close topics when stopping."
     )
 
+    # --- bundles and balance
+    bundles_per_namespace: int = Field(
+        default=4,
+        ge=1,
+        le=4096,
+        description="Bundles that a namespace is cut into when it is first used; the same number "
+        "on all brokers.",
+    )
+    bundles_per_namespace_max: int = Field(
+        default=128, ge=1, le=65_536, description="Beyond it no bundle of a namespace is split."
+    )
+    bundle_auto_split: bool = Field(
+        default=True, description="Whether the owner splits a bundle that is over its limits."
+    )
+    bundle_topics_max: int = Field(
+        default=1_000, ge=1, description="A bundle with more topics is split."
+    )
+    bundle_sessions_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="A bundle with more connected producers and consumers is split.",
+    )
+    bundle_msg_rate_max: float = Field(
+        default=30_000.0,
+        gt=0,
+        description="A bundle with more messages per second, in and out, is split.",
+    )
+    bundle_bytes_rate_max: float = Field(
+        default=100.0 * _MIB,
+        gt=0,
+        description="A bundle with more bytes per second, in and out, is split.",
+    )
+    placing_remembered_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="A bundle that was given away counts for its new owner this long, until the "
+        "owner reports it: longer than two samples.",
+    )
+    load_sample_interval_ms: int = Field(
+        default=5_000, ge=10, description="Time between two looks at the broker's own load."
+    )
+    load_report_interval_max_ms: int = Field(
+        default=900_000,
+        ge=10,
+        description="A report is sent after this long, however little has changed; a change of a "
+        "tenth is sent with the next sample.",
+    )
+    load_cpu_cores: float = Field(
+        default=1.0,
+        gt=0,
+        description="Processors that this broker can use: its event loop is one thread.",
+    )
+    load_bandwidth_bytes_per_s: float = Field(
+        default=1.25e9,
+        gt=0,
+        description="What the network takes in each direction; the default is 10 Gbit/s.",
+    )
+    shedding: bool = Field(
+        default=True, description="Whether this broker, when it leads, moves bundles for balance."
+    )
+    shedding_interval_ms: int = Field(
+        default=60_000, ge=10, description="Time between two looks of the leader at all brokers."
+    )
+    shedding_spread_percent: float = Field(
+        default=10.0,
+        gt=0,
+        description="Bundles move when a broker has this much more or less than the average.",
+    )
+    shedding_usage_percent_max: float = Field(
+        default=85.0,
+        gt=0,
+        le=100,
+        description="A broker that uses more of its machine sheds, and is given nothing.",
+    )
+    shedding_usage_over_average_percent: float = Field(
+        default=10.0,
+        gt=0,
+        le=100,
+        description="A broker also sheds when it is this many points above the average.",
+    )
+    shedding_usage_percent_min: float = Field(
+        default=25.0,
+        ge=0,
+        le=100,
+        description="Below it a broker is idle, and points above the average are chance.",
+    )
+    shedding_topics_min: int = Field(
+        default=50,
+        ge=0,
+        description="A gap between two brokers that is worth fewer topics than these is left.",
+    )
+    shedding_moves_max: int = Field(
+        default=4, ge=1, description="Bundles that move at one look; then the brokers report again."
+    )
+    shedding_grace_ms: int = Field(
+        default=1_800_000, ge=0, description="A bundle that was moved stays this long."
+    )
+    unload_order_timeout_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="Time the leader gives another broker to hand over or split a bundle.",
+    )
+
     @model_validator(mode="after")
     def _quorums_fit(self) -> "BrokerSettings":
         if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
@@ -188,6 +291,8 @@ class BrokerSettings(BaseSettings):
                 "ack_quorum <= write_quorum <= ensemble_size must hold, "
                 f"got {self.ack_quorum}, {self.write_quorum}, {self.ensemble_size}"
             )
+        if self.bundles_per_namespace_max < self.bundles_per_namespace:
+            raise ValueError("bundles_per_namespace_max must not be below bundles_per_namespace")
         if self.write_buffer_bytes_max < self.write_buffer_bytes_high:
             raise ValueError("write_buffer_bytes_max must not be below write_buffer_bytes_high")
         if self.publish_bytes_max < self.publish_bytes_per_connection_max:

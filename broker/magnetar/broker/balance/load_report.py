@@ -1,0 +1,144 @@
+"""What a broker tells about its load: the model that travels in its registration. Pure.
+
+A broker samples its counters every few seconds (`reporter.py`) and sends a report when something
+changed by a tenth, when its bundles changed, or after a long time without one. The report has what
+its machine does (`usage_percent`: may another bundle be given to it at all) and what each of its
+bundles is worth. The worth of a bundle is one number, its *cost*: topics, sessions, messages and
+bytes as shares of what one bundle should have at most (the limits at which it is split), added up.
+Costs add up over bundles, so the cost of a move is known before it is made; use of the processor,
+which is noisy and belongs to no bundle, only says that a broker is in trouble.
+
+Source: managed-ledger sheet, section 11.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+BUNDLES_REPORTED_MAX = 2_000
+"""Bundles with numbers of their own, about 100 bytes each: a node holds 1 MB. What a broker has
+beyond them is in its totals only, and not moved."""
+
+CHANGE_SHARE = 0.1
+"""A change of this much is worth a report: all brokers follow all registrations."""
+
+_COST_OF_A_BUNDLE = 0.001
+"""Of its mere existence: empty bundles are spread, and never worth a move."""
+
+
+class BundleLoad(BaseModel):
+    """What one bundle has, and what passes through it, averaged since the sample before."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topics: int = Field(default=0, ge=0)
+    producers: int = Field(default=0, ge=0)
+    consumers: int = Field(default=0, ge=0)
+    msg_rate_in: float = Field(default=0.0, ge=0)
+    msg_rate_out: float = Field(default=0.0, ge=0)
+    bytes_rate_in: float = Field(default=0.0, ge=0)
+    bytes_rate_out: float = Field(default=0.0, ge=0)
+
+    @property
+    def sessions(self) -> int:
+        """Connected producers and consumers."""
+        return self.producers + self.consumers
+
+    @property
+    def msg_rate(self) -> float:
+        return self.msg_rate_in + self.msg_rate_out
+
+    @property
+    def bytes_rate(self) -> float:
+        return self.bytes_rate_in + self.bytes_rate_out
+
+
+class LoadReport(BaseModel):
+    """A broker's report."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sent_ms: int = Field(default=0, description="Wall clock of the broker, for people only.")
+    cpu_percent: float = Field(default=0.0, ge=0, description="Of the processors it may use.")
+    network_in_percent: float = Field(default=0.0, ge=0, description="Of the bandwidth it may use.")
+    network_out_percent: float = Field(default=0.0, ge=0)
+    memory_bytes: int = Field(default=0, ge=0, description="Resident; unloading gives none back.")
+    topics: int = Field(default=0, ge=0)
+    connections: int = Field(default=0, ge=0)
+    topics_max: int = Field(default=100_000, ge=1, description="It loads no more than these.")
+    bundles: dict[str, BundleLoad] = Field(
+        default_factory=dict, description="By tenant/namespace/bundle; the heaviest, if too many."
+    )
+
+    @property
+    def usage_percent(self) -> float:
+        """Of whatever is nearest to its limit."""
+        return max(self.cpu_percent, self.network_in_percent, self.network_out_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLimits:
+    """What one bundle should have at most; above it, it is split. The unit of cost."""
+
+    topics: int
+    sessions: int
+    msg_rate: float
+    bytes_rate: float
+
+    def cost_of(self, load: BundleLoad) -> float:
+        """The worth of a bundle: 1 for one that is full in one respect and empty otherwise."""
+        return (
+            _COST_OF_A_BUNDLE
+            + load.topics / self.topics
+            + load.sessions / self.sessions
+            + load.msg_rate / self.msg_rate
+            + load.bytes_rate / self.bytes_rate
+        )
+
+    def exceeded_by(self, load: BundleLoad) -> str:
+        """Which limit a bundle is over: the name of the field, or "" for none."""
+        if load.topics > self.topics:
+            return "topics"
+        if load.sessions > self.sessions:
+            return "sessions"
+        if load.msg_rate > self.msg_rate:
+            return "msg_rate"
+        if load.bytes_rate > self.bytes_rate:
+            return "bytes_rate"
+        return ""
+
+    def costs(self, report: LoadReport | None) -> Mapping[str, float]:
+        """The cost of each bundle of a report."""
+        if report is None:
+            return {}
+        return {name: self.cost_of(load) for name, load in report.bundles.items()}
+
+
+def is_worth_sending(
+    before: LoadReport | None,
+    now: LoadReport,
+    limits: BundleLimits,
+    *,
+    age_s: float,
+    age_max_s: float,
+) -> bool:
+    """Whether a report differs enough from the one that was sent `age_s` ago."""
+    if before is None or age_s >= age_max_s:
+        return True
+    if before.bundles.keys() != now.bundles.keys():
+        return True
+    if abs(before.usage_percent - now.usage_percent) >= 100 * CHANGE_SHARE:
+        return True
+    was, is_ = (sum(limits.costs(report).values()) for report in (before, now))
+    return abs(is_ - was) >= CHANGE_SHARE * max(was, is_) and abs(is_ - was) >= _COST_OF_A_BUNDLE
+
+
+def heaviest(
+    bundles: Mapping[str, BundleLoad], limits: BundleLimits, *, count: int = BUNDLES_REPORTED_MAX
+) -> dict[str, BundleLoad]:
+    """The `count` bundles with the highest cost; all of them, as a rule."""
+    if len(bundles) <= count:
+        return dict(bundles)
+    order = sorted(bundles, key=lambda name: (-limits.cost_of(bundles[name]), name))
+    return {name: bundles[name] for name in order[:count]}

@@ -1,0 +1,278 @@
+"""Election: of several candidates one leads, and all know which.
+
+Each candidate casts a vote, an ephemeral sequential node `{path}/V_<ten digits>`; the lowest leads.
+Its value is JSON, `{"format": 1, "candidate": id, "token": 16 hex digits}`: the token tells a vote
+whose creation had an unknown outcome from everybody else's, also from that of an earlier run of the
+same candidate, which stands until that session ends. A candidate watches the vote ahead of its own,
+the lowest, and its own.
+
+**Being the leader is advice.** Losing sight of the store ends it at once, but a process that was
+paused learns that only when it goes on, and by then another one may lead. What two leaders must
+never both do needs a compare-and-set, or a guard by the holder's own clock.
+
+Source: auto-recovery, section 1.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.ledger.errors import MetadataError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.metadata.store import (
+    SEQUENCE_DIGITS,
+    MetadataStore,
+    SessionState,
+    Watch,
+    WatchEvent,
+)
+
+_log = structlog.get_logger(__name__)
+
+FORMAT_VERSION = 1
+"""Of a vote's value."""
+
+_VOTE = "V_"
+_VOTE_NAME = re.compile(rf"{_VOTE}(?P<number>\d{{{SEQUENCE_DIGITS}}})")
+_TOKEN_BITS = 64
+_RETRY_DELAY_S = 0.5
+"""After a look at the votes that failed."""
+_WITHDRAWALS_MAX = 5
+"""How often `close` tries to take the vote back; the end of the session does it otherwise."""
+
+
+class _VoteRecord(BaseModel):
+    """The value of a vote's node."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    format: Literal[1]
+    candidate: str = Field(min_length=1)
+    token: str
+
+
+class _Vote(NamedTuple):
+    name: str
+    candidate: str | None
+    """None: the value is not understood. The vote counts, whoever cast it."""
+    token: str | None
+
+
+async def read_leader(store: MetadataStore, path: str) -> str | None:
+    """Who leads, for those who do not stand themselves; None if nobody does, or a vote that is not
+    understood is the lowest.
+
+    Raises:
+        MetadataUnavailableError
+    """
+    await store.catch_up()
+    votes = await _read_votes(store, path, {})
+    return votes[0].candidate if votes else None
+
+
+class Election:
+    """One candidate's part in an election. Belongs to one event loop."""
+
+    def __init__(
+        self, store: MetadataStore, path: str, candidate: str, *, random: random.Random
+    ) -> None:
+        """`candidate` is what others see as the leader's id; it may stand again after a crash."""
+        self._store = store
+        self._path = path
+        self._candidate = candidate
+        self._token = f"{random.getrandbits(_TOKEN_BITS):0{_TOKEN_BITS // 4}x}"
+        self._known: dict[str, _Vote] = {}
+        self._watches: dict[str, Watch] = {}
+        self._session_watch: Watch | None = None
+        self._session = 0
+        """Counts the changes of the session's state: a look from before one proves nothing."""
+        self._is_first = False
+        self._leader: str | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._must_look = asyncio.Event()
+        self._has_looked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate leads, as far as it knows; false without contact to the store."""
+        return self._is_first and self._has_contact
+
+    def leader(self) -> str | None:
+        """The id of the candidate that leads; None if nobody does, or it is not known just now."""
+        return self._leader if self._has_contact else None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop after each change of `is_leader` or `leader()`, until `close`."""
+        self._callbacks.append(callback)
+
+    async def start(self) -> None:
+        """Stand from now on. Returns after a first look at the votes, also one that failed: it is
+        tried again for as long as it takes.
+        """
+        assert self._task is None, "started twice"
+        self._session_watch = self._store.on_session_change(self._on_session_change)
+        self._must_look.set()
+        self._task = asyncio.create_task(self._run(), name=f"election {self._path}")
+        await self._has_looked.wait()
+
+    async def close(self) -> None:
+        """Stand no longer, and take the vote back: the next one leads at once. Closing twice, or
+        without a start, is fine.
+        """
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._callbacks.clear()
+        if self._session_watch is not None:
+            self._session_watch.close()
+        self._step_down()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._watch_only([])
+        await self._withdraw()
+
+    @property
+    def _has_contact(self) -> bool:
+        return self._store.session_state is SessionState.CONNECTED
+
+    async def _run(self) -> None:
+        while True:
+            await self._must_look.wait()
+            self._must_look.clear()
+            try:
+                if self._has_contact:  # else the next session state wakes us
+                    await self._look()
+            except MetadataError as error:
+                _log.warning("election_look_failed", path=self._path, error=str(error))
+                self._must_look.set()
+                self._has_looked.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
+            self._has_looked.set()
+
+    async def _look(self) -> None:
+        """Have one vote of our own, watch those that matter, and draw the conclusion.
+
+        Raises:
+            MetadataError
+        """
+        session = self._session
+        # A server that is behind could show us a vote of a session that is over.
+        await self._store.catch_up()
+        while session == self._session:
+            votes = await _read_votes(self._store, self._path, self._known)
+            ours = [place for place, vote in enumerate(votes) if vote.token == self._token]
+            if not ours:
+                await self._vote()
+                continue
+            for place in ours[1:]:
+                await self._delete(votes[place].name)
+            own = ours[0]
+            matter = [votes[0].name, votes[own].name, votes[max(own - 1, 0)].name]
+            if self._watch_only(matter):
+                continue  # First watch, then read: what went in between would be missed.
+            if session == self._session:
+                self._conclude(is_first=own == 0, leader=votes[0].candidate)
+            return
+
+    async def _vote(self) -> None:
+        record = _VoteRecord(
+            format=FORMAT_VERSION, candidate=self._candidate, token=self._token
+        ).model_dump_json()
+        try:
+            await self._store.create(
+                f"{self._path}/{_VOTE}", record.encode(), ephemeral=True, sequential=True
+            )
+        except UnknownOutcomeError as error:
+            # The next look finds it by its token, or finds that it is not there.
+            _log.info("election_vote_unknown", path=self._path, error=str(error))
+
+    async def _withdraw(self) -> None:
+        """Delete every vote of ours; a create that was cut off may have left one as well."""
+        for attempt in range(_WITHDRAWALS_MAX):
+            try:
+                for vote in await _read_votes(self._store, self._path, self._known):
+                    if vote.token == self._token:
+                        await self._delete(vote.name)
+                return
+            except MetadataError as error:
+                _log.warning("election_withdrawal_failed", path=self._path, error=str(error))
+                if not self._has_contact:
+                    return
+                if attempt + 1 < _WITHDRAWALS_MAX:
+                    await asyncio.sleep(_RETRY_DELAY_S)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._store.delete(f"{self._path}/{name}")
+        except NoNodeError:
+            pass  # the session ended just now, or an operator was faster
+
+    def _watch_only(self, names: list[str]) -> bool:
+        """Watch these votes and no others; true if one was not watched before."""
+        for name in self._watches.keys() - set(names):
+            self._watches.pop(name).close()
+        added = [name for name in dict.fromkeys(names) if name not in self._watches]
+        for name in added:
+            self._watches[name] = self._store.watch(f"{self._path}/{name}", self._on_event)
+        return bool(added)
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._must_look.set()
+
+    def _on_session_change(self, state: SessionState) -> None:
+        self._session += 1
+        if state is SessionState.CONNECTED:
+            self._must_look.set()
+        else:
+            # Expired, or perhaps expired: only a look over a new contact can tell.
+            self._step_down()
+
+    def _step_down(self) -> None:
+        self._conclude(is_first=False, leader=None)
+
+    def _conclude(self, *, is_first: bool, leader: str | None) -> None:
+        if (is_first, leader) == (self._is_first, self._leader):
+            return
+        self._is_first, self._leader = is_first, leader
+        _log.info("election", path=self._path, leader=leader, is_leader=is_first)
+        for callback in list(self._callbacks):
+            callback()
+
+
+async def _read_votes(store: MetadataStore, path: str, known: dict[str, _Vote]) -> list[_Vote]:
+    """All votes, the lowest first. `known` saves reading again: a vote's value never changes, and
+    its name is not given out twice.
+    """
+    try:
+        names = [name for name in await store.children(path) if _VOTE_NAME.fullmatch(name)]
+    except NoNodeError:
+        names = []  # Nobody has ever voted.
+    for name in known.keys() - set(names):
+        del known[name]
+    for name in names:
+        if name in known:
+            continue
+        try:
+            value = (await store.get(f"{path}/{name}")).value
+        except NoNodeError:
+            continue  # Gone since the listing.
+        known[name] = _decode(name, value, path)
+    return [known[name] for name in sorted(names, key=_number) if name in known]
+
+
+def _number(name: str) -> int:
+    return int(name[-SEQUENCE_DIGITS:])
+
+
+def _decode(name: str, value: bytes, path: str) -> _Vote:
+    try:
+        record = _VoteRecord.model_validate_json(value)
+    except ValidationError as error:
+        _log.error("election_vote_not_understood", vote=f"{path}/{name}", error=str(error))
+        return _Vote(name, None, None)
+    return _Vote(name, record.candidate, record.token)

@@ -19,9 +19,7 @@ from tests.simulation.history import (
     Sent,
     Wrote,
 )
-from tests.simulation.record import Record, Seen, invariant, write_set_of
-
-REPLICATOR = "m"
+from tests.simulation.record import Record, Seen, invariant, replicates, write_set_of
 
 _NOTICED_S = 1.5
 """A writer hears within this time that its ledger was closed: watch, look, retries."""
@@ -38,7 +36,7 @@ def superseded_by_somebody(run: Record) -> Iterator[str]:
         if is_fence and event.request_flags & Flag.FENCE:
             acted.setdefault(event.ledger_id, []).append((seen.place, seen.actor))
     for wrote in run.of(Wrote):
-        if wrote.actor != REPLICATOR:
+        if not replicates(wrote.actor):
             acted.setdefault(wrote.event.ledger_id, []).append((wrote.place, wrote.actor))
     began = {seen.event.number: seen.event for seen in run.of(Began)}
     heard = [

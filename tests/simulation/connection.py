@@ -20,7 +20,7 @@ from magnetar.ledger.wire import (
     decode_block,
     encode_frame,
 )
-from tests.simulation.frame_rules import Message
+from tests.simulation.frame_rules import Facts, Message
 from tests.simulation.history import Delivered, Sent
 from tests.simulation.loop import SimProcess
 
@@ -98,7 +98,7 @@ class _Pipe:
             if not self.target.is_open:
                 continue
             parts.append(head.raw)
-            fabric.record(self.target.process.name, Delivered(*head.facts))
+            self.connection.record_delivery(self.target.process.name, head)
         if parts and self.target.is_open:
             self.target.protocol.data_received(b"".join(parts))
         self.pump()
@@ -127,6 +127,7 @@ class SimTransport(asyncio.Transport):
         """What was written still arrives, then the end."""
         if self.is_open:
             self.is_open = False
+            self.out.connection.on_end(self)
             self.out.push_end()
             self.process.call_soon(self.protocol.connection_lost, None)
 
@@ -134,6 +135,7 @@ class SimTransport(asyncio.Transport):
         """What is on its way may be lost, from some frame on."""
         if self.is_open:
             self.is_open = False
+            self.out.connection.on_end(self)
             self.out.connection.cut(self.out)
             self.out.push_end()
             self.process.call_soon(self.protocol.connection_lost, None)
@@ -142,6 +144,7 @@ class SimTransport(asyncio.Transport):
         """The other end is gone."""
         if self.is_open:
             self.is_open = False
+            self.out.connection.on_end(self)
             self.protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
@@ -225,7 +228,15 @@ class Connection:
                 break
         pipe.push(message)
 
-    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Sent, int]:
+    def record_delivery(self, actor: str, message: Message) -> None:
+        """A frame has arrived."""
+        assert isinstance(message.facts, Sent)
+        self.fabric.record(actor, Delivered(*message.facts))
+
+    def on_end(self, end: SimTransport) -> None:
+        """One end of the connection is closed."""
+
+    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Facts, int]:
         _, _, _, op, flags, status, request_id, ledger_id, entry_id = HEADER.unpack_from(raw)
         body = raw[HEADER.size :]
         entries: tuple[int, ...] = ()
@@ -256,6 +267,7 @@ class Connection:
 
     def _forge(self, message: Message, status: Status) -> None:
         facts = message.facts
+        assert isinstance(facts, Sent)
         reply = encode_frame(
             facts.op | RESPONSE,
             request_id=message.request_id,
@@ -288,6 +300,7 @@ class Connection:
         for end in (self.client, self.server):
             if end.process is process and end.is_open:
                 end.is_open = False
+                self.on_end(end)
                 self.cut(end.out)
                 end.out.push_end()
 

@@ -3,7 +3,17 @@
 from typing import NamedTuple, Protocol
 
 from magnetar.ledger.wire import Status
+from tests.simulation.cluster.events import Spoke
 from tests.simulation.history import Sent
+
+Facts = Sent | Spoke
+"""What is known of a frame: between clients and bookies, and between clients and brokers."""
+
+
+class Rule(Protocol):
+    """Which frames a hold or a loss is about."""
+
+    def fits(self, facts: Facts) -> bool: ...
 
 
 class Held(Protocol):
@@ -21,7 +31,7 @@ class Message:
 
     __slots__ = ("arrives_s", "facts", "held_by", "raw", "request_id")
 
-    def __init__(self, raw: bytes, facts: Sent, request_id: int, arrives_s: float) -> None:
+    def __init__(self, raw: bytes, facts: Facts, request_id: int, arrives_s: float) -> None:
         self.raw = raw
         self.facts = facts
         self.request_id = request_id
@@ -41,8 +51,8 @@ class Match(NamedTuple):
     flags: int | None = None
     """At least these flags of the request."""
 
-    def fits(self, facts: Sent) -> bool:
-        if facts.is_reply != self.reply:
+    def fits(self, facts: Facts) -> bool:
+        if not isinstance(facts, Sent) or facts.is_reply != self.reply:
             return False
         client, bookie = facts.source, facts.target
         if facts.is_reply:
@@ -60,7 +70,7 @@ class Match(NamedTuple):
 class Hold:
     """Frames that wait for `release`. Everything behind them on their connection waits too."""
 
-    def __init__(self, holds: "list[Hold]", match: Match) -> None:
+    def __init__(self, holds: "list[Hold]", match: Rule) -> None:
         self._holds = holds
         self._pipes: list[Held] = []
         self.match = match
@@ -99,7 +109,7 @@ class Hold:
 class Loss:
     """The next matching frames are lost, each with its connection."""
 
-    def __init__(self, match: Match, count: int) -> None:
+    def __init__(self, match: Rule, count: int) -> None:
         self.match = match
         self.count = count
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.wire import Flag, Op, Status
+from tests.simulation.cluster.events import ClusterEvent
 
 E = TypeVar("E")
 
@@ -338,6 +339,7 @@ Event = (
     | Said
     | LogAppended
     | LogRead
+    | ClusterEvent
 )
 
 

@@ -13,7 +13,7 @@ from magnetar.ledger.ports import Listener
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.connection import Connection, SimTransport
 from tests.simulation.frame_rules import Forgery, Hold, Loss, Match
-from tests.simulation.history import Delivered, Fault, History, Sent
+from tests.simulation.history import Event, Fault, History
 from tests.simulation.loop import SimLoop, SimProcess
 
 _SKEWS = (0.0, 0.0, 0.2, 1.0)
@@ -49,7 +49,7 @@ class Fabric:
             tuple[str, int], tuple[SimProcess, Callable[[], asyncio.Protocol]]
         ] = {}
         self.connections: list[Connection] = []
-        self.blocked: dict[tuple[str, str], None] = {}
+        self.blocked: dict[tuple[str, str], None] = self.make_links()
         """Links (source, target) on which nothing moves now."""
         self.holds: list[Hold] = []
         self.losses: list[Loss] = []
@@ -163,7 +163,7 @@ class Fabric:
 
     # For the parts
 
-    def record(self, actor: str, event: Sent | Delivered) -> None:
+    def record(self, actor: str, event: Event) -> None:
         self._history.add(self.loop.time(), actor, event)
 
     def say(self, actor: str, text: str) -> None:
@@ -210,15 +210,24 @@ class Fabric:
         await self._wait_way(host, process.name)
         if not owner.is_alive:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
-        client = SimTransport(process, factory())
-        server = SimTransport(owner, owner.context.copy().run(server_factory))
+        client = self.make_end(process, factory())
+        server = self.make_end(owner, owner.context.copy().run(server_factory))
         number, self._next_connection = self._next_connection, self._next_connection + 1
-        connection = Connection(self, number, client, server)
+        connection = self.join_ends(number, client, server)
         self.connections = [each for each in self.connections if not each.is_dead]
         self.connections.append(connection)
         owner.call_soon(server.protocol.connection_made, server)
         client.protocol.connection_made(client)
         return client
+
+    def make_links(self) -> dict[tuple[str, str], None]:
+        return {}
+
+    def make_end(self, process: SimProcess, protocol: asyncio.Protocol) -> SimTransport:
+        return SimTransport(process, protocol)
+
+    def join_ends(self, number: int, client: SimTransport, server: SimTransport) -> Connection:
+        return Connection(self, number, client, server)
 
     async def _wait_way(self, source: str, target: str) -> None:
         """One trip; while the link is blocked, it takes as long as that."""

@@ -44,6 +44,8 @@ class FinalState:
     states: dict[str, dict[int, StoredState]] = field(default_factory=dict)
     missing: dict[int, Missing] | None = None
     """Per ledger what is published as missing; None if nobody waited for that."""
+    items: dict[int, Missing] | None = None
+    """The same where auto-recovery runs, and had its time."""
 
 
 class Record:
@@ -114,6 +116,17 @@ def write_set_of(metadata: LedgerMetadata, entry_id: int) -> list[str]:
             ensemble = fragment.bookies
     size = len(ensemble)
     return [ensemble[(entry_id + k) % size] for k in range(metadata.write_quorum)]
+
+
+REPLICATOR = "m"
+"""The actor of single clusters that moves replicas."""
+_REPLICATORS = "ar"
+"""What the names of auto-recovery's processes begin with."""
+
+
+def replicates(actor: str) -> bool:
+    """Whether the actor moves replicas: its metadata writes are judged by I21 and R1."""
+    return actor == REPLICATOR or actor.startswith(_REPLICATORS)
 
 
 Check = Callable[[Record], Iterator[str]]

@@ -34,6 +34,7 @@ from magnetar.ledger.metadata.store import (
     check_value,
 )
 from magnetar.ledger.metadata.watches import WatchTable
+from tests.simulation.cluster.events import NodeWrote
 from tests.simulation.history import Answered, Event, Fault, History, Proposed, Wrote
 from tests.simulation.loop import SimLoop, SimProcess
 from tests.simulation.store_rules import Accident, Operation, OperationMatch, StoreHold
@@ -66,6 +67,8 @@ class MetadataServer:
         self._numbers = 0
         self.ledger_ids: dict[str, int] = {}
         """Ledger ids by the path of their metadata."""
+        self.records_nodes = False
+        """Whether the history has the writes of other nodes, too."""
 
     def open(self, process: SimProcess) -> "SimStore":
         handle = SimStore(self, process)
@@ -287,7 +290,7 @@ class SimStore:
             self._is_closed = True
             self._watches.clear()
             self._listeners.clear()
-            self._server.touch(self._server.tree.end_session(self._session))
+            self.end_session()
 
     # Operations
 
@@ -429,6 +432,17 @@ class SimStore:
         ledger_id = server.ledger_ids.get(path)
         if ledger_id is not None:
             server.record(self.process.name, Wrote(ledger_id, version, metadata))
+        elif server.records_nodes:
+            server.record(self.process.name, NodeWrote(path, version, value))
+
+    def end_session(self) -> None:
+        """The session and its ephemeral nodes are gone; the process does not hear of it here."""
+        touched = self._server.tree.end_session(self._session)
+        if self._server.records_nodes:
+            # Each node is named behind its parent.
+            for path in touched[1::2]:
+                self._server.record(self.process.name, NodeWrote(path, -1, None))
+        self._server.touch(touched)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -462,10 +476,9 @@ class SimStore:
 
     def expire(self) -> None:
         """The store gives up the session."""
-        touched = self._server.tree.end_session(self._session)
+        self.end_session()
         if not self._is_closed:
             self._server.record(self.process.name, Fault("the session has expired"))
-            self._server.touch(touched)
             self.process.call_soon(self._on_expired)
 
     def _on_expired(self) -> None:

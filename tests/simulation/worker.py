@@ -15,12 +15,20 @@ class SimClock:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self.suspended_s = 0.0
+        """How long the machine was suspended: the monotonic clock stood still meanwhile."""
+        self.wall_skew_ms = 0
+        """How wrong the wall clock is."""
 
     def monotonic_s(self) -> float:
+        return self._loop.time() - self.suspended_s
+
+    def boot_s(self) -> float:
+        """Runs on while the machine is suspended."""
         return self._loop.time()
 
     def wall_ms(self) -> int:
-        return self._loop.wall_ms
+        return self._loop.wall_ms + self.wall_skew_ms
 
 
 class SimWorker:

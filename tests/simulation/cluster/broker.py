@@ -1,0 +1,214 @@
+"""A broker of a simulation: a machine on which the real broker runs, again and again.
+
+Real are the binary server, connections, topics, subscriptions, dispatchers, cursors, the managed
+log and the ledger client below it. What is missing is the HTTP service. A broker has no state of
+its own, so a crash needs no disk; a machine can be suspended, which stops its monotonic clock.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TypeVar
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import Topic
+from magnetar.ledger.errors import MetadataError
+from magnetar.ledger.settings import LedgerSettings
+from tests.simulation.clients import FAST
+from tests.simulation.cluster.events import Stopped
+from tests.simulation.cluster.front import Front
+from tests.simulation.cluster.recorded import RecordedClient
+from tests.simulation.history import Event, Fault, History
+from tests.simulation.loop import SimLoop, SimProcess
+from tests.simulation.network import Fabric, SimNetwork
+from tests.simulation.store import MetadataServer, SimStore
+from tests.simulation.worker import SimClock
+
+T = TypeVar("T")
+
+PORT = 6650
+_START_RETRY_S = 0.2
+
+
+class _NoHttp:
+    """In the place of the HTTP service."""
+
+    port = 8080
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        return None
+
+
+class SimBrokerProcess(Broker):
+    """The real broker without its HTTP service. One run of one process."""
+
+    def __init__(self, machine: "SimBroker", process: SimProcess, store: SimStore) -> None:
+        self.process = process
+        self.store = store
+        random = Random(f"{machine.seed}/process/{machine.starts}")
+        self.ledgers = RecordedClient(
+            store,
+            network=SimNetwork(machine.back, process),
+            clock=machine.clock,
+            random=random,
+            settings=machine.ledger_settings,
+        )
+        self.ledgers.record_to(machine.history, machine.loop, machine.name)
+        super().__init__(
+            machine.settings,
+            self.ledgers,
+            store,
+            clock=machine.clock,
+            network=SimNetwork(machine.front, process),
+            random=random,
+        )
+        self._http = _NoHttp()  # type: ignore[assignment]  # no sockets here
+
+
+class SimBroker:
+    """One machine. The attributes are for tests; `process` is the run that is under way."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: SimLoop,
+        front: Front,
+        back: Fabric,
+        server: MetadataServer,
+        history: History,
+        *,
+        seed: str,
+        settings: BrokerSettings,
+        ledger_settings: LedgerSettings = FAST,
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.front = front
+        self.back = back
+        self.server = server
+        self.history = history
+        self.seed = seed
+        self.settings = settings
+        self.ledger_settings = ledger_settings
+        self.clock = SimClock(loop)
+        self.starts = 0
+        self.process: SimProcess | None = None
+        self.broker: SimBrokerProcess | None = None
+        """While it serves."""
+        self._starting: asyncio.Task[None] | None = None
+
+    # Life
+
+    @property
+    def is_running(self) -> bool:
+        return self.broker is not None
+
+    async def start(self) -> None:
+        """Start a process, and wait until it serves."""
+        await asyncio.shield(self.start_soon())
+
+    def start_soon(self) -> "asyncio.Task[None]":
+        assert self.process is None, f"{self.name} runs already"
+        self.starts += 1
+        process = self.process = SimProcess(self.loop, self.name)
+        store = self.server.open(process)
+        self.say("starts")
+        self._starting = process.spawn(self._start(process, store), f"start-{self.name}")
+        return self._starting
+
+    async def _start(self, process: SimProcess, store: SimStore) -> None:
+        broker = SimBrokerProcess(self, process, store)
+        while True:
+            try:
+                await broker.ledgers.start()
+                await broker.start()
+            except MetadataError:
+                await asyncio.sleep(_START_RETRY_S)  # the store is away: as a supervisor would
+            else:
+                break
+        self.broker = broker
+        self.say("serves")
+
+    def crash(self) -> None:
+        """kill -9."""
+        process = self._end()
+        if process is not None:
+            self.say("crashes")
+
+    def _end(self) -> SimProcess | None:
+        process, self.process, self.broker = self.process, None, None
+        if process is not None:
+            process.kill()
+            self.front.on_process_gone(process)
+            self.back.on_process_gone(process)
+            self.server.forget(process)
+        return process
+
+    async def stop(self) -> None:
+        """SIGTERM: hand everything over, then end."""
+        broker, process = self.broker, self.process
+        if broker is None or process is None:
+            return
+        self.say("stops")
+        began_s = self.loop.time()
+        await process.spawn(self._stop(broker), f"stop-{self.name}")
+        if self.process is process:
+            self._end()
+            self.record(Stopped(self.loop.time() - began_s))
+
+    async def _stop(self, broker: SimBrokerProcess) -> None:
+        await broker.stop()
+        await broker.ledgers.close()
+        await broker.store.close()
+
+    def pause(self) -> None:
+        """SIGSTOP: it gets no time, its connections stay."""
+        if self.process is not None:
+            self.say("is paused")
+            self.process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None:
+            self.say("goes on")
+            self.process.resume()
+
+    async def suspend(self, seconds: float) -> None:
+        """The machine sleeps: its monotonic clock stands still meanwhile."""
+        process = self.process
+        self.pause()
+        await asyncio.sleep(seconds)
+        if self.process is process:
+            self.clock.suspended_s += seconds
+            self.resume()
+
+    # Looking into it
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic as it is loaded here, by the last part of its name."""
+        if self.broker is None:
+            return None
+        for topic in self.broker.services.topics.loaded:
+            if topic.name.local_name == name:
+                return topic
+        return None
+
+    async def run(self, coroutine: Coroutine[object, object, T]) -> T:
+        """Run something in the process that serves, and wait for it."""
+        assert self.process is not None
+        return await self.process.spawn(coroutine)
+
+    def call(self, what: Callable[[], T]) -> T:
+        """Call something in the process that serves."""
+        assert self.process is not None
+        return self.process.context.copy().run(what)
+
+    def say(self, text: str) -> None:
+        self.record(Fault(text))
+
+    def record(self, event: Event) -> None:
+        self.history.add(self.loop.time(), self.name, event)

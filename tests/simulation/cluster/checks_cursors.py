@@ -1,0 +1,176 @@
+"""Invariants of subscriptions: C5 to C7, C9 and C11 of the managed ledger's section 14."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from magnetar.cursors.node import NO_LEDGER
+from tests.simulation.cluster.events import (
+    Backlog,
+    CursorSaved,
+    Detached,
+    Got,
+    NodeWrote,
+    Place,
+    Spoke,
+)
+from tests.simulation.cluster.topics import Subscription, Topics, covers, log_path
+from tests.simulation.record import Record, Seen, invariant
+
+State = tuple[Place, tuple[tuple[int, int, int], ...]]
+"""Mark-delete position and ranges."""
+
+
+def _states(run: Record, key: Subscription) -> list[tuple[int, str, State, bool]]:
+    """Durable states of a cursor: place, actor, state, and whether it is the newest there is.
+
+    A node that names a ledger may hold an older state than that ledger.
+    """
+    topics = Topics.of(run)
+    found: list[tuple[int, str, State, bool]] = []
+    for seen, node in topics.nodes.get(key, []):
+        if node is not None:
+            state = node.mark_delete, node.ranges
+            is_all = node.cursor_ledger_id == NO_LEDGER
+            found.append((seen.place, seen.actor, state, is_all))
+    for saved in topics.saved.get(key, []):
+        state = saved.event.mark_delete, saved.event.ranges
+        found.append((saved.place, saved.actor, state, True))
+    return sorted(found)
+
+
+def _keys(run: Record) -> list[Subscription]:
+    topics = Topics.of(run)
+    return list(dict.fromkeys([*topics.nodes, *topics.saved]))
+
+
+@invariant("C5", "A cursor stores nothing that was not acknowledged, and does not go back")
+def stored_is_acked(run: Record) -> Iterator[str]:
+    topics = Topics.of(run)
+    for key in _keys(run):
+        path, name = key
+        acked = topics.acked.get(key, {})
+        begin = topics.initial(key)
+        entries = [each for each in topics.kept.get(path, {}) if each > begin]
+        reached: Place = (-1, -1)
+        for place, actor, (mark_delete, ranges), is_all in _states(run, key):
+            for entry in entries:
+                if covers(mark_delete, ranges, entry) and acked.get(entry, 1 << 60) > place:
+                    yield f"{actor} stored {entry} of {name} as acknowledged (line {place})"
+                    break
+            if is_all and mark_delete < reached:
+                yield f"{actor} stored {mark_delete} of {name} after {reached} (line {place})"
+            if is_all:
+                reached = max(reached, mark_delete)
+
+
+@invariant("C6", "No ledger leaves the list that a durable subscription still needs")
+def trimmed_is_consumed(run: Record) -> Iterator[str]:
+    topics = Topics.of(run)
+    for path, values in topics.lists.items():
+        for (_, before), (seen, after) in pairwise(values):
+            left = {ledger.ledger_id for ledger in after.ledgers}
+            for ledger in before.ledgers:
+                if ledger.ledger_id in left or not ledger.entries:
+                    continue
+                last = ledger.ledger_id, ledger.entries - 1
+                for key in _keys(run):
+                    if key[0] != path:
+                        continue
+                    states = [each for each in _states(run, key) if each[0] < seen.place]
+                    if states and max(each[2][0] for each in states) < last:
+                        yield f"{seen.actor} removed L{ledger.ledger_id}; {key[1]} is before {last}"
+
+
+@invariant("C7", "Every message is delivered until it is acknowledged, and not again after that")
+def at_least_once(run: Record) -> Iterator[str]:
+    yield from _delivered_again(run)
+    if not run.is_complete:
+        return
+    topics = Topics.of(run)
+    got: dict[Subscription, set[Place]] = {}
+    for seen in run.of(Got):
+        key = log_path(seen.event.topic), seen.event.subscription
+        got.setdefault(key, set()).add((seen.event.ledger_id, seen.event.entry_id))
+    for key, values in topics.nodes.items():
+        if values[-1][1] is None:
+            continue  # it was deleted
+        begin = topics.initial(key)
+        for entry in topics.kept.get(key[0], {}):
+            if entry > begin and entry not in got.get(key, ()):
+                yield f"{key[1]} of {key[0]} was never given {entry}"
+
+
+def _delivered_again(run: Record) -> Iterator[str]:
+    """Messages that are sent although a durable state has them as acknowledged."""
+    states: dict[Subscription, State] = {}
+    events: list[Seen[Spoke] | Seen[CursorSaved] | Seen[NodeWrote]] = sorted(
+        [*run.of(Spoke), *run.of(CursorSaved), *run.of(NodeWrote)], key=lambda seen: seen.place
+    )
+    nodes = {
+        seen.place: (key, node)
+        for key, values in Topics.of(run).nodes.items()
+        for seen, node in values
+    }
+    for seen in events:
+        event = seen.event
+        if isinstance(event, CursorSaved):
+            states[event.log_path, event.subscription] = event.mark_delete, event.ranges
+        elif isinstance(event, NodeWrote):
+            key, node = nodes.get(seen.place, (("", ""), None))
+            if node is not None and node.cursor_ledger_id == NO_LEDGER:
+                states[key] = node.mark_delete, node.ranges
+        elif event.command == "MESSAGE" and event.places:
+            key = log_path(event.topic), event.subscription
+            state = states.get(key)
+            if state is not None and covers(*state, event.places[0]):
+                yield f"{event}, though it is stored as acknowledged"
+
+
+@invariant("C9", "Backlogs are those of the acknowledged positions")
+def backlogs(run: Record) -> Iterator[str]:
+    for seen in run.of(Backlog):
+        event = seen.event
+        if event.entries < 0:
+            yield f"{seen.actor} {event}"
+        entries = Topics.of(run).kept.get(log_path(event.topic))
+        if entries is None:
+            continue
+        begin = Topics.of(run).initial((log_path(event.topic), event.subscription))
+        acked = set(event.acked)
+        wanted = sum(entry not in acked and entry > begin for entry in entries)
+        if wanted != event.entries:
+            yield f"{seen.actor} {event}, but {wanted} entries are not acknowledged"
+
+
+_STANDBY = "Failover", "standby"
+
+
+@invariant("C11", "Exclusive and failover subscriptions have one active consumer at a time")
+def one_active_consumer(run: Record) -> Iterator[str]:
+    active: dict[tuple[str, str, str], tuple[int, int]] = {}
+    """Per broker, topic and subscription: connection and id of the consumer that is served."""
+    told: dict[tuple[int, int], str] = {}
+    kinds: dict[tuple[int, int], str] = {}
+    events: list[Seen[Spoke] | Seen[Detached]] = sorted(
+        [*run.of(Spoke), *run.of(Detached)], key=lambda seen: seen.place
+    )
+    for seen in events:
+        event = seen.event
+        if isinstance(event, Detached):
+            active = {key: who for key, who in active.items() if who[0] != event.connection}
+            continue
+        who = event.connection, event.handle
+        key = seen.actor, event.topic, event.subscription
+        if event.command == "SUBSCRIBED":
+            kinds[who] = event.note
+            if event.note == "Exclusive":
+                if active.get(key, who) != who:
+                    yield f"{event}, while {active[key]} is there"
+                active[key] = who
+        elif event.command in ("CLOSE_CONSUMER", "UNSUBSCRIBE"):
+            # Asked for by the client, or said by the broker: the place is free.
+            active = {each: holder for each, holder in active.items() if holder != who}
+        elif event.command == "ACTIVE_CONSUMER_CHANGE":
+            told[who] = event.note
+        elif event.command == "MESSAGE" and (kinds.get(who), told.get(who)) == _STANDBY:
+            yield f"{event}, which is told to stand by"

@@ -1,0 +1,180 @@
+"""Invariants of re-replication: R1 to R7 of auto-recovery's section 10."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from tests.simulation.cluster.events import Confirmed, NodeWrote
+from tests.simulation.history import Acked, Corrupted, Fault, LogAppended, Lost, Proposed
+from tests.simulation.record import Record, Seen, invariant, replicates, write_set_of
+
+_ITEMS, _LOCKS = "/underreplication/ledgers/", "/underreplication/locks/"
+_IN_THE_END = 1 << 59
+_EXPIRED = "the session has expired"
+
+
+def _gone(run: Record) -> tuple[dict[str, int], dict[tuple[str, int, int], int]]:
+    """Where in the history bookies were lost, and replicas began to rot."""
+    lost = {seen.event.bookie_id: seen.place for seen in run.of(Lost)}
+    rotten: dict[tuple[str, int, int], int] = {}
+    for seen in run.of(Corrupted):
+        rotten.setdefault(tuple(seen.event), seen.place)  # type: ignore[arg-type]  # three fields
+    return lost, rotten
+
+
+class _Copies:
+    """Which copies are intact at a place of the history."""
+
+    def __init__(self, run: Record) -> None:
+        self._run = run
+        self._lost, self._rotten = _gone(run)
+
+    def count(self, metadata: LedgerMetadata, entry_id: int, place: int) -> int:
+        return sum(
+            self.is_intact(each, metadata.ledger_id, entry_id, place)
+            for each in write_set_of(metadata, entry_id)
+        )
+
+    def is_intact(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
+        return (
+            self._run.has_copy(bookie_id, ledger_id, entry_id, place=place)
+            and self._lost.get(bookie_id, 1 << 60) > place
+            and self._rotten.get((bookie_id, ledger_id, entry_id), 1 << 60) > place
+        )
+
+
+def _end_of(metadata: LedgerMetadata) -> int:
+    """The last entry of the fragments that are finished."""
+    if metadata.state is LedgerState.CLOSED:
+        return metadata.last_entry_id
+    return metadata.last_fragment.first_entry_id - 1
+
+
+@invariant("R1", "Re-replication never lowers the number of intact copies of an entry")
+def copies_never_decrease(run: Record) -> Iterator[str]:
+    copies = _Copies(run)
+    for ledger_id, versions in run.versions.items():
+        for before, seen in pairwise(versions):
+            old, new = before.event.metadata, seen.event.metadata
+            if old is None or new is None or not replicates(seen.actor):
+                continue
+            for entry_id in range(_end_of(new) + 1):
+                had = copies.count(old, entry_id, seen.place)
+                has = copies.count(new, entry_id, seen.place)
+                if has < had:
+                    yield f"{seen.actor}: L{ledger_id} e{entry_id} had {had} copies, now {has}"
+
+
+@invariant("R2", "What a closed ledger's bookies lack is made up for, or there is an item")
+def complete_or_recorded(run: Record) -> Iterator[str]:
+    if not run.is_complete or run.final.items is None:
+        return
+    copies = _Copies(run)
+    for ledger_id, metadata in run.final.metadata.items():
+        if metadata.state is not LedgerState.CLOSED or ledger_id in run.final.items:
+            continue
+        for entry_id in range(metadata.last_entry_id + 1):
+            for bookie_id in write_set_of(metadata, entry_id):
+                if not copies.is_intact(bookie_id, ledger_id, entry_id, _IN_THE_END):
+                    yield f"{bookie_id} lacks L{ledger_id} e{entry_id}, and there is no item"
+
+
+@invariant("R3", "Content, keys and end of a closed ledger never change")
+def closed_is_final(run: Record) -> Iterator[str]:
+    for ledger_id, versions in run.versions.items():
+        for before, seen in pairwise(versions):
+            old, new = before.event.metadata, seen.event.metadata
+            if old is None or new is None or old.state is not LedgerState.CLOSED:
+                continue
+            for what, one, other in (
+                ("state", old.state, new.state),
+                ("end", (old.last_entry_id, old.length), (new.last_entry_id, new.length)),
+                ("keys", [k for k, _ in old.ensembles], [k for k, _ in new.ensembles]),
+            ):
+                if one != other:
+                    yield f"{seen.actor}: the {what} of L{ledger_id} was {one}, is {other}"
+
+
+@invariant("R4", "An item goes only when its ledger is gone or nothing is missing")
+def items_go_when_done(run: Record) -> Iterator[str]:
+    copies = _Copies(run)
+    for seen in run.of(NodeWrote):
+        path, _, value = seen.event
+        if _ITEMS not in path or value is not None or "/urL" not in path:
+            continue
+        ledger_id = int(path.rpartition("/urL")[2])
+        metadata = run.metadata_at(ledger_id, seen.place)
+        if metadata is None:
+            continue
+        for entry_id in range(_end_of(metadata) + 1):
+            for bookie_id in write_set_of(metadata, entry_id):
+                if not copies.is_intact(bookie_id, ledger_id, entry_id, seen.place):
+                    yield f"{seen.actor} deleted {path}; {bookie_id} lacks e{entry_id}"
+
+
+@invariant("R5", "A lock has one holder, and is lost with the session")
+def one_holder(run: Record) -> Iterator[str]:
+    holders: dict[int, str] = {}
+    expired: dict[str, int] = {}
+    events: list[Seen[NodeWrote] | Seen[Proposed] | Seen[Fault]] = sorted(
+        [*run.of(NodeWrote), *run.of(Proposed), *run.of(Fault)], key=lambda seen: seen.place
+    )
+    for seen in events:
+        event = seen.event
+        if isinstance(event, Fault):
+            if event.what == _EXPIRED:
+                expired[seen.actor] = seen.place
+                held = [each for each, holder in holders.items() if holder == seen.actor]
+                for ledger_id in held:
+                    # The end of a session and of its nodes is one step; see `store.py`.
+                    holders.pop(ledger_id)
+        elif isinstance(event, NodeWrote):
+            if _LOCKS not in event.path:
+                continue
+            ledger_id = int(event.path.rpartition("/urL")[2])
+            if event.value is None:
+                holders.pop(ledger_id, None)
+            else:
+                before = holders.get(ledger_id)
+                if before is not None:
+                    yield f"{seen.actor} took the lock of L{ledger_id} while {before} had it"
+                holders[ledger_id] = seen.actor
+        elif replicates(seen.actor) and event.metadata is not None:
+            is_swap = event.metadata.state is not LedgerState.IN_RECOVERY
+            known = run.metadata_at(event.ledger_id, seen.place)
+            is_swap = is_swap and known is not None and known.state is event.metadata.state
+            holder = holders.get(event.ledger_id)
+            if is_swap and holder not in (seen.actor, None):
+                yield f"{seen.actor} {event} while {holder} has the lock"
+
+
+@invariant("R6", "With enough bookies every ledger reaches its write quorum in bounded time")
+def everything_is_repaired(run: Record) -> Iterator[str]:
+    if not run.is_complete or run.final.items is None:
+        return
+    for ledger_id in sorted(run.final.items):
+        metadata = run.final.metadata.get(ledger_id)
+        if metadata is not None and metadata.state is LedgerState.CLOSED:
+            yield f"the item of L{ledger_id} is still there: {run.final.items[ledger_id]}"
+    for ledger_id, metadata in run.final.metadata.items():
+        named = {bookie for _, bookies in metadata.ensembles for bookie in bookies}
+        if metadata.state is LedgerState.CLOSED and named & run.lost:
+            yield f"L{ledger_id} still names {sorted(named & run.lost)}, which are lost"
+
+
+@invariant("R7", "What the writer of an open ledger was told survives re-replication")
+def confirmed_survives(run: Record) -> Iterator[str]:
+    heard = [(seen.actor, seen.event.ledger_id, seen.event.entry_id) for seen in run.of(Acked)]
+    heard += [(seen.actor, seen.event.ledger_id, seen.event.entry_id) for seen in run.of(Confirmed)]
+    heard += [
+        (seen.actor, seen.event.ledger_id, seen.event.entry_id)
+        for seen in run.of(LogAppended)
+        if not seen.event.error
+    ]
+    for actor, ledger_id, entry_id in heard:
+        metadata = run.final.metadata.get(ledger_id)
+        if metadata is None or metadata.state is not LedgerState.CLOSED:
+            continue
+        if entry_id > metadata.last_entry_id:
+            end = metadata.last_entry_id
+            yield f"{actor} was told of L{ledger_id} e{entry_id}; it ends at e{end}"

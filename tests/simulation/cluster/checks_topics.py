@@ -1,0 +1,186 @@
+"""Invariants of topics: C1 to C4, C8, C10 and C12 of the managed ledger's section 14."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.managed_log.log_metadata import OPEN_LEDGERS_MAX
+from tests.simulation.cluster.events import (
+    Confirmed,
+    Got,
+    Kept,
+    NodeWrote,
+    Place,
+    Published,
+    Spoke,
+    Unreadable,
+)
+from tests.simulation.cluster.topics import Topics, log_path
+from tests.simulation.history import LogAppended, LogRead
+from tests.simulation.record import Record, Seen, invariant
+
+
+def _was_inspected(run: Record) -> bool:
+    return run.is_complete or bool(run.of(Kept)) or bool(run.of(Unreadable))
+
+
+@invariant("C1", "Every confirmed message is in the end readable at its id")
+def confirmed_is_kept(run: Record) -> Iterator[str]:
+    for failed in run.of(Unreadable):
+        yield f"{failed.event}"
+    if not _was_inspected(run):
+        return
+    kept = Topics.of(run).kept
+    for seen in run.of(Confirmed):
+        event = seen.event
+        messages = kept.get(log_path(event.topic), {}).get((event.ledger_id, event.entry_id), ())
+        at = max(0, event.batch_index)
+        if at >= len(messages) or messages[at] != event.payload:
+            yield f"{seen.actor} {event}; in the end there is {messages}"
+
+
+@invariant("C2", "One order: ids of a producer increase, and all who read see the same")
+def one_order(run: Record) -> Iterator[str]:
+    numbers: dict[tuple[str, str, bytes], int] = {}
+    for at, published in enumerate(run.of(Published)):
+        message = published.event
+        numbers.setdefault((message.producer, message.topic, message.payload), at)
+    last: dict[tuple[str, str], tuple[int, tuple[int, int, int]]] = {}
+    for seen in run.of(Confirmed):
+        event = seen.event
+        number = numbers.get((event.producer, event.topic, event.payload), -1)
+        place = event.ledger_id, event.entry_id, event.batch_index
+        before = last.get((event.producer, event.topic))
+        if before is not None and not (before[0] < number and before[1] < place):
+            yield f"{seen.actor} {event}, after {before[1]}"
+        last[event.producer, event.topic] = number, place
+    yield from _readers(run)
+
+
+def _readers(run: Record) -> Iterator[str]:
+    kept = Topics.of(run).kept
+    contents: dict[tuple[str, int, int, int], bytes] = {}
+    reached: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for seen in run.of(Got):
+        event = seen.event
+        path = log_path(event.topic)
+        place = event.ledger_id, event.entry_id, event.batch_index
+        known = contents.setdefault((path, *place), event.payload)
+        if known != event.payload:
+            yield f"{event}, but it is {known!r}"
+        entries = kept.get(path)
+        entry = (event.ledger_id, event.entry_id)
+        if entries is not None and event.payload not in entries.get(entry, ()):
+            yield f"{event}, and in the end it is not there"
+        if event.subscription:
+            continue
+        before = reached.get((event.consumer, event.topic))
+        reached[event.consumer, event.topic] = place
+        if before is None:
+            continue
+        if place <= before:
+            yield f"{event}, after {before}"
+        elif entries is not None:
+            missed = [each for each in entries if before[:2] < each < entry]
+            if missed:
+                yield f"{event}, after {before}: it was never given {missed}"
+
+
+@invariant("C3", "Every ledger with a confirmed entry is listed, and no listed ledger is missing")
+def listed_and_there(run: Record) -> Iterator[str]:
+    lists = Topics.of(run).lists
+    for path, values in lists.items():
+        metadata = values[-1][1]
+        listed = {ledger.ledger_id for ledger in metadata.ledgers}
+        for ledger_id in sorted(listed):
+            if run.is_deleted(ledger_id):
+                yield f"{path} names L{ledger_id}, which is deleted"
+        for seen in run.of(Confirmed):
+            event = seen.event
+            if log_path(event.topic) != path or event.ledger_id in listed:
+                continue
+            if event.ledger_id > metadata.removed_through:
+                yield f"{seen.actor} {event}, and {path} lists {sorted(listed)}"
+
+
+@invariant("C4", "At most the last two ledgers of a list are open")
+def open_ledgers(run: Record) -> Iterator[str]:
+    for path, values in Topics.of(run).lists.items():
+        for seen, metadata in values:
+            for ledger in metadata.ledgers[:-OPEN_LEDGERS_MAX]:
+                known = run.metadata_at(ledger.ledger_id, seen.place)
+                if known is not None and known.state is not LedgerState.CLOSED:
+                    yield f"{path} at line {seen.place}: L{ledger.ledger_id} is {known.state.name}"
+
+
+_PROMISES = ("SEND_RECEIPT", "MESSAGE", "ACK_RESPONSE")
+
+
+@invariant("C8", "Once another broker has the topic, the one before it says nothing for it")
+def superseded_brokers_are_silent(run: Record) -> Iterator[str]:
+    topics = Topics.of(run)
+    if not topics.has_leases:
+        return  # then the fence of the ledgers is all there is
+    events: list[Seen[Spoke] | Seen[NodeWrote]] = sorted(
+        [*run.of(Spoke), *run.of(NodeWrote)], key=lambda seen: seen.place
+    )
+    owners: dict[str, tuple[str, int]] = {}
+    for seen in events:
+        event = seen.event
+        if isinstance(event, NodeWrote):
+            if event.path in topics.lists and event.value:
+                owners[event.path] = seen.actor, seen.place
+            continue
+        if event.command not in _PROMISES or event.source != seen.actor or not event.topic:
+            continue
+        if event.command == "ACK_RESPONSE" and event.note != "OK":
+            continue
+        owner, since = owners.get(log_path(event.topic), ("", 0))
+        if owner and owner != seen.actor:
+            yield f"{event}, though {owner} has the topic (line {since})"
+
+
+@invariant("C10", "The end of a terminated topic never moves, and nothing is read behind it")
+def terminated_ends(run: Record) -> Iterator[str]:
+    for path, values in Topics.of(run).lists.items():
+        for (_, before), (seen, after) in pairwise(values):
+            if before.terminated is not None and before.terminated != after.terminated:
+                yield f"{path}: ended at {before.terminated}, at {after.terminated} by {seen.actor}"
+        end = values[-1][1].terminated
+        if end is None:
+            continue
+        for got in run.of(Got):
+            if log_path(got.event.topic) == path and _place(got.event) > end:
+                yield f"{got.event}; the topic ended at {end}"
+        for read in run.of(LogRead):
+            position = read.event.ledger_id, read.event.entry_id
+            ledgers = [ledger.ledger_id for ledger in values[-1][1].ledgers]
+            if position[0] in ledgers and position > end:
+                yield f"{read.event}; the log ended at {end}"
+
+
+def _place(event: Got) -> Place:
+    return event.ledger_id, event.entry_id
+
+
+@invariant("C12", "An owner hears of no entry that was not there when the next one took over")
+def superseded_owners_get_no_acks(run: Record) -> Iterator[str]:
+    for path, values in Topics.of(run).lists.items():
+        mine = {ledger.ledger_id for _, metadata in values for ledger in metadata.ledgers}
+        for seen in run.of(LogAppended):
+            event = seen.event
+            if event.error or event.ledger_id not in mine:
+                continue
+            later = [each for each in values if each[0].place < seen.place]
+            if not later or later[-1][0].actor == seen.actor:
+                continue
+            # The list that superseded it says how far its ledgers go.
+            taken = next(
+                metadata
+                for wrote, metadata in later
+                if all(each[0].actor != seen.actor for each in later if each[0].place > wrote.place)
+                and wrote.actor != seen.actor
+            )
+            ends = {ledger.ledger_id: ledger.entries for ledger in taken.ledgers}
+            if event.entry_id >= ends.get(event.ledger_id, 0):
+                yield f"{seen.actor} {event}; {path} was taken over with {ends}"

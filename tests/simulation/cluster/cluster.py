@@ -138,6 +138,23 @@ class Cluster(Simulation):
                 return self.brokers[entry.actor]
         return None
 
+    def owner_of(self, topic: str) -> SimBroker:
+        """The same, where there must be one."""
+        owner = self.owner(topic)
+        assert owner is not None, f"nobody has {topic}"
+        return owner
+
+    def another(self, broker: SimBroker) -> SimBroker:
+        """A broker that is not this one."""
+        return next(each for each in self.brokers.values() if each is not broker)
+
+    async def moved(self, topic: str, *, away_from: SimBroker) -> SimBroker:
+        """Wait until another broker has the topic."""
+        await self.until(
+            lambda: self.owner(topic) is not away_from, what=f"{topic} leaves {away_from.name}"
+        )
+        return self.owner_of(topic)
+
     @staticmethod
     def log_path(topic: str) -> str:
         return naming.log_path(parse_topic_name(full_name(topic)))

@@ -105,6 +105,11 @@ class LedgerClient:
         """By the number of their opening: they are closed in that order."""
         self._readers_opened = 0
 
+    @property
+    def parts(self) -> ClientParts:
+        """What its handles share, for others of this component that work on ledgers."""
+        return self._parts
+
     async def start(self) -> None:
         """Learn which bookies there are.
 

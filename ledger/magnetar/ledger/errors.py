@@ -19,6 +19,7 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
 ├── LedgerWriteError               an add could not reach its ack quorum; outcome unknown
+├── ReplicationLockLostError       the lock of a ledger's replicas went with the session
 ├── RecoveryUndecidedError         too few bookies answered to tell where the ledger ends
 ├── BeyondLastConfirmedError       a read above what is confirmed
 ├── LogError                       the managed log
@@ -125,6 +126,12 @@ class LedgerWriteError(LedgerError):
 
 class RecoveryUndecidedError(LedgerError):
     """Too few bookies answered to decide where the ledger ends. Try again later."""
+
+    retryable = True
+
+
+class ReplicationLockLostError(LedgerError):
+    """Somebody else may copy or drop the ledger's replicas by now."""
 
     retryable = True
 

@@ -5,7 +5,7 @@ E distinct write sets, however long the ledger grows, and every rule about "enou
 rule about each of them. Source: BookKeeper's protocol, docs/glossary.md.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 
 def write_set(entry_id: int, *, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
@@ -16,6 +16,26 @@ def write_set(entry_id: int, *, ensemble_size: int, write_quorum: int) -> tuple[
 def is_in_write_set(index: int, entry_id: int, *, ensemble_size: int, write_quorum: int) -> bool:
     """Whether the member at `index` stores the entry."""
     return (index - entry_id) % ensemble_size < write_quorum
+
+
+def stored_ranges(
+    index: int, first: int, last: int, *, ensemble_size: int, write_quorum: int
+) -> Iterator[tuple[int, int]]:
+    """Of the entries `first` to `last`, those that the member at `index` stores: inclusive ranges,
+    ascending. Modulo the ensemble's size they are the ids index - Qw + 1 to index, so that where a
+    write set is smaller than its ensemble there are as many ranges as turns around it.
+    """
+    if write_quorum == ensemble_size:
+        yield first, last
+        return
+    # The turn that ends at or behind `first`.
+    end = first + (index - first) % ensemble_size
+    if end - first >= write_quorum:  # `first` lies before this turn's begin
+        first = end - write_quorum + 1
+    while first <= last:
+        yield first, min(end, last)
+        end += ensemble_size
+        first = end - write_quorum + 1
 
 
 def write_sets(*, ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:

@@ -39,7 +39,15 @@ _RETRY_DELAY_S_MIN = 0.05
 
 _FIELDS = {"format", "ledger_id", "missing", "since_ms"}
 
-Missing = dict[str, list[tuple[int, int]]]
+ENTRY_ID_MAX = (1 << 63) - 1
+
+Range = tuple[int, int]
+"""First and last entry id, both included."""
+
+EVERYTHING: Range = (0, ENTRY_ID_MAX)
+"""What a bookie lacks that is lost: whatever belongs on it."""
+
+Missing = dict[str, list[Range]]
 """Per bookie, inclusive ranges of entry ids in ascending order, apart from each other."""
 
 
@@ -231,35 +239,54 @@ class RepairQueue:
             waiting[bookie_id] = merge_ranges(joined, ranges_max=self._ranges_max)
 
     async def _publish(self, ledger_id: int, missing: Missing) -> None:
-        """Create the item, or merge into the one that is there.
+        await publish_item(
+            self._store,
+            ledger_id,
+            missing,
+            root=self._root,
+            now_ms=self._clock.wall_ms(),
+            ranges_max=self._ranges_max,
+        )
 
-        An unknown outcome needs no care: merging the same ranges again changes nothing.
-        """
-        path = item_path(self._root, ledger_id)
-        while True:
+
+async def publish_item(
+    store: MetadataStore,
+    ledger_id: int,
+    missing: Missing,
+    *,
+    root: str,
+    now_ms: int,
+    ranges_max: int,
+) -> bool:
+    """Create the work item, or merge into the one that is there; whether that changed anything.
+
+    An unknown outcome needs no care: merging the same ranges again changes nothing.
+
+    Raises:
+        InvalidLedgerMetadataError: what is there is no work item that this version reads.
+        UnknownOutcomeError, MetadataUnavailableError: publish again.
+    """
+    path = item_path(root, ledger_id)
+    while True:
+        try:
+            node = await store.get(path)
+        except NoNodeError:
             try:
-                node = await self._store.get(path)
-            except NoNodeError:
-                value = encode_item(ledger_id, missing, self._clock.wall_ms())
-                try:
-                    await self._store.create(path, value)
-                except NodeExistsError:
-                    continue  # somebody was faster: merge
-                return
-            known, since_ms = decode_item(node.value, path=path)
-            merged = {
-                bookie_id: merge_ranges(
-                    [*known.get(bookie_id, []), *missing.get(bookie_id, [])],
-                    ranges_max=self._ranges_max,
-                )
-                for bookie_id in sorted({*known, *missing})
-            }
-            if merged == known:
-                return
-            try:
-                await self._store.set(
-                    path, encode_item(ledger_id, merged, since_ms), version=node.version
-                )
-            except (BadVersionError, NoNodeError):
-                continue  # another client noted something, or the copies were made meanwhile
-            return
+                await store.create(path, encode_item(ledger_id, missing, now_ms))
+            except NodeExistsError:
+                continue  # somebody was faster: merge
+            return True
+        known, since_ms = decode_item(node.value, path=path)
+        merged = {
+            bookie_id: merge_ranges(
+                [*known.get(bookie_id, []), *missing.get(bookie_id, [])], ranges_max=ranges_max
+            )
+            for bookie_id in sorted({*known, *missing})
+        }
+        if merged == known:
+            return False
+        try:
+            await store.set(path, encode_item(ledger_id, merged, since_ms), version=node.version)
+        except (BadVersionError, NoNodeError):
+            continue  # another client noted something, or the copies were made meanwhile
+        return True

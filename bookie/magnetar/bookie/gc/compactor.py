@@ -22,7 +22,7 @@ from magnetar.bookie.gc.compaction_phases import STEPS, Files, Step, record_name
 from magnetar.bookie.gc.compaction_record import CompactionRecord, encode_record
 from magnetar.bookie.gc.finish_compactions import MOVES_PER_COMMIT, change_files, read_record
 from magnetar.bookie.gc.log_copier import Copied, LogCopier
-from magnetar.bookie.gc.pace import Pace
+from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 _log = structlog.get_logger(__name__)

@@ -3,7 +3,7 @@
 import asyncio
 
 from magnetar.bookie.errors import ForeignMetadataError
-from magnetar.bookie.gc.pace import Pace
+from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.registration import BookieRegistry
 

@@ -26,7 +26,7 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.loss_mark import remove_marks
-from magnetar.bookie.integrity.own_entries import Range, confirmed_end, own_ranges, without
+from magnetar.bookie.integrity.own_entries import confirmed_end, own_ranges, without
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
@@ -35,6 +35,7 @@ from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.ports import Disk, Worker
+from magnetar.ledger.under_replication import Range
 
 _log = structlog.get_logger(__name__)
 

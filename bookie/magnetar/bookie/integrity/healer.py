@@ -19,14 +19,14 @@ import structlog
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
-from magnetar.bookie.integrity.own_entries import Range, own_ranges
+from magnetar.bookie.integrity.own_entries import own_ranges
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.under_replication import merge_ranges
+from magnetar.ledger.under_replication import Range, merge_ranges
 
 _log = structlog.get_logger(__name__)
 

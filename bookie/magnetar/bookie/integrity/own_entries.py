@@ -8,12 +8,8 @@ certain to be confirmed, and what lies in it may or may not exist.
 from collections.abc import Iterable, Iterator, Sequence
 
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.quorum import write_set
-
-ENTRY_ID_MAX = (1 << 63) - 1
-
-Range = tuple[int, int]
-"""First and last entry id, both included."""
+from magnetar.ledger.quorum import stored_ranges, write_set
+from magnetar.ledger.under_replication import ENTRY_ID_MAX, Range
 
 
 def confirmed_end(metadata: LedgerMetadata) -> int:
@@ -41,8 +37,12 @@ def own_ranges(
         stop = min(last, metadata.fragment_end(first))
         bookies = metadata.ensemble_for(first)
         if bookie_id in bookies:
-            yield from _in_fragment(
-                bookies.index(bookie_id), len(bookies), metadata.write_quorum, first, stop
+            yield from stored_ranges(
+                bookies.index(bookie_id),
+                first,
+                stop,
+                ensemble_size=len(bookies),
+                write_quorum=metadata.write_quorum,
             )
         first = stop + 1
 
@@ -72,20 +72,3 @@ def without(wanted: Range, held: Iterable[int]) -> Iterator[Range]:
         first = entry_id + 1
     if first <= last:
         yield first, last
-
-
-def _in_fragment(
-    index: int, ensemble_size: int, write_quorum: int, first: int, last: int
-) -> Iterator[Range]:
-    """The member at `index` stores the ids index - Qw + 1 to index, modulo the ensemble's size."""
-    if write_quorum == ensemble_size:
-        yield first, last
-        return
-    # The turn that ends at or behind `first`.
-    end = first + (index - first) % ensemble_size
-    if end - first >= write_quorum:  # `first` lies before this turn's begin
-        first = end - write_quorum + 1
-    while first <= last:
-        yield first, min(end, last)
-        end += ensemble_size
-        first = end - write_quorum + 1

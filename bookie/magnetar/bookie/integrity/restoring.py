@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 from magnetar.bookie.errors import IntegrityError, NoOtherCopyError
-from magnetar.bookie.integrity.own_entries import ENTRY_ID_MAX, Range, confirmed_end
+from magnetar.bookie.integrity.own_entries import confirmed_end
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.under_replication import ENTRY_ID_MAX, Range
 
 
 @dataclass(slots=True)

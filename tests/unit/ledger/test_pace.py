@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.bookie.gc.pace import Pace
+from magnetar.ledger.pace import Pace
 
 
 def test_in_the_long_run_the_rate_is_kept() -> None:

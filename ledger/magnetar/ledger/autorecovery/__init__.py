@@ -1,0 +1,1 @@
+"""Auto-recovery: lost bookies are found, and every ledger regains its write quorum of copies."""

@@ -1,0 +1,287 @@
+"""The work items of re-replication: published, listed, read, taken, and deleted with a version.
+
+An item says which bookies lack which entries of one ledger (`under_replication.py` has the bytes).
+Who works on it holds the ledger's lock and remembers the version that the item had before it
+looked at the ledger; with that version it deletes the item at the end. Somebody who added another
+bookie meanwhile has changed the version, and the item stays (rule 2.1, defect A1).
+
+Layout: docs/formats/under-replication.md. Source: auto-recovery, section 2.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidLedgerMetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore, parent_path
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.replication_lock import ReplicationLock
+from magnetar.ledger.under_replication import (
+    Missing,
+    Range,
+    decode_item,
+    item_path,
+    publish_item,
+)
+
+GROUPS = 4
+"""Directories above an item, each named by four hex digits of the ledger's id."""
+
+
+def items_path(root: str) -> str:
+    """The node below which the items lie."""
+    return f"{root}/underreplication/ledgers"
+
+
+def locks_path(root: str) -> str:
+    """The node that holds the locks."""
+    return f"{root}/underreplication/locks"
+
+
+def disable_path(root: str) -> str:
+    """While this node is there, workers finish what they have and take nothing new."""
+    return f"{root}/underreplication/disable"
+
+
+def lost_path(root: str, ledger_id: int) -> str:
+    """The node that says which entries of a ledger no bookie has."""
+    return f"{root}/underreplication/lost/urL{ledger_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """A ledger that lacks copies."""
+
+    ledger_id: int
+    missing: Missing
+    since_ms: int
+    """Wall clock time of the first note."""
+    version: int
+    """Of the node, when it was read."""
+
+    @property
+    def bookies(self) -> frozenset[str]:
+        return frozenset(self.missing)
+
+    def ranges_of(self, bookie_id: str) -> list[Range]:
+        """What the bookie is said to lack."""
+        return self.missing.get(bookie_id, [])
+
+
+class WorkItems:
+    """The items of one cluster."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        clock: Clock,
+        random: random.Random,
+        root: str = "/ledgers",
+        ranges_max: int = 1000,
+    ) -> None:
+        """
+        Args:
+            ranges_max: ranges of one bookie in one item; more are joined into one that covers all.
+        """
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._root = root
+        self._ranges_max = ranges_max
+
+    async def publish(self, ledger_id: int, missing: Missing) -> bool:
+        """Create the item, or merge into the one there is; whether anything changed.
+
+        A bookie that is lost lacks `[EVERYTHING]` (`under_replication.py`). Idempotent.
+
+        Raises:
+            InvalidLedgerMetadataError: what is there is no item that this version reads.
+            UnknownOutcomeError, MetadataUnavailableError: publish again.
+        """
+        return await publish_item(
+            self._store,
+            ledger_id,
+            missing,
+            root=self._root,
+            now_ms=self._clock.wall_ms(),
+            ranges_max=self._ranges_max,
+        )
+
+    async def read(self, ledger_id: int) -> WorkItem | None:
+        """The item of a ledger; None if there is none.
+
+        Raises:
+            InvalidLedgerMetadataError, MetadataUnavailableError
+        """
+        path = item_path(self._root, ledger_id)
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            return None
+        missing, since_ms = decode_item(node.value, path=path)
+        return WorkItem(ledger_id, missing, since_ms, node.version)
+
+    async def ids(self) -> list[int]:
+        """The ledgers that (may) have an item, ascending. An empty directory that an interrupted
+        deletion left counts: `read` tells.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return [ledger_id for _, ids in await self.directories() for ledger_id in ids]
+
+    async def directories(self) -> list[tuple[str, list[int]]]:
+        """All directories of the tree but the lowest, each with the ledgers right below it.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        found: list[tuple[str, list[int]]] = []
+        pending = [(items_path(self._root), "")]
+        while pending:
+            path, digits = pending.pop(0)
+            groups = sorted(filter(_is_group, await self._children_if_any(path)))
+            if len(digits) == 4 * (GROUPS - 1):
+                found.append((path, [int(digits + group, 16) for group in groups]))
+            else:
+                found.append((path, []))
+                pending += [(f"{path}/{group}", digits + group) for group in groups]
+        return found
+
+    async def locked_ids(self) -> set[int]:
+        """The ledgers whose lock somebody holds.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        names = await self._children_if_any(locks_path(self._root))
+        return set(_ids_of(names))
+
+    async def take_lock(self, ledger_id: int, holder: str) -> ReplicationLock | None:
+        """Take the ledger's lock; None if somebody holds it. See `ReplicationLock.try_take`.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return await ReplicationLock.try_take(
+            self._store, ledger_id, holder=holder, random=self._random, root=self._root
+        )
+
+    async def delete(self, item: WorkItem) -> bool:
+        """Delete the item if it is as it was read; False if it has changed, and stays.
+
+        Raises:
+            UnknownOutcomeError: read again; it is gone, or to be judged anew.
+            MetadataUnavailableError
+        """
+        try:
+            await self._store.delete(item_path(self._root, item.ledger_id), version=item.version)
+        except NoNodeError:
+            pass  # an earlier attempt of ours whose answer was lost
+        except BadVersionError:
+            return False
+        await self.remove_directories(item.ledger_id)
+        return True
+
+    async def remove_directories(self, ledger_id: int) -> bool:
+        """Remove what an item that is gone leaves empty above it; False if an item is there.
+
+        Raises:
+            Nothing: an empty directory that stays does no harm.
+        """
+        directory = parent_path(item_path(self._root, ledger_id))
+        for depth in range(GROUPS):
+            try:
+                # Version 0: whoever ever wrote to a directory meant something by it.
+                await self._store.delete(directory, version=0)
+            except NotEmptyError:
+                return depth > 0
+            except NoNodeError:
+                pass
+            except (BadVersionError, UnknownOutcomeError, MetadataUnavailableError):
+                return True
+            directory = parent_path(directory)
+        return True
+
+    async def note_lost(self, ledger_id: int, ranges: Sequence[Range]) -> None:
+        """Record which entries no bookie has, for people; nothing if there are none any more.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError: call again.
+        """
+        path = lost_path(self._root, ledger_id)
+        try:
+            await self._store.delete(path)
+        except NoNodeError:
+            pass
+        if ranges:
+            value = {"format": 1, "ledger_id": ledger_id, "ranges": list(ranges)}
+            try:
+                await self._store.create(path, json.dumps(value, separators=(",", ":")).encode())
+            except NodeExistsError:
+                pass  # two workers, one after the other without a session in between
+
+    async def lost_ids(self) -> list[int]:
+        """The ledgers of which entries are recorded as lost.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return _ids_of(await self._children_if_any(parent_path(lost_path(self._root, 0))))
+
+    async def lost(self) -> dict[int, list[Range]]:
+        """Which entries are recorded as lost, by ledger.
+
+        Raises:
+            InvalidLedgerMetadataError, MetadataUnavailableError
+        """
+        found: dict[int, list[Range]] = {}
+        for ledger_id in await self.lost_ids():
+            path = lost_path(self._root, ledger_id)
+            try:
+                value = (await self._store.get(path)).value
+            except NoNodeError:
+                continue
+            try:
+                record = json.loads(value)
+                if record["format"] != 1:
+                    raise ValueError(f"format {record['format']!r}")
+                found[ledger_id] = [(int(first), int(last)) for first, last in record["ranges"]]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise InvalidLedgerMetadataError(
+                    f"{path}: no record of lost entries: {error!r}. Nothing was changed: delete "
+                    f"the node; a worker writes it again if entries are lost"
+                ) from error
+        return found
+
+    async def is_disabled(self) -> bool:
+        """Whether an operator switched auto-recovery off.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return await self._store.exists(disable_path(self._root)) is not None
+
+    async def _children_if_any(self, path: str) -> list[str]:
+        try:
+            return await self._store.children(path)
+        except NoNodeError:
+            return []
+
+
+def _ids_of(names: Iterable[str]) -> list[int]:
+    return [int(name[3:]) for name in names if name.startswith("urL") and name[3:].isdecimal()]
+
+
+def _is_group(name: str) -> bool:
+    return len(name) == 4 and all(character in "0123456789abcdef" for character in name)

@@ -1,0 +1,128 @@
+"""Settings of the worker that re-replicates. Plain values reach the cores."""
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class WorkerSettings(BaseModel):
+    """How fast missing copies are made, and when a ledger is tried again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ledgers_at_once: int = Field(
+        default=8, ge=1, le=256, description="Ledgers that one worker repairs side by side."
+    )
+    items_per_s_max: float = Field(
+        default=200.0,
+        gt=0,
+        le=10_000,
+        description="Work items taken per second: a bound on what many small ledgers cost the "
+        "metadata store (some ten requests each).",
+    )
+    copy_bytes_per_s_max: int = Field(
+        default=256 << 20,
+        ge=0,
+        description="Bytes written to bookies per second by one worker; 0: no bound. Lower it when "
+        "re-replication slows publishing too much.",
+    )
+    copy_bytes_in_flight_max: int = Field(
+        default=16 << 20,
+        ge=1 << 20,
+        description="Bytes asked for and not yet stored, over all ledgers. More is faster, and "
+        "lets whoever publishes wait longer.",
+    )
+    copy_read_bytes: int = Field(
+        default=1 << 20,
+        ge=4096,
+        le=4 << 20,
+        description="Entries are copied in runs of about this size: one read, one add each.",
+    )
+    copy_attempts_max: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="Tries of one run of entries before its fragment is left for later.",
+    )
+    copy_retry_delay_s: float = Field(
+        default=0.5, gt=0, le=60, description="Between two such tries."
+    )
+    reads_per_ledger_max: int = Field(
+        default=4, ge=1, le=64, description="Runs of one ledger that are copied side by side."
+    )
+    list_bitmap_bytes: int = Field(
+        default=16 << 10,
+        ge=64,
+        le=64 << 10,
+        description="Bookies tell which entries they have in pages of eight times as many ids.",
+    )
+    lost_entries_listed_max: int = Field(
+        default=100,
+        ge=1,
+        description="Entries that turn out to be on no bookie while a fragment is copied, before "
+        "the attempt ends.",
+    )
+    open_ledger_grace_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=86_400,
+        description="How long the writer of an open ledger may take to notice a lost bookie by "
+        "itself; then the ledger is fenced and closed.",
+    )
+    retry_delay_s: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="A ledger that could not be repaired is locked for this long; it doubles with "
+        "each of the next failures, up to retry_doublings_max.",
+    )
+    retry_doublings_max: int = Field(
+        default=4, ge=0, le=20, description="Failures until retry_delay_s_max is the delay."
+    )
+    retry_delay_s_max: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="The delay after more failures, and after one that time alone does not heal: "
+        "entries that no bookie has.",
+    )
+    deferred_items_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Failed ledgers whose locks one worker keeps for their delay; of more than "
+        "these the lock is given back at once.",
+    )
+    rescan_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="All items are listed this often although no watch fired.",
+    )
+    scan_pause_s: float = Field(
+        default=0.2,
+        gt=0,
+        le=60,
+        description="The least time between two listings of the items; ten times as long as the "
+        "last one took, if that is more.",
+    )
+    metadata_retries_max: int = Field(
+        default=20, ge=1, description="Conflicts in a row before a swap of members gives up."
+    )
+    stop_timeout_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=600,
+        description="How long a worker that stops waits for the requests that give back its locks.",
+    )
+
+    @model_validator(mode="after")
+    def _delays_fit(self) -> "WorkerSettings":
+        if self.retry_delay_s > self.retry_delay_s_max:
+            raise ValueError(
+                f"retry_delay_s {self.retry_delay_s} is above "
+                f"retry_delay_s_max {self.retry_delay_s_max}"
+            )
+        if self.copy_read_bytes > self.copy_bytes_in_flight_max:
+            raise ValueError(
+                f"copy_read_bytes {self.copy_read_bytes} is above "
+                f"copy_bytes_in_flight_max {self.copy_bytes_in_flight_max}"
+            )
+        return self

@@ -66,6 +66,7 @@ unit: $(VENV)/.stamp-test
 
 test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@sh deploy/bootstrap/java.sh
+	@sh deploy/bootstrap/iproute2.sh
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
@@ -77,8 +78,9 @@ sim: $(VENV)/.stamp-test ## simulate clusters, or with STORAGE=1 a bookie's stor
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, or with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing).mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n
-	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times
+	$(if $(CLUSTER),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
+	$(BIN)/python -m tests.chaos$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20), --kills $(or $(KILLS),200)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(VENV)/.stamp-test ## spoiled frames against bookie and client: RUNS=2000 cases each, from SEED=n on
 	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -301,11 +301,9 @@ class BookieClient(asyncio.Protocol):
         self._next_request_id = 1
 
     @classmethod
-    async def connect(cls, port: int) -> "BookieClient":
+    async def connect(cls, port: int, *, host: str = "127.0.0.1") -> "BookieClient":
         client = cls()
-        client._transport = await SystemNetwork().connect(
-            "127.0.0.1", port, lambda: client, timeout_s=5
-        )
+        client._transport = await SystemNetwork().connect(host, port, lambda: client, timeout_s=5)
         return client
 
     def data_received(self, data: bytes) -> None:

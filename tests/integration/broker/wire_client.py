@@ -28,8 +28,8 @@ class WireClient:
         self._request_ids = 0
 
     @classmethod
-    async def open(cls, port: int, *, version: int = 20) -> "WireClient":
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def open(cls, port: int, *, version: int = 20, host: str = "127.0.0.1") -> "WireClient":
+        client = cls(*await asyncio.open_connection(host, port))
         client.send(
             BaseCommand.CONNECT,
             connect=pb.CommandConnect(client_version="test", protocol_version=version),

@@ -86,6 +86,10 @@ class LeaderBroker:
         """A bundle moves to a broker: whoever asks before it is there is sent to the same one."""
         self._placing.note(bundle, broker, now_s=self._clock.monotonic_s())
 
+    def pending(self) -> Collection[BundleId]:
+        """Bundles that were given away and that no report shows at their new owner yet."""
+        return self._placing.assigned.keys()
+
     def _learn(self) -> None:
         self._placing.learn(
             Candidate(name, self._brokers.report_of(name), is_draining=record.draining)

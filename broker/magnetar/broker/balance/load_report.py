@@ -96,6 +96,15 @@ class BundleLimits:
             + load.bytes_rate / self.bytes_rate
         )
 
+    def cost_of_topic(self, *, sessions: int, msg_rate: float, bytes_rate: float) -> float:
+        """The share of one topic in that."""
+        return (
+            1 / self.topics
+            + sessions / self.sessions
+            + msg_rate / self.msg_rate
+            + bytes_rate / self.bytes_rate
+        )
+
     def exceeded_by(self, load: BundleLoad) -> str:
         """Which limit a bundle is over: the name of the field, or "" for none."""
         if load.topics > self.topics:
@@ -130,8 +139,12 @@ def is_worth_sending(
         return True
     if abs(before.usage_percent - now.usage_percent) >= 100 * CHANGE_SHARE:
         return True
-    was, is_ = (sum(limits.costs(report).values()) for report in (before, now))
-    return abs(is_ - was) >= CHANGE_SHARE * max(was, is_) and abs(is_ - was) >= _COST_OF_A_BUNDLE
+    was, is_ = limits.costs(before), limits.costs(now)
+    total_was, total_is = sum(was.values()), sum(is_.values())
+    # What left one bundle and came to another changes no total, and matters all the same.
+    changes = [abs(is_[name] - was[name]) for name in is_]
+    change = max([abs(total_is - total_was), *changes])
+    return change >= CHANGE_SHARE * max(total_was, total_is) and change >= _COST_OF_A_BUNDLE
 
 
 def heaviest(

@@ -1,0 +1,65 @@
+"""What the leader asks of other brokers: to hand a bundle over, or to split it. By HTTP."""
+
+from typing import Protocol
+from urllib.parse import quote, urlencode
+
+from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.http.client import HttpCallError, call
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.ledger.ports import Network
+
+_REASON_CHARACTERS_MAX = 300
+
+
+class Orders(Protocol):
+    """Carries out on the owner what the leader has decided."""
+
+    async def unload(self, owner: BrokerRecord, bundle: BundleId, destination: str) -> None:
+        """Have `owner` hand the bundle over to the broker `destination`; returns when it has.
+
+        Raises:
+            BrokerMetadataError: refused, or nobody knows.
+        """
+        ...
+
+    async def split(self, owner: BrokerRecord, bundle: BundleId) -> None:
+        """Have `owner` split the bundle into halves of the same cost.
+
+        Raises:
+            BrokerMetadataError: refused, or nobody knows.
+        """
+        ...
+
+
+class HttpOrders:
+    """Orders by the HTTP interface that people use, too."""
+
+    def __init__(self, network: Network, *, timeout_s: float) -> None:
+        self._network = network
+        self._timeout_s = timeout_s
+
+    async def unload(self, owner: BrokerRecord, bundle: BundleId, destination: str) -> None:
+        query = urlencode({"destinationBroker": destination, "authoritative": "true"})
+        await self._put(owner, f"{_path_of(bundle)}/unload?{query}")
+
+    async def split(self, owner: BrokerRecord, bundle: BundleId) -> None:
+        query = urlencode({"splitAlgorithmName": "flow_or_qps_equally_divide"})
+        await self._put(owner, f"{_path_of(bundle)}/split?{query}")
+
+    async def _put(self, owner: BrokerRecord, path: str) -> None:
+        if not owner.http_url:
+            raise BrokerMetadataError(f"{owner.name} has registered no HTTP address")
+        try:
+            answer = await call(
+                self._network, "PUT", owner.http_url + path, timeout_s=self._timeout_s
+            )
+        except HttpCallError as error:
+            raise BrokerMetadataError(f"{owner.name} was not told: {error}") from error
+        if not answer.is_success:
+            reason = answer.body.decode("utf-8", "replace")[:_REASON_CHARACTERS_MAX]
+            raise BrokerMetadataError(f"{owner.name} answered {answer.status} to {path}: {reason}")
+
+
+def _path_of(bundle: BundleId) -> str:
+    return f"/admin/v2/namespaces/{quote(bundle.namespace)}/{bundle.bundle.name}"

@@ -1,0 +1,115 @@
+"""One HTTP request to another broker, over the network port.
+
+Small on purpose: HTTP/1.1, one request per connection, answers of known length or up to the end of
+the connection. It does not follow redirects: a broker that asks another one has looked up whom to
+ask, and if that one sends it on, it looks again.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from magnetar.ledger.ports import Network
+
+ANSWER_BYTES_MAX = 4 << 20
+
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+
+
+class HttpCallError(Exception):
+    """No usable answer: nobody there, not in time, or no HTTP. Nobody knows whether it was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+async def call(network: Network, method: str, url: str, *, timeout_s: float) -> Answer:
+    """Send a request without a body to an http:// URL, and wait for the whole answer.
+
+    Raises:
+        HttpCallError
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise HttpCallError(f"{url} is not of the form http://host:port/path")
+    target = parts.path or "/"
+    if parts.query:
+        target += f"?{parts.query}"
+    request = (
+        f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 0\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode()
+    received = asyncio.get_running_loop().create_future()
+    transport: asyncio.Transport | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            transport = await network.connect(
+                parts.hostname, parts.port or 80, lambda: _Receiver(received), timeout_s=timeout_s
+            )
+            transport.write(request)
+            return _parse(url, await received)
+    except (OSError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {timeout_s:g} s"
+        raise HttpCallError(f"{method} {url}: {reason}") from error
+    finally:
+        if transport is not None:
+            transport.abort()
+
+
+class _Receiver(asyncio.Protocol):
+    """Collects what comes until the other side has said everything."""
+
+    def __init__(self, received: "asyncio.Future[bytes]") -> None:
+        self._received = received
+        self._data = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) > ANSWER_BYTES_MAX:
+            self._fail(ConnectionError(f"an answer of more than {ANSWER_BYTES_MAX} bytes"))
+        elif (length := _length_of(self._data)) is not None and len(self._data) >= length:
+            self._done()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._fail(ConnectionError(f"the connection broke: {exc}"))
+        else:
+            self._done()
+
+    def _done(self) -> None:
+        if not self._received.done():
+            self._received.set_result(bytes(self._data))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._received.done():
+            self._received.set_exception(error)
+
+
+def _length_of(data: bytearray) -> int | None:
+    """Bytes of the whole answer, if its head is there and says so."""
+    head, separator, _ = bytes(data[:65_536]).partition(b"\r\n\r\n")
+    if not separator:
+        return None
+    match = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head.lower() + b"\r\n")
+    if match is not None:
+        return len(head) + 4 + int(match[1])
+    status = _STATUS.match(head)
+    return len(head) + 4 if status is not None and status[1] == b"204" else None
+
+
+def _parse(url: str, data: bytes) -> Answer:
+    head, separator, body = data.partition(b"\r\n\r\n")
+    match = _STATUS.match(head)
+    if not separator or match is None:
+        raise HttpCallError(f"{url} did not answer as an HTTP server does: {data[:80]!r}")
+    return Answer(int(match[1]), body)

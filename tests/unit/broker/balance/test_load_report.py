@@ -1,0 +1,90 @@
+"""When a report is worth sending, and what a bundle costs."""
+
+import json
+
+import pytest
+
+from magnetar.broker.balance.load_report import (
+    BundleLimits,
+    BundleLoad,
+    LoadReport,
+    heaviest,
+    is_worth_sending,
+)
+
+LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
+
+
+def report(
+    topics: int, *, cpu: float = 0.0, bundle: str = "a/b/0x00000000_0xffffffff"
+) -> LoadReport:
+    return LoadReport(cpu_percent=cpu, bundles={bundle: BundleLoad(topics=topics)})
+
+
+def is_sent(before: LoadReport | None, now: LoadReport, *, age_s: float = 1.0) -> bool:
+    return is_worth_sending(before, now, LIMITS, age_s=age_s, age_max_s=900.0)
+
+
+def test_the_first_report_is_sent() -> None:
+    assert is_sent(None, LoadReport())
+
+
+def test_a_change_of_a_tenth_is_sent_and_less_is_not() -> None:
+    assert is_sent(report(890), report(1000))
+    assert not is_sent(report(910), report(1000))
+
+
+def test_load_that_went_from_one_bundle_to_another_is_sent() -> None:
+    before = {"a/b/1": BundleLoad(topics=500), "a/b/2": BundleLoad(topics=300)}
+    after = {"a/b/1": BundleLoad(topics=400), "a/b/2": BundleLoad(topics=400)}
+    assert is_sent(LoadReport(bundles=before), LoadReport(bundles=after))
+
+
+def test_ten_points_of_use_are_sent_and_less_is_not() -> None:
+    assert is_sent(report(1, cpu=20.0), report(1, cpu=30.0))
+    assert not is_sent(report(1, cpu=20.0), report(1, cpu=29.9))
+
+
+def test_another_set_of_bundles_is_sent() -> None:
+    assert is_sent(report(1), report(1, bundle="a/b/0x00000000_0x80000000"))
+
+
+def test_an_unchanged_report_is_sent_after_a_long_time() -> None:
+    assert not is_sent(report(1), report(1), age_s=899.0)
+    assert is_sent(report(1), report(1), age_s=900.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "limit"),
+    [
+        (BundleLoad(topics=1000, producers=500, consumers=500, msg_rate_in=30_000), ""),
+        (BundleLoad(topics=1001), "topics"),
+        (BundleLoad(producers=500, consumers=501), "sessions"),
+        (BundleLoad(msg_rate_in=15_000, msg_rate_out=15_001), "msg_rate"),
+        (BundleLoad(bytes_rate_out=101e6), "bytes_rate"),
+    ],
+)
+def test_a_bundle_over_a_limit_is_said_to_be(load: BundleLoad, limit: str) -> None:
+    assert LIMITS.exceeded_by(load) == limit
+
+
+def test_of_too_many_bundles_the_heaviest_are_reported() -> None:
+    bundles = {f"a/b/{number}": BundleLoad(topics=number) for number in range(10)}
+    assert set(heaviest(bundles, LIMITS, count=2)) == {"a/b/8", "a/b/9"}
+    assert heaviest(bundles, LIMITS, count=10) == bundles
+
+
+def test_a_report_of_a_thousand_bundles_fits_a_node() -> None:
+    load = BundleLoad(
+        topics=1000,
+        producers=1000,
+        consumers=1000,
+        msg_rate_in=29_999.9,
+        msg_rate_out=29_999.9,
+        bytes_rate_in=99_999_999.9,
+        bytes_rate_out=99_999_999.9,
+    )
+    bundles = {f"tenant/namespace/0x{n:08x}_0xffffffff": load for n in range(2000)}
+    text = LoadReport(bundles=bundles).model_dump_json(exclude_defaults=True)
+    assert len(text) < 500_000
+    assert LoadReport.model_validate(json.loads(text)).bundles == bundles

@@ -1,0 +1,119 @@
+"""From counters to a load report."""
+
+import pytest
+
+from magnetar.broker.balance.bundles import BundleId, Layout, halves, hash_of
+from magnetar.broker.balance.load_report import BundleLimits, LoadReport
+from magnetar.broker.balance.sampler import (
+    Capacity,
+    LoadSampler,
+    ProcessUsage,
+    TopicCounts,
+    split_point,
+)
+from magnetar.sdk.wire import TopicName
+
+LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
+CAPACITY = Capacity(cpu_cores=1.0, bandwidth_bytes_per_s=1e6, topics_max=10_000)
+OWNED = [BundleId("acme/orders", bundle) for bundle in Layout.even(4).bundles]
+
+
+def topic(
+    number: int,
+    *,
+    namespace: str = "orders",
+    producers: int = 0,
+    consumers: int = 0,
+    counters: tuple[int, int, int, int] = (0, 0, 0, 0),
+) -> TopicCounts:
+    name = TopicName("persistent", "acme", namespace, f"t-{number}")
+    return TopicCounts(name, producers, consumers, *counters)
+
+
+def sample(
+    sampler: LoadSampler,
+    topics: list[TopicCounts],
+    *,
+    now_s: float,
+    cpu_s: float = 0.0,
+    owned: list[BundleId] = OWNED,
+) -> LoadReport:
+    sampling = sampler.begin(owned, now_s=now_s)
+    sampling.add(topics)
+    return sampling.finish(ProcessUsage(cpu_s, 1 << 20), wall_ms=5, connections=3)
+
+
+def test_each_topic_counts_for_its_bundle() -> None:
+    report = sample(
+        LoadSampler(CAPACITY, LIMITS),
+        [topic(number, producers=1, consumers=2) for number in range(100)],
+        now_s=0.0,
+    )
+    assert report.topics == 100
+    assert report.connections == 3
+    assert set(report.bundles) == {str(bundle) for bundle in OWNED}
+    for bundle in OWNED:
+        load = report.bundles[str(bundle)]
+        held = sum(
+            hash_of(TopicName("persistent", "acme", "orders", f"t-{number}")) in bundle.bundle
+            for number in range(100)
+        )
+        assert (load.topics, load.producers, load.consumers) == (held, held, 2 * held)
+
+
+def test_a_topic_of_a_bundle_that_is_not_ours_counts_in_the_totals_only() -> None:
+    report = sample(
+        LoadSampler(CAPACITY, LIMITS), [topic(1, namespace="other")], now_s=0.0, owned=OWNED[:1]
+    )
+    assert report.topics == 1
+    assert [load.topics for load in report.bundles.values()] == [0]
+
+
+def test_rates_are_growth_over_time() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    sample(sampler, [topic(1, counters=(100, 1000, 0, 0))], now_s=10.0)
+    report = sample(sampler, [topic(1, counters=(150, 6000, 25, 2500))], now_s=15.0)
+    total = [load for load in report.bundles.values() if load.topics]
+    assert [(each.msg_rate_in, each.bytes_rate_in) for each in total] == [(10.0, 1000.0)]
+    assert [(each.msg_rate_out, each.bytes_rate_out) for each in total] == [(5.0, 500.0)]
+    assert report.network_in_percent == pytest.approx(0.1)
+
+
+def test_a_first_sample_has_no_rates() -> None:
+    report = sample(LoadSampler(CAPACITY, LIMITS), [topic(1, counters=(9, 9, 9, 9))], now_s=1.0)
+    assert all(load.msg_rate == 0 for load in report.bundles.values())
+
+
+def test_a_topic_that_was_loaded_anew_counts_from_zero() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    sample(sampler, [topic(1, counters=(100, 1000, 100, 1000))], now_s=0.0)
+    report = sample(sampler, [topic(1, counters=(10, 100, 0, 0))], now_s=1.0)
+    assert [load.msg_rate_in for load in report.bundles.values() if load.topics] == [10.0]
+
+
+def test_processor_time_is_a_share_of_what_may_be_used() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    sample(sampler, [], now_s=0.0, cpu_s=7.0)
+    assert sample(sampler, [], now_s=10.0, cpu_s=11.0).cpu_percent == 40.0
+
+
+def test_a_bundle_is_divided_by_the_load_of_its_topics() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    whole = [BundleId("acme/orders", Layout.even(1).bundles[0])]
+    names = sorted(range(11), key=lambda number: hash_of(topic(number).name))
+    hot = names[0]
+    for second in range(2):
+        rates = [
+            topic(each, counters=(30_000 * second if each == hot else 0, 0, 0, 0)) for each in names
+        ]
+        sample(sampler, rates, now_s=float(second), owned=whole)
+    at = split_point(whole[0].bundle, sampler.weights_of(whole[0]))
+    assert at == hash_of(topic(names[1]).name)
+
+
+def test_while_a_bundle_is_being_split_its_topics_count_once() -> None:
+    parent = OWNED[0]
+    owned = [parent, *(BundleId(parent.namespace, half) for half in halves(parent.bundle, 0x1000))]
+    topics = [each for each in map(topic, range(50)) if parent.holds(each.name)]
+    report = sample(LoadSampler(CAPACITY, LIMITS), topics, now_s=0.0, owned=owned)
+    assert sum(load.topics for load in report.bundles.values()) == len(topics)

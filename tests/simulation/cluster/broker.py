@@ -186,6 +186,9 @@ class SimBroker:
             self.clock.suspended_s += seconds
             self.resume()
 
+    def unload_soon(self, topic: str, number: int) -> None:
+        """Have it give a topic away."""
+
     # Looking into it
 
     def topic(self, name: str) -> Topic | None:

@@ -1,15 +1,15 @@
 """Invariants of subscriptions: C5 to C7, C9 and C11 of the managed ledger's section 14."""
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from magnetar.cursors.node import NO_LEDGER
+from magnetar.cursors.node import NO_LEDGER, CursorNode
 from tests.simulation.cluster.events import (
     Backlog,
     CursorSaved,
     Detached,
     Got,
-    NodeWrote,
     Place,
     Spoke,
 )
@@ -20,22 +20,29 @@ State = tuple[Place, tuple[tuple[int, int, int], ...]]
 """Mark-delete position and ranges."""
 
 
-def _states(run: Record, key: Subscription) -> list[tuple[int, str, State, bool]]:
-    """Durable states of a cursor: place, actor, state, and whether it is the newest there is.
+def _states(run: Record, key: Subscription) -> list[tuple[int, str, State]]:
+    """Durable states of a cursor that count, in order: place, actor, state.
 
-    A node that names a ledger may hold an older state than that ledger.
+    A ledger counts from the moment when the node names it. From then on it is newer than the
+    snapshot in the node, also when the node is written again.
     """
     topics = Topics.of(run)
-    found: list[tuple[int, str, State, bool]] = []
-    for seen, node in topics.nodes.get(key, []):
-        if node is not None:
-            state = node.mark_delete, node.ranges
-            is_all = node.cursor_ledger_id == NO_LEDGER
-            found.append((seen.place, seen.actor, state, is_all))
-    for saved in topics.saved.get(key, []):
-        state = saved.event.mark_delete, saved.event.ranges
-        found.append((saved.place, saved.actor, state, True))
-    return sorted(found)
+    events: list[tuple[int, str, Seen[CursorSaved] | CursorNode]] = [
+        (seen.place, seen.actor, node)
+        for seen, node in topics.nodes.get(key, [])
+        if node is not None
+    ]
+    events += [(saved.place, saved.actor, saved) for saved in topics.saved.get(key, [])]
+    found: list[tuple[int, str, State]] = []
+    named = NO_LEDGER
+    for place, actor, what in sorted(events, key=lambda each: each[0]):
+        if isinstance(what, CursorNode):
+            if what.cursor_ledger_id == NO_LEDGER or what.cursor_ledger_id != named:
+                found.append((place, actor, (what.mark_delete, what.ranges)))
+            named = what.cursor_ledger_id
+        elif what.event.ledger_id == named:
+            found.append((place, actor, (what.event.mark_delete, what.event.ranges)))
+    return found
 
 
 def _keys(run: Record) -> list[Subscription]:
@@ -52,15 +59,14 @@ def stored_is_acked(run: Record) -> Iterator[str]:
         begin = topics.initial(key)
         entries = [each for each in topics.kept.get(path, {}) if each > begin]
         reached: Place = (-1, -1)
-        for place, actor, (mark_delete, ranges), is_all in _states(run, key):
+        for place, actor, (mark_delete, ranges) in _states(run, key):
             for entry in entries:
                 if covers(mark_delete, ranges, entry) and acked.get(entry, 1 << 60) > place:
                     yield f"{actor} stored {entry} of {name} as acknowledged (line {place})"
                     break
-            if is_all and mark_delete < reached:
+            if mark_delete < reached:
                 yield f"{actor} stored {mark_delete} of {name} after {reached} (line {place})"
-            if is_all:
-                reached = max(reached, mark_delete)
+            reached = max(reached, mark_delete)
 
 
 @invariant("C6", "No ledger leaves the list that a durable subscription still needs")
@@ -102,28 +108,19 @@ def at_least_once(run: Record) -> Iterator[str]:
 
 def _delivered_again(run: Record) -> Iterator[str]:
     """Messages that are sent although a durable state has them as acknowledged."""
-    states: dict[Subscription, State] = {}
-    events: list[Seen[Spoke] | Seen[CursorSaved] | Seen[NodeWrote]] = sorted(
-        [*run.of(Spoke), *run.of(CursorSaved), *run.of(NodeWrote)], key=lambda seen: seen.place
-    )
-    nodes = {
-        seen.place: (key, node)
-        for key, values in Topics.of(run).nodes.items()
-        for seen, node in values
-    }
-    for seen in events:
+    states = {key: deque(_states(run, key)) for key in _keys(run)}
+    current: dict[Subscription, State] = {}
+    for seen in run.of(Spoke):
         event = seen.event
-        if isinstance(event, CursorSaved):
-            states[event.log_path, event.subscription] = event.mark_delete, event.ranges
-        elif isinstance(event, NodeWrote):
-            key, node = nodes.get(seen.place, (("", ""), None))
-            if node is not None and node.cursor_ledger_id == NO_LEDGER:
-                states[key] = node.mark_delete, node.ranges
-        elif event.command == "MESSAGE" and event.places:
-            key = log_path(event.topic), event.subscription
-            state = states.get(key)
-            if state is not None and covers(*state, event.places[0]):
-                yield f"{event}, though it is stored as acknowledged"
+        if event.command != "MESSAGE" or not event.places:
+            continue
+        key = log_path(event.topic), event.subscription
+        later = states.get(key)
+        while later and later[0][0] < seen.place:
+            current[key] = later.popleft()[2]
+        state = current.get(key)
+        if state is not None and covers(*state, event.places[0]):
+            yield f"{event}, though it is stored as acknowledged"
 
 
 @invariant("C9", "Backlogs are those of the acknowledged positions")

@@ -191,8 +191,15 @@ class Cluster(Simulation):
         """Stop the brokers, close what they left open, and read every topic from its ledgers."""
         self.heal()
         self.count_backlogs()
+        await self.stop_brokers()
+        await self.read_all()
+
+    async def stop_brokers(self) -> None:
         for broker in self.brokers.values():
             await broker.stop()
+
+    async def read_all(self) -> None:
+        """Close what was left open, and read every topic from its ledgers."""
         inspector = self.clients.get("y") or await self.client("y")
         for topic in self.topics():
             await inspector.run(self._close(inspector, topic))

@@ -105,8 +105,9 @@ def good() -> list[Line]:
         got(1),
         acked(0),
         acked(1),
+        ("br1", CursorSaved(PATH, "s", 7, (0, 0), ())),
+        node((0, 0), at=1, ledger_id=7),
         ("br1", CursorSaved(PATH, "s", 7, (0, 1), ())),
-        node((0, 1), at=1),
         ("br1", Wrote(0, 1, CLOSED)),
         listed(FILLED, at=1),
         ("br1", Backlog(TOPIC, "s", 0, ((0, 0), (0, 1)))),
@@ -186,6 +187,9 @@ def test_c05_a_position_is_stored_that_nobody_acknowledged() -> None:
 
 def test_c05_a_stored_position_goes_back() -> None:
     only("C5", [*good(), node((0, 0), at=2)])
+    only("C5", [*good(), ("br1", CursorSaved(PATH, "s", 7, (0, 0), ()))])
+    # A ledger that the node does not name counts for nothing.
+    assert "C5" not in violated([*good(), ("br2", CursorSaved(PATH, "s", 8, (0, 0), ()))])
 
 
 def test_c06_a_ledger_leaves_the_list_before_it_was_consumed() -> None:

@@ -1,0 +1,224 @@
+"""Drawing the plan of a cluster's run from its seed.
+
+A run has a theme, many steps happen around one moment, and most are about the owner of a topic just
+then. At most Qa - 1 bookies of a run are lost for good.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.cluster.plan import ClusterPlan
+from tests.simulation.plan import Step
+
+CONFIGURATIONS = ((3, 3, 2), (2, 2, 2), (2, 2, 1), (3, 2, 2))
+COMMANDS = ("SEND", "SEND_RECEIPT", "MESSAGE", "ACK", "LOOKUP_RESPONSE", "PRODUCER", "SUBSCRIBE")
+KINDS = ("exclusive", "failover", "shared")
+
+
+def draw(seed: int) -> ClusterPlan:
+    """The plan of a seed."""
+    random = Random(f"cluster/{seed}")
+    quorum = random.choice(CONFIGURATIONS)
+    topics = random.choice((1, 1, 2, 3))
+    messages = random.randint(3, 12)
+    think_s = random.choice((0.0, 0.005, 0.05, 0.3))
+    plan = ClusterPlan(
+        seed=seed,
+        quorum=quorum,
+        bookies=random.randint(max(4, quorum[0] + 1), 5),
+        brokers=random.choice((2, 2, 3)),
+        topics=topics,
+        messages=messages,
+        think_s=think_s,
+        batching=random.random() < 0.3,
+        kinds=tuple(random.choice(KINDS) for _ in range(topics)),
+        consumers=random.choice((1, 2)),
+        ack_share=random.choice((1.0, 1.0, 0.7)),
+        has_reader=random.random() < 0.5,
+        ledger_entries=random.choice((1, 2, 4, 100)),
+        net_jitter_s=random.choice((0.0, 0.002, 0.02)),
+        front_jitter_s=random.choice((0.0, 0.002, 0.02)),
+        disk_jitter_s=random.choice((0.0, 0.002, 0.02)),
+        store_jitter_s=random.choice((0.0, 0.005, 0.05)),
+        watch_jitter_s=random.choice((0.0, 0.02, 0.5)),
+        keeps_frames=random.random() < 0.5,
+        flush_interval_s=random.choice((0.5, 5.0)),
+        ack_persist_ms=random.choice((0, 50, 300)),
+        steps=(),
+    )
+    steps = _Drawer(random, plan).draw()
+    return replace(plan, steps=tuple(sorted(steps)))
+
+
+class _Drawer:
+    def __init__(self, random: Random, plan: ClusterPlan) -> None:
+        self._random = random
+        self._plan = plan
+        self._horizon_s = 0.2 + plan.messages * (plan.think_s + 0.01)
+        self._moment_s = random.random() * self._horizon_s
+        self._losses_left = plan.quorum[2] - 1
+
+    def draw(self) -> list[Step]:
+        random = self._random
+        theme = random.choice(tuple(_THEMES.values()))
+        weights = [weight * (6 if kind in theme else 1) for kind, weight in _FAULTS.items()]
+        steps: list[Step] = []
+        for kind in random.choices(list(_FAULTS), weights, k=random.choice((0, 1, 2, 3, 4, 6))):
+            steps += getattr(self, f"_{kind}")()
+        return steps
+
+    # What steps have
+
+    def _time(self) -> float:
+        random = self._random
+        if random.random() < 0.5:
+            return round(self._moment_s + random.random() * 0.05, 6)
+        return round(random.random() * self._horizon_s * 1.5, 6)
+
+    def _scale(self) -> float:
+        return 0.5 + self._random.random()
+
+    def _short(self) -> float:
+        """About some round trips."""
+        return round(self._random.choice((0.005, 0.03, 0.1, 0.4)) * self._scale(), 6)
+
+    def _long(self) -> float:
+        """Around the time that a session lasts (2 s), or longer than anybody waits."""
+        return round(self._random.choice((0.1, 1.0, 1.4, 2.5, 5.0)) * self._scale(), 6)
+
+    def _topic(self) -> str:
+        return f"t{self._random.randint(1, self._plan.topics)}"
+
+    def _broker(self) -> str:
+        """Mostly the owner of a topic."""
+        if self._random.random() < 0.75:
+            return f"^{self._topic()}"
+        return f"br{self._random.randint(1, self._plan.brokers)}"
+
+    def _bookie(self) -> str:
+        if self._random.random() < 0.6:
+            return f"@{self._random.randrange(self._plan.quorum[0])}"
+        return f"b{self._random.randint(1, self._plan.bookies)}"
+
+    # Brokers
+
+    def _crash_broker(self) -> list[Step]:
+        return [Step(self._time(), "crash_broker", self._broker(), "", self._long())]
+
+    def _stop_broker(self) -> list[Step]:
+        return [Step(self._time(), "stop_broker", self._broker(), "", self._long())]
+
+    def _pause_broker(self) -> list[Step]:
+        return [Step(self._time(), "pause_broker", self._broker(), "", self._long())]
+
+    def _suspend_broker(self) -> list[Step]:
+        return [Step(self._time(), "suspend_broker", self._broker(), "", self._long())]
+
+    def _jump_clock(self) -> list[Step]:
+        number = self._random.choice((-3_600_000, -5_000, 5_000, 3_600_000))
+        return [Step(self._time(), "jump_clock", self._broker(), number=number)]
+
+    def _no_store(self) -> list[Step]:
+        return [Step(self._time(), "store_stall", self._broker(), "", self._long())]
+
+    def _no_bookies(self) -> list[Step]:
+        return [Step(self._time(), "no_bookies", self._broker(), "", self._long())]
+
+    def _no_clients(self) -> list[Step]:
+        return [Step(self._time(), "no_clients", self._broker(), "", self._long())]
+
+    def _expire(self) -> list[Step]:
+        return [Step(self._time(), "expire", self._broker())]
+
+    def _unload(self) -> list[Step]:
+        return [Step(self._time(), "unload", self._topic(), number=self._random.randrange(3))]
+
+    # Metadata
+
+    def _outage(self) -> list[Step]:
+        return [Step(self._time(), "store_stall", "", "", self._long())]
+
+    def _store_lose(self) -> list[Step]:
+        random = self._random
+        what = random.choice(("reply lost", "reply lost", "request lost", "unavailable"))
+        at_s = 0.0 if random.random() < 0.3 else self._time()
+        return [Step(at_s, "store_lose_of", self._broker(), what, number=random.randrange(12))]
+
+    def _store_hold(self) -> list[Step]:
+        number = self._random.randrange(2)
+        return [Step(self._time(), "store_hold", self._broker(), "", self._short(), number)]
+
+    # Clients
+
+    def _slow_frames(self) -> list[Step]:
+        number = self._random.randrange(len(COMMANDS))
+        return [Step(self._time(), "slow_frames", self._broker(), "", self._long(), number)]
+
+    def _reset_clients(self) -> list[Step]:
+        return [Step(self._time(), "reset_clients", self._broker())]
+
+    def _crash_consumer(self) -> list[Step]:
+        return [Step(self._time(), "crash_consumer", self._topic(), "", self._short())]
+
+    # Bookies
+
+    def _crash(self) -> list[Step]:
+        number = self._random.randrange(2)
+        return [Step(self._time(), "crash", self._bookie(), "", self._short(), number)]
+
+    def _pause_bookie(self) -> list[Step]:
+        return [Step(self._time(), "pause_bookie", self._bookie(), "", self._short())]
+
+    def _lose(self) -> list[Step]:
+        if self._losses_left <= 0:
+            return []
+        self._losses_left -= 1
+        return [Step(self._time(), "lose", self._bookie())]
+
+    def _slow_link(self) -> list[Step]:
+        number = self._random.randrange(6)
+        return [Step(self._time(), "hold", self._broker(), self._bookie(), self._short(), number)]
+
+    def _partition(self) -> list[Step]:
+        return [Step(self._time(), "partition", self._broker(), self._bookie(), self._short())]
+
+    def _refuse(self) -> list[Step]:
+        number = self._random.randrange(6)
+        return [Step(self._time(), "refuse", self._broker(), self._bookie(), number=number)]
+
+
+_FAULTS = {
+    "crash_broker": 4,
+    "stop_broker": 2,
+    "pause_broker": 4,
+    "suspend_broker": 2,
+    "jump_clock": 1,
+    "no_store": 4,
+    "no_bookies": 2,
+    "no_clients": 2,
+    "expire": 2,
+    "unload": 3,
+    "outage": 2,
+    "store_lose": 4,
+    "store_hold": 3,
+    "slow_frames": 3,
+    "reset_clients": 2,
+    "crash_consumer": 2,
+    "crash": 3,
+    "pause_bookie": 1,
+    "lose": 1,
+    "slow_link": 3,
+    "partition": 1,
+    "refuse": 2,
+}
+"""Faults and how often they are drawn; the methods of `_Drawer` say what they are."""
+
+_THEMES = {
+    "anything": (),
+    "owners": ("crash_broker", "pause_broker", "suspend_broker", "stop_broker", "unload"),
+    "sessions": ("no_store", "outage", "expire", "pause_broker", "slow_frames"),
+    "metadata": ("store_lose", "store_hold", "no_store"),
+    "clients": ("slow_frames", "reset_clients", "no_clients", "crash_consumer"),
+    "bookies": ("crash", "slow_link", "partition", "refuse", "no_bookies", "lose"),
+}
+"""What a run has more of, so that troubles of one kind meet."""

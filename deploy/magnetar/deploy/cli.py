@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from magnetar.deploy.cli_bookie_tool import bookie_tool
+from magnetar.deploy.cli_cluster import add_cluster
 from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_tools import add_tools
@@ -63,6 +64,7 @@ def _root(
 
 
 add_tools(app)
+add_cluster(app)
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
@@ -297,21 +299,50 @@ def zookeeper(
             envvar="MAGNETAR_ZOOKEEPER_PORT", min=0, max=65535, help="Client port; 0: any free."
         ),
     ] = 2181,
+    server_id: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_ZOOKEEPER_SERVER_ID",
+            min=1,
+            help="Which of --servers this is, counted from 1.",
+        ),
+    ] = 1,
+    servers: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_ZOOKEEPER_SERVERS",
+            metavar="HOST:2888:3888:2181,...",
+            help="All servers of an ensemble, with the ports of quorum, election and clients; "
+            "then --host and --port are not used. Default: this server is alone.",
+        ),
+    ] = "",
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
-    """Run a real ZooKeeper server, for development.
+    """Run a real ZooKeeper server, alone or as one of an ensemble, for development.
 
     Needs a Java runtime, and the `spark` extra: its jars come with pyspark. Prints one line when it
     serves: ready zk://HOST:PORT/.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
-    from magnetar.deploy.process import run_server
-    from magnetar.deploy.zookeeper import ZooKeeperServer
+    from magnetar.deploy.process import Server, run_server
+    from magnetar.deploy.zookeeper import ZooKeeperServer, parse_members
 
-    run_server(lambda: ZooKeeperServer(data=data.resolve(), host=host, port=port))
+    server = ZooKeeperServer(
+        data=data.resolve(),
+        host=host,
+        port=port,
+        server_id=server_id,
+        members=parse_members(servers) if servers else (),
+    )
+
+    async def watch(_: Server) -> bool:
+        status = await server.wait_exit()
+        raise DeployError(f"ZooKeeper ended by itself with status {status}")
+
+    run_server(lambda: server, then=watch)
 
 
 def _later(name: str, text: str) -> None:
@@ -328,7 +359,6 @@ def _later(name: str, text: str) -> None:
 
 
 _later("autorecovery", "Re-replicate what lost bookies held.")
-_later("cluster", "Run a whole cluster as processes on one host.")
 _later("admin", "Manage tenants, namespaces, topics and subscriptions.")
 _later("bookie-tool", "Look into journals, entry logs and indexes.")
 

@@ -1,15 +1,21 @@
 """Logs: structured events on stderr, for people on a terminal and as JSON everywhere else.
 
 Stdout belongs to the command's own output (the `ready` line, messages, figures). Libraries that log
-through the standard library are heard from WARNING on and rendered the same way.
+through the standard library are heard from WARNING on and rendered the same way. Where several
+servers log on one host, MAGNETAR_LOG_NAME says which one this is: it stands before each line for
+people, and as `server` in each JSON event.
 """
 
 import logging
+import os
+from collections.abc import Callable, MutableMapping
 from enum import StrEnum
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import Processor
+
+_NAME_VARIABLE = "MAGNETAR_LOG_NAME"
 
 
 class LogLevel(StrEnum):
@@ -32,12 +38,13 @@ class LogFormat(StrEnum):
 def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO) -> None:
     """Set up structlog and the standard library's logging for this process."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
+    name = os.environ.get(_NAME_VARIABLE, "")
     common: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    rendered = _renderers(log_format, stream)
+    rendered = _renderers(log_format, stream, name)
     structlog.configure(
         processors=[*common, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
@@ -56,11 +63,31 @@ def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO)
     root.setLevel(max(threshold, logging.WARNING))
 
 
-def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
+def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list[Processor]:
     is_human = log_format is LogFormat.HUMAN or (log_format is LogFormat.AUTO and stream.isatty())
     if is_human:
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        return [structlog.dev.ConsoleRenderer(colors=stream.isatty()), *_if(name, _prefixed)]
     return [
+        *_if(name, _with_server),
         structlog.processors.dict_tracebacks,
         structlog.processors.JSONRenderer(default=str),
     ]
+
+
+def _if(name: str, make: Callable[[str], Processor]) -> list[Processor]:
+    return [make(name)] if name else []
+
+
+def _with_server(name: str) -> Processor:
+    def add(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event.setdefault("server", name)
+        return event
+
+    return add
+
+
+def _prefixed(name: str) -> Processor:
+    def prefix(_: object, __: str, text: Any) -> str:  # Any: what a renderer leaves is text
+        return "\n".join(f"{name} | {line}" for line in str(text).splitlines())
+
+    return prefix

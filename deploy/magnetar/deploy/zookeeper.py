@@ -1,8 +1,10 @@
 """A real ZooKeeper server for development and tests, from the jars that pyspark brings.
 
-One server, one Java process, about 80 MB. It is no part of a production setup: there, run your own
-ensemble. "Port open" is not "ready": a client that connects in that gap can stall for a whole
-session timeout, so readiness is the four-letter word `srvr` answering with `Mode:`.
+One server, one Java process, about 80 MB; alone, or one of an ensemble whose members are named in
+the same order everywhere. It is no part of a production setup: there, run your own ensemble. "Port
+open" is not "ready": a client that connects in that gap can stall for a whole session timeout, so
+readiness is the four-letter word `srvr` answering with `Mode:`; a member of an ensemble is ready
+when a majority of it has elected a leader.
 """
 
 import asyncio
@@ -13,6 +15,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from magnetar.deploy.errors import (
     DataDirectoryError,
     DeployError,
     MissingProgramError,
+    SettingsError,
 )
 
 _JARS = (
@@ -39,7 +44,11 @@ _JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
+_SINGLE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _READY_TIMEOUT_S = 20.0
+_ENSEMBLE_READY_TIMEOUT_S = 60.0
+"""The others of an ensemble may be started later, by hand."""
 _POLL_INTERVAL_S = 0.05
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10
@@ -85,13 +94,69 @@ def find_jars() -> list[Path]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """One server of an ensemble, as all of them know it."""
+
+    host: str
+    quorum_port: int
+    """Where followers reach it while it leads."""
+    election_port: int
+    client_port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.quorum_port}:{self.election_port}:{self.client_port}"
+
+
+def parse_members(text: str) -> tuple[EnsembleMember, ...]:
+    """Parse `host:2888:3888:2181,...`: the ports of the quorum, of elections, and for clients.
+
+    Raises:
+        SettingsError
+    """
+    members = []
+    for each in text.split(","):
+        host, *ports = each.strip().rsplit(":", 3)
+        if not host or len(ports) != 3 or not all(_is_port(port) for port in ports):
+            raise SettingsError(
+                f"bad --servers entry {each!r}: give host:QUORUM_PORT:ELECTION_PORT:CLIENT_PORT "
+                f"for every server of the ensemble, for example 127.0.0.1:2888:3888:2181"
+            )
+        members.append(EnsembleMember(host, *map(int, ports)))
+    return tuple(members)
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and 0 < int(text) < 65_536
+
+
 class ZooKeeperServer:
     """One ZooKeeper server process."""
 
-    def __init__(self, *, data: Path, host: str, port: int) -> None:
+    def __init__(
+        self,
+        *,
+        data: Path,
+        host: str,
+        port: int,
+        server_id: int = 1,
+        members: Sequence[EnsembleMember] = (),
+    ) -> None:
+        """With `members`, this is the one of the number `server_id`, counted from 1; `host` and
+        `port` are those of its entry.
+
+        Raises:
+            SettingsError: no member has this number.
+        """
+        if members and not 1 <= server_id <= len(members):
+            raise SettingsError(
+                f"--server-id {server_id} is none of the {len(members)} that --servers names"
+            )
         self._data = data
-        self._host = host
-        self._port = port
+        self._server_id = server_id
+        self._members = tuple(members)
+        self._host = members[server_id - 1].host if members else host
+        self._port = members[server_id - 1].client_port if members else port
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -104,12 +169,14 @@ class ZooKeeperServer:
             *_JVM_FLAGS,
             "-cp",
             os.pathsep.join(map(str, jars)),
-            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            _ENSEMBLE_MAIN if self._members else _SINGLE_MAIN,
             str(configuration),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
+            # Ctrl-C goes to a whole process group: only this process shall hear of it.
+            start_new_session=True,
         )
         try:
             await self._wait_ready(self._process)
@@ -132,13 +199,13 @@ class ZooKeeperServer:
             process.kill()
             await process.wait()
 
-    async def wait_exit(self) -> None:
-        """Wait for the end of the Java process."""
+    async def wait_exit(self) -> int:
+        """Wait for the end of the Java process; returns its exit status, negative for a signal."""
         assert self._process is not None, "start() comes first"
-        await self._process.wait()
+        return await self._process.wait()
 
     def _write_configuration(self) -> Path:
-        settings = {
+        settings: dict[str, object] = {
             "dataDir": self._data,
             "clientPort": self._port,
             "clientPortAddress": self._host,
@@ -149,9 +216,19 @@ class ZooKeeperServer:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",
         }
+        if self._members:
+            # In ticks: long enough for a start on a busy machine, short enough that a follower
+            # which lost its leader looks for another one within seconds.
+            settings |= {"initLimit": 20, "syncLimit": 6}
+        for number, member in enumerate(self._members, start=1):
+            settings[f"server.{number}"] = (
+                f"{member.host}:{member.quorum_port}:{member.election_port}"
+            )
         path = self._data / "zoo.cfg"
         try:
             self._data.mkdir(parents=True, exist_ok=True)
+            if self._members:
+                (self._data / "myid").write_text(f"{self._server_id}\n")
             path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         except OSError as error:
             raise DataDirectoryError(
@@ -160,7 +237,8 @@ class ZooKeeperServer:
         return path
 
     async def _wait_ready(self, process: asyncio.subprocess.Process) -> None:
-        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        timeout_s = _ENSEMBLE_READY_TIMEOUT_S if self._members else _READY_TIMEOUT_S
+        deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             if process.returncode is not None:
                 raise DeployError(
@@ -170,7 +248,8 @@ class ZooKeeperServer:
             if "Mode:" in await four_letter_word(self._host, self._port, "srvr"):
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
-        raise DeployError(f"ZooKeeper did not serve within {_READY_TIMEOUT_S:.0f} s")
+        others = "; are the other servers of the ensemble up?" if self._members else ""
+        raise DeployError(f"ZooKeeper did not serve within {timeout_s:.0f} s{others}")
 
 
 async def four_letter_word(host: str, port: int, word: str) -> str:
@@ -191,7 +270,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: end when this process does, so that kill -9 of it leaves no server behind."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -51,3 +51,18 @@ def test_people_get_text() -> None:
     structlog.get_logger().info("ledger_closed", ledger_id=7)
     assert "ledger_closed" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("log_format", "begins"),
+    [(LogFormat.HUMAN, "bookie-1 | "), (LogFormat.JSON, '{"ledger_id": 7, ')],
+)
+def test_servers_of_one_host_say_who_they_are(
+    monkeypatch: pytest.MonkeyPatch, log_format: LogFormat, begins: str
+) -> None:
+    monkeypatch.setenv("MAGNETAR_LOG_NAME", "bookie-1")
+    stream = io.StringIO()
+    configure_logging(LogLevel.INFO, log_format, stream=stream)
+    structlog.get_logger().info("ledger_closed", ledger_id=7)
+    assert stream.getvalue().startswith(begins)
+    assert "bookie-1" in stream.getvalue()

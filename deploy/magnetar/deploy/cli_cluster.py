@@ -1,0 +1,181 @@
+"""`magnetar cluster`: a whole cluster as processes on one host."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from magnetar.deploy.cluster import Cluster, ClusterSettings, Restart
+from magnetar.deploy.cluster_plan import Kind
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.options import ConfigOption, LogFormatOption, LogLevelOption, parse_quorum
+
+_EPILOG = (
+    "DIR/cluster.json names the running servers, their process ids and ports; DIR/logs has what "
+    "they say. Counts and ports are kept for the next start. Servers read their settings from the "
+    "environment, and from the file of --config, as when they are started one by one. Exit status: "
+    "0 all stopped in order; else as of the server that could not start."
+)
+_PORT_HELP = "0: any free ones. Default: as last time, else {} and the following, if free."
+
+
+def add_cluster(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Servers", epilog=_EPILOG)(cluster)
+
+
+def cluster(
+    data: Annotated[
+        Path, typer.Option(envvar="MAGNETAR_CLUSTER_DATA", help="Directory of everything kept.")
+    ],
+    bookies: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_BOOKIES",
+            min=1,
+            max=32,
+            help="Storage servers; default: as last time, else 3.",
+        ),
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_BROKERS",
+            min=0,
+            max=32,
+            help="Brokers; default: as last time, else 2.",
+        ),
+    ] = None,
+    zookeepers: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_ZOOKEEPERS",
+            min=1,
+            max=7,
+            help="Metadata servers of its own, an odd number; default: as last time, else 1.",
+        ),
+    ] = None,
+    zookeeper: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_ZOOKEEPER",
+            metavar="URL",
+            help="An ensemble that is there already, zk://host:port[,host:port]/path; default: it "
+            "runs its own.",
+        ),
+    ] = "",
+    autorecovery: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_AUTORECOVERY",
+            min=0,
+            max=32,
+            help="Servers that copy what lost bookies held; default: as last time, else 0.",
+        ),
+    ] = None,
+    quorum: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_QUORUM",
+            metavar="E,Qw,Qa",
+            help="Bookies of a ledger, copies of an entry, copies before a publish is answered; "
+            "default: 3,3,2, or less with fewer bookies.",
+        ),
+    ] = "",
+    host: Annotated[
+        str,
+        typer.Option(envvar="MAGNETAR_CLUSTER_HOST", help="Address that all servers listen on."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_PORT",
+            min=0,
+            max=65_000,
+            help="Pulsar port of the first broker. " + _PORT_HELP.format(6650),
+        ),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_HTTP_PORT",
+            min=0,
+            max=65_000,
+            help="HTTP port of the first broker. " + _PORT_HELP.format(8080),
+        ),
+    ] = None,
+    bookie_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_BOOKIE_PORT",
+            min=0,
+            max=65_000,
+            help="Port of the first bookie. " + _PORT_HELP.format(3181),
+        ),
+    ] = None,
+    zookeeper_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_ZOOKEEPER_PORT",
+            min=0,
+            max=65_000,
+            help="Client port of the first ZooKeeper server. " + _PORT_HELP.format(2181),
+        ),
+    ] = None,
+    restart: Annotated[
+        Restart,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_RESTART",
+            help="Whether a server that failed or was killed is started again; one that was "
+            "stopped with SIGTERM never is.",
+        ),
+    ] = Restart.ON_FAILURE,
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Run ZooKeeper, bookies, brokers and auto-recovery as processes on one host.
+
+    Prints one line when all of them serve: ready zk://…, and the URLs of each broker. SIGTERM stops
+    them in order and ends with status 0; kill -9 takes all of them along.
+    """
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.process import run_server
+
+    settings = ClusterSettings(
+        data=data,
+        bookies=bookies,
+        brokers=brokers,
+        zookeepers=zookeepers,
+        autorecovery=autorecovery,
+        zookeeper_url=zookeeper,
+        quorum=parse_quorum(quorum) if quorum else None,
+        host=host,
+        first_ports=_first_ports(port, http_port, bookie_port, zookeeper_port),
+        restart=restart,
+        environment=_environment(config, log_level),
+    )
+    run_server(lambda: Cluster(settings))
+
+
+def _first_ports(
+    port: int | None, http_port: int | None, bookie_port: int | None, zookeeper_port: int | None
+) -> dict[tuple[Kind, str], int]:
+    given = {
+        (Kind.BROKER, "native"): port,
+        (Kind.BROKER, "http"): http_port,
+        (Kind.BOOKIE, "native"): bookie_port,
+        (Kind.ZOOKEEPER, "native"): zookeeper_port,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _environment(config: Path | None, log_level: LogLevel) -> dict[str, str]:
+    """What the servers inherit: they find the settings file, and log as much as we do."""
+    import os
+
+    environment = {**os.environ, "MAGNETAR_LOG_LEVEL": log_level.value}
+    if config is not None:
+        environment["MAGNETAR_CONFIG"] = str(config.resolve())
+    return environment

@@ -1,0 +1,317 @@
+"""A whole cluster as processes on this host: started in order, looked after, stopped in order.
+
+A server that ends by itself is reported with its name and status. One that ended with a failure or
+by a signal, as kill -9 does it, is started again after a delay that doubles from time to time
+(`Restart.ON_FAILURE`, the default), on its old data and ports; one that ended with status 0 was
+stopped on purpose, and stays down. The cluster goes on without it either way: what it does then is
+what a cluster is for.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import structlog
+
+from magnetar.deploy.cluster_child import Child, describe_status, last_words
+from magnetar.deploy.cluster_files import ClusterFiles, ClusterRecord, Layout, RunningServer
+from magnetar.deploy.cluster_plan import TIERS, ClusterPlan, ClusterShape, Kind, plan_cluster
+from magnetar.deploy.cluster_ports import choose_ports
+from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Quorum, default_quorum
+from magnetar.ledger.metadata.url import parse_zookeeper_url
+
+_log = structlog.get_logger(__name__)
+
+_READY_TIMEOUT_S = 90.0
+_STOP_TIMEOUT_S = 60.0
+"""For one server to drain; longer than any of them allows itself."""
+_RESTART_DELAY_S = 1.0
+_RESTART_DELAY_S_MAX = 30.0
+_STABLE_S = 60.0
+"""A server that ran for so long starts anew with the shortest delay."""
+
+_DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=0)
+
+
+class Restart(StrEnum):
+    """What becomes of a server that has ended by itself."""
+
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What `magnetar cluster` is told; None: as last time, or the default."""
+
+    data: Path
+    bookies: int | None = None
+    brokers: int | None = None
+    zookeepers: int | None = None
+    autorecovery: int | None = None
+    zookeeper_url: str = ""
+    quorum: Quorum | None = None
+    host: str = "127.0.0.1"
+    first_ports: Mapping[tuple[Kind, str], int] = field(default_factory=dict)
+    restart: Restart = Restart.ON_FAILURE
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """Of all servers."""
+
+
+class Cluster:
+    """All servers of one directory."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """
+        Raises:
+            SettingsError
+        """
+        if settings.zookeeper_url:
+            with explained(metadata_url=settings.zookeeper_url):
+                parse_zookeeper_url(_checked_scheme(settings.zookeeper_url))
+            if settings.zookeepers:
+                raise SettingsError(
+                    "give --zookeeper URL to use an ensemble that is there, or --zookeepers to run "
+                    "one; not both"
+                )
+        self._settings = settings
+        self._files = ClusterFiles(settings.data.resolve())
+        self._plan: ClusterPlan | None = None
+        self._children: list[Child] = []
+        self._watches: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+
+    @property
+    def plan(self) -> ClusterPlan:
+        assert self._plan is not None, "start() comes first"
+        return self._plan
+
+    async def start(self) -> None:
+        """Start all servers, and say who runs.
+
+        Raises:
+            DeployError: with one line that names the server; nothing is left running.
+        """
+        self._files.lock()
+        try:
+            if self._files.discard_stale():
+                _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
+            self._plan = self._make_plan()
+            self._children = [
+                Child(
+                    server,
+                    log_path=self._files.logs / f"{server.name}.log",
+                    environment=self._settings.environment,
+                )
+                for server in self._plan.servers
+            ]
+            for kind in TIERS:
+                await self._start_tier(kind)
+            self._write_record()
+        except BaseException:
+            await self.stop()
+            raise
+        for child in self._children:
+            self._watches.append(
+                asyncio.get_running_loop().create_task(
+                    self._look_after(child), name=f"look-after-{child.plan.name}"
+                )
+            )
+
+    def addresses(self) -> list[str]:
+        """The metadata URL, then where clients connect to."""
+        brokers = [child for child in self._children if child.plan.kind is Kind.BROKER]
+        return [self.plan.metadata_url, *(url for child in brokers for url in child.addresses)]
+
+    async def stop(self) -> None:
+        """Stop all servers, those first that need the others.
+
+        Raises:
+            DeployError: some did not end in order; they were killed.
+        """
+        self._is_stopping = True
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        problems: list[str] = []
+        for kind in reversed(TIERS):
+            tier = [child for child in self._children if child.plan.kind is kind]
+            was_running = [child.is_running for child in tier]
+            statuses = await asyncio.gather(*(child.stop(_STOP_TIMEOUT_S) for child in tier))
+            for child, ran, status in zip(tier, was_running, statuses, strict=True):
+                if ran and status != 0:
+                    problems.append(
+                        f"{child.plan.name} was killed after {_STOP_TIMEOUT_S:.0f} s"
+                        if status is None
+                        else f"{child.plan.name} ended with {describe_status(status)}"
+                    )
+        self._files.remove_cluster()
+        self._files.unlock()
+        if problems:
+            raise DeployError(
+                f"not all servers ended in order: {', '.join(problems)}; see {self._files.logs}"
+            )
+
+    # Start
+
+    def _make_plan(self) -> ClusterPlan:
+        settings, before = self._settings, self._files.read_layout()
+        zookeeper_url = settings.zookeeper_url or (before.zookeeper_url if before else "")
+        shape = self._shape(before, zookeeper_url)
+        quorum = settings.quorum or default_quorum(shape.bookies)
+        if quorum.ensemble > shape.bookies:
+            raise SettingsError(
+                f"--quorum {quorum} needs {quorum.ensemble} bookies, there are {shape.bookies}: "
+                f"give --bookies {quorum.ensemble}"
+            )
+        ports = choose_ports(
+            shape,
+            host=settings.host,
+            kept=before.ports if before else {},
+            first=settings.first_ports,
+        )
+        self._files.write_layout(
+            Layout(
+                zookeeper_url=zookeeper_url,
+                zookeepers=shape.zookeepers,
+                bookies=shape.bookies,
+                brokers=shape.brokers,
+                autorecovery=shape.autorecovery,
+                ports=ports,
+            )
+        )
+        return plan_cluster(
+            self._files.directory,
+            shape,
+            quorum=quorum,
+            ports=ports,
+            hosts={name: settings.host for name, _ in shape.names()},
+            zookeeper_url=zookeeper_url,
+        )
+
+    def _shape(self, before: Layout | None, zookeeper_url: str) -> ClusterShape:
+        """
+        Raises:
+            SettingsError: the metadata would be another one than before.
+        """
+        settings = self._settings
+        last: Layout | ClusterShape = before or _DEFAULT
+        zookeepers = settings.zookeepers
+        if zookeepers is None:
+            zookeepers = 0 if zookeeper_url else last.zookeepers
+        if before is not None and (zookeepers, zookeeper_url) != (
+            before.zookeepers,
+            before.zookeeper_url,
+        ):
+            was = before.zookeeper_url or f"--zookeepers {before.zookeepers}"
+            raise SettingsError(
+                f"the cluster in {self._files.directory} was made with {was}, and its metadata is "
+                f"there; start it so, or choose another --data"
+            )
+
+        def chosen(given: int | None, otherwise: int) -> int:
+            return otherwise if given is None else given
+
+        return ClusterShape(
+            zookeepers=zookeepers,
+            bookies=chosen(settings.bookies, last.bookies),
+            brokers=chosen(settings.brokers, last.brokers),
+            autorecovery=chosen(settings.autorecovery, last.autorecovery),
+        )
+
+    async def _start_tier(self, kind: Kind) -> None:
+        """Start the servers of a kind side by side; the first failure ends the start."""
+        async with AsyncExitStack() as undo:
+            starting = [
+                asyncio.ensure_future(child.start(_READY_TIMEOUT_S))
+                for child in self._children
+                if child.plan.kind is kind
+            ]
+            if not starting:
+                return
+
+            async def cancel() -> None:
+                for each in starting:
+                    each.cancel()
+                await asyncio.gather(*starting, return_exceptions=True)
+
+            undo.push_async_callback(cancel)
+            done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+
+    def _write_record(self) -> None:
+        self._files.write_cluster(
+            ClusterRecord(
+                metadata=self.plan.metadata_url,
+                pid=os.getpid(),
+                servers=[
+                    RunningServer(
+                        name=child.plan.name,
+                        kind=child.plan.kind,
+                        pid=child.pid,
+                        running=child.is_running,
+                        ports=dict(child.plan.ports),
+                        log=str(child.log_path),
+                    )
+                    for child in self._children
+                ],
+            )
+        )
+
+    # Looking after
+
+    async def _look_after(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        name, delay_s = child.plan.name, _RESTART_DELAY_S
+        while True:
+            started_s = loop.time()
+            status = await child.wait_exit()
+            if self._is_stopping:
+                return
+            if loop.time() - started_s >= _STABLE_S:
+                delay_s = _RESTART_DELAY_S
+            will_restart = status != 0 and self._settings.restart is Restart.ON_FAILURE
+            _log.error(
+                "server_ended",
+                server=name,
+                status=describe_status(status),
+                said=last_words(child.log_path) if status > 0 else "",
+                restart_in_s=delay_s if will_restart else None,
+            )
+            self._write_record()
+            if not will_restart:
+                return
+            while not await self._restarted(child, delay_s):
+                delay_s = min(delay_s * 2, _RESTART_DELAY_S_MAX)
+            delay_s = min(delay_s * 2, _RESTART_DELAY_S_MAX)
+
+    async def _restarted(self, child: Child, delay_s: float) -> bool:
+        await asyncio.sleep(delay_s)
+        try:
+            await child.start(_READY_TIMEOUT_S)
+        except (DeployError, OSError) as error:
+            _log.error("server_not_restarted", server=child.plan.name, error=str(error))
+            self._write_record()
+            return False
+        _log.warning("server_restarted", server=child.plan.name, pid=child.pid)
+        self._write_record()
+        return True
+
+
+def _checked_scheme(url: str) -> str:
+    """
+    Raises:
+        SettingsError: not a ZooKeeper URL.
+    """
+    if not url.startswith("zk://"):
+        raise SettingsError(
+            f"--zookeeper is zk://host:port[,host:port...]/path; this is not: {url!r}"
+        )
+    return url

@@ -1,0 +1,167 @@
+"""One server of a cluster on this host, as a child process.
+
+Its log goes straight to its file: whoever looks after it may be slow or stopped, and it does not
+notice. It ends with the process that started it, also when that one is killed, so that nothing is
+ever left behind; and it is out of its terminal's process group, so that Ctrl-C reaches the cluster
+only, which stops the servers in order.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from magnetar.deploy.cluster_plan import ServerPlan, environment_of
+from magnetar.deploy.errors import DeployError
+from magnetar.deploy.zookeeper import die_with_parent
+
+_LINE_BYTES_MAX = 64 << 10
+_TAIL_BYTES = 16 << 10
+
+
+class ServerEndedError(DeployError):
+    """A server of the cluster ended at its start; carries its exit status, as the cause does."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+class Child:
+    """One server. It may be started again after it has ended."""
+
+    def __init__(
+        self, plan: ServerPlan, *, log_path: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.plan = plan
+        self.log_path = log_path
+        self._environment = dict(os.environ if environment is None else environment)
+        self._process: asyncio.subprocess.Process | None = None
+        self._drain: asyncio.Task[None] | None = None
+        self.starts = 0
+        self.addresses: list[str] = []
+        """What its last `ready` line named."""
+
+    @property
+    def pid(self) -> int:
+        """Of its last start; 0 before the first."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, timeout_s: float) -> None:
+        """Start the server and wait until it says that it is ready.
+
+        Raises:
+            ServerEndedError: it ended instead.
+            DeployError: it did not say so in time; it was killed.
+        """
+        assert not self.is_running, f"{self.plan.name} runs already"
+        log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as log:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "magnetar.deploy.cli", *self.plan.arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=_LINE_BYTES_MAX,
+                env={**self._environment, **environment_of(self.plan)},
+                preexec_fn=die_with_parent,
+                start_new_session=True,
+            )
+        self.starts += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                self.addresses = await self._wait_ready(process, log_offset)
+        except TimeoutError as error:
+            self.kill()
+            raise DeployError(
+                f"{self.plan.name} was not ready within {timeout_s:.0f} s; see {self.log_path}"
+            ) from error
+        except BaseException:
+            self.kill()
+            raise
+        self._drain = asyncio.get_running_loop().create_task(
+            _read_to_end(process), name=f"output-{self.plan.name}"
+        )
+
+    async def wait_exit(self) -> int:
+        """Wait for its end; returns the exit status, negative for a signal."""
+        assert self._process is not None, "start() comes first"
+        return await self._process.wait()
+
+    async def stop(self, timeout_s: float) -> int | None:
+        """SIGTERM, and wait for the orderly end; None if there was none in time: killed."""
+        if self._process is None:
+            return 0
+        process, was_killed = self._process, False
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            # A server that somebody paused would never hear of it.
+            process.send_signal(signal.SIGCONT)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await process.wait()
+        except TimeoutError:
+            was_killed = True
+            self.kill()
+            await process.wait()
+        if self._drain is not None:
+            await self._drain
+        return None if was_killed else process.returncode
+
+    def kill(self) -> None:
+        """kill -9, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _wait_ready(self, process: asyncio.subprocess.Process, log_offset: int) -> list[str]:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            word, *addresses = line.decode(errors="replace").split()
+            if word == "ready":
+                return addresses
+        status = await process.wait()
+        reason = last_words(self.log_path, log_offset)
+        raise ServerEndedError(
+            f"{self.plan.name} ended at its start with {describe_status(status)}"
+            + (f": {reason}" if reason else f"; see {self.log_path}"),
+            status if status > 0 else 1,
+        )
+
+
+def describe_status(status: int) -> str:
+    """An exit status in words; negative ones are signals."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def last_words(log_path: Path, offset: int = 0) -> str:
+    """The line by which a `magnetar` command says why it ended, if its log has one."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(offset, size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line for line in lines if line.startswith(_PREFIX)]
+    return said[-1].removeprefix(_PREFIX) if said else ""
+
+
+_PREFIX = "magnetar: "
+
+
+async def _read_to_end(process: asyncio.subprocess.Process) -> None:
+    """A full pipe would block a server that says more than `ready`."""
+    assert process.stdout is not None
+    while await process.stdout.read(_LINE_BYTES_MAX):
+        pass

@@ -1,0 +1,194 @@
+"""The files of a cluster's directory: its lock, what it looks like, and who runs now.
+
+    lock            held by the cluster that runs here
+    layout.json     how many servers, and their ports; kept, so that clients find them again
+    cluster.json    who runs, with process ids; there from `ready` to the orderly end
+    logs/NAME.log   what each server said, over all its starts
+    NAME/           what a server keeps
+
+A cluster.json without a holder of the lock is stale: it was left by a cluster that was killed. Its
+servers were killed with it; should one be left all the same, nothing is started beside it. Both
+files are replaced as a whole: a reader sees the old one or the new one.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.deploy.cluster_plan import Kind
+from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError
+
+M = TypeVar("M", bound=BaseModel)
+
+_FORMAT = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = Field(default=_FORMAT, ge=1, le=_FORMAT)
+
+
+class Layout(_Record):
+    """layout.json: what a restart keeps."""
+
+    zookeeper_url: str = ""
+    """Empty: the cluster runs its own."""
+    zookeepers: int = 0
+    bookies: int
+    brokers: int
+    autorecovery: int
+    ports: dict[str, dict[str, int]]
+    """Server name -> port name -> number; also of servers that are not run at present."""
+
+
+class RunningServer(BaseModel):
+    """One server in cluster.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: Kind
+    pid: int
+    """Of its last start."""
+    running: bool
+    ports: dict[str, int]
+    log: str
+
+
+class ClusterRecord(_Record):
+    """cluster.json."""
+
+    metadata: str
+    pid: int
+    """Of the process that looks after the servers."""
+    servers: list[RunningServer]
+
+
+class ClusterFiles:
+    """The files of one directory; between `lock` and `unlock` nobody else writes them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+        self._lock_file: IO[bytes] | None = None
+
+    def lock(self) -> None:
+        """Make the directory ours.
+
+        Raises:
+            DataDirectoryLockedError: a cluster, or one of its servers, runs here.
+            DataDirectoryError: the directory cannot be used.
+        """
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self._lock_file = (self.directory / "lock").open("ab")
+        except OSError as error:
+            raise DataDirectoryError(
+                f"cannot use the data directory {self.directory}: {error.strerror}; choose "
+                f"another --data"
+            ) from error
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.unlock()
+            raise DataDirectoryLockedError(
+                f"a cluster runs in {self.directory} already; {self.cluster_path} says who; stop "
+                f"it, or choose another --data"
+            ) from error
+
+    def unlock(self) -> None:
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    @property
+    def cluster_path(self) -> Path:
+        return self.directory / "cluster.json"
+
+    @property
+    def layout_path(self) -> Path:
+        return self.directory / "layout.json"
+
+    def read_layout(self) -> Layout | None:
+        """What the cluster looked like last time; None for a new directory.
+
+        Raises:
+            DataDirectoryError: the file cannot be read, or is of a newer release.
+        """
+        return _read(self.layout_path, Layout)
+
+    def write_layout(self, layout: Layout) -> None:
+        _replace(self.layout_path, layout.model_dump_json(indent=2))
+
+    def write_cluster(self, record: ClusterRecord) -> None:
+        _replace(self.cluster_path, record.model_dump_json(indent=2))
+
+    def remove_cluster(self) -> None:
+        self.cluster_path.unlink(missing_ok=True)
+
+    def discard_stale(self) -> bool:
+        """Remove the cluster.json of a cluster that was killed; whether there was one.
+
+        Raises:
+            DataDirectoryLockedError: a server that it names still runs.
+            DataDirectoryError: the file cannot be read, or is of a newer release.
+        """
+        record = _read(self.cluster_path, ClusterRecord)
+        if record is None:
+            return False
+        left = [each for each in record.servers if _is_ours(each.pid, str(self.directory))]
+        if left:
+            raise DataDirectoryLockedError(
+                f"{self.cluster_path} is of a cluster that was killed, and of its servers "
+                f"{_named(left)} still run; stop them first"
+            )
+        self.remove_cluster()
+        return True
+
+
+def _named(servers: Sequence[RunningServer]) -> str:
+    return ", ".join(f"{each.name} (process {each.pid})" for each in servers)
+
+
+def _is_ours(pid: int, directory: str) -> bool:
+    """Whether a process of this id works in the directory: ids are used again."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+    return f"{directory}{os.sep}" in command
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that readers, and the next start after a crash, see all of it or none."""
+    draft = path.with_name(path.name + ".new")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise DataDirectoryError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read(path: Path, model: type[M]) -> M | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataDirectoryError(f"cannot read {path}: {error}") from error
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise DataDirectoryError(
+            f"{path} cannot be used: {where}: {first['msg']}; it was not changed"
+        ) from error

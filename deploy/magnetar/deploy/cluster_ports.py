@@ -1,0 +1,107 @@
+"""Ports for the servers of a cluster on one host, chosen once and kept.
+
+A port that must stay the same over restarts must not be one that the system hands out to outgoing
+connections: any client could hold it at the moment of a restart. So free ones are taken from below
+that range.
+"""
+
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from magnetar.deploy.cluster_plan import FIRST_PORTS, PORTS, ClusterShape, Kind
+from magnetar.deploy.errors import AddressUnavailableError
+
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST = 10_000
+_USUAL_LOWEST_OUTGOING = 32_768
+_ATTEMPTS_MAX = 1_000
+
+ANY = 0
+"""As a first port: any that is free."""
+
+
+def choose_ports(
+    shape: ClusterShape,
+    *,
+    host: str,
+    kept: Mapping[str, Mapping[str, int]],
+    first: Mapping[tuple[Kind, str], int],
+) -> dict[str, dict[str, int]]:
+    """The ports of all servers of the shape, and those of `kept` that are not run now.
+
+    Args:
+        kept: what was chosen before.
+        first: what the command line says for the first server of a kind; the others follow. ANY:
+            any free one. What is not said is the usual one if that is free, else any.
+
+    Raises:
+        AddressUnavailableError: a port that was asked for, or kept, is in use.
+    """
+    chosen = {name: dict(ports) for name, ports in kept.items()}
+    taken = {port for ports in chosen.values() for port in ports.values()}
+    for name, kind in shape.names():
+        number = int(name.rpartition("-")[2])
+        mine = chosen.setdefault(name, {})
+        for port_name in PORTS[kind]:
+            key = (kind, port_name)
+            if asked := first.get(key, ANY):
+                mine[port_name] = asked + number - 1
+            if port_name in mine:
+                _check_free(host, mine[port_name], f"the {port_name} port of {name}")
+            else:
+                usual = FIRST_PORTS[key] + number - 1
+                is_usual_free = usual not in taken and is_free(host, usual)
+                mine[port_name] = (
+                    usual if key not in first and is_usual_free else free_port(host, taken)
+                )
+            taken.add(mine[port_name])
+    return chosen
+
+
+def free_port(host: str, taken: set[int]) -> int:
+    """A free port that no outgoing connection gets.
+
+    Raises:
+        AddressUnavailableError: there is none, or the address is not ours.
+    """
+    highest = _lowest_outgoing() - 1
+    source = random.SystemRandom()
+    for _ in range(_ATTEMPTS_MAX):
+        port = source.randint(_LOWEST, highest)
+        if port not in taken and is_free(host, port):
+            return port
+    raise AddressUnavailableError(
+        f"cannot find a free port between {_LOWEST} and {highest} on {host}; is that an address "
+        f"of this machine?"
+    )
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether somebody could listen there now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return True
+    except OSError:
+        return False
+
+
+def _check_free(host: str, port: int, what: str) -> None:
+    if not is_free(host, port):
+        raise AddressUnavailableError(
+            f"cannot listen on {host}:{port}, {what}; stop what uses it, or choose other ports: "
+            f"`magnetar cluster --help` names the options"
+        )
+
+
+def _lowest_outgoing() -> int:
+    try:
+        lowest = int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _USUAL_LOWEST_OUTGOING
+    # A machine that hands out nearly all ports leaves no choice.
+    return lowest if lowest > _LOWEST + _ATTEMPTS_MAX else _USUAL_LOWEST_OUTGOING

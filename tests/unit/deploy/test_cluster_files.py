@@ -1,0 +1,100 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.deploy.cluster_files import ClusterFiles, ClusterRecord, Layout, RunningServer
+from magnetar.deploy.cluster_plan import Kind
+from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError
+
+LAYOUT = Layout(
+    zookeepers=1, bookies=3, brokers=2, autorecovery=0, ports={"broker-1": {"native": 6650}}
+)
+
+
+def record(pid: int) -> ClusterRecord:
+    server = RunningServer(
+        name="bookie-1",
+        kind=Kind.BOOKIE,
+        pid=pid,
+        running=True,
+        ports={"native": 3181},
+        log="/logs/bookie-1.log",
+    )
+    return ClusterRecord(metadata="zk://127.0.0.1:2181/magnetar", pid=1, servers=[server])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[ClusterFiles]:
+    made = ClusterFiles(tmp_path)
+    yield made
+    made.unlock()
+
+
+def test_one_cluster_at_a_time_has_a_directory(files: ClusterFiles) -> None:
+    files.lock()
+    with pytest.raises(DataDirectoryLockedError, match=r"a cluster runs in .* already"):
+        ClusterFiles(files.directory).lock()
+    files.unlock()
+    files.lock()
+
+
+def test_the_layout_is_what_was_written(files: ClusterFiles) -> None:
+    assert files.read_layout() is None
+    files.lock()
+    files.write_layout(LAYOUT)
+    assert files.read_layout() == LAYOUT
+
+
+def test_the_record_of_the_cluster_is_replaced_as_a_whole(files: ClusterFiles) -> None:
+    files.lock()
+    files.write_cluster(record(1))
+    with files.cluster_path.open() as reader:
+        files.write_cluster(record(2))
+        # Whoever had it open reads the old one to its end.
+        assert json.load(reader)["servers"][0]["pid"] == 1
+    assert json.loads(files.cluster_path.read_text())["servers"][0]["pid"] == 2
+
+
+def test_the_record_of_a_killed_cluster_is_recognised_and_removed(files: ClusterFiles) -> None:
+    files.lock()
+    # The process exists, but it is not one of this directory's: process ids are used again.
+    files.write_cluster(record(os.getpid()))
+    assert files.discard_stale()
+    assert not files.cluster_path.exists()
+    assert not files.discard_stale()
+
+
+def test_nothing_is_started_beside_a_server_that_was_left_over(files: ClusterFiles) -> None:
+    files.lock()
+    left = subprocess.Popen(
+        [sys.executable, "-c", "input()", f"{files.directory}/bookie-1"], stdin=subprocess.PIPE
+    )
+    try:
+        files.write_cluster(record(left.pid))
+        with pytest.raises(DataDirectoryLockedError, match=rf"bookie-1 \(process {left.pid}\)"):
+            files.discard_stale()
+        assert files.cluster_path.exists()
+    finally:
+        left.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"format": 2, "bookies": 3, "brokers": 2, "autorecovery": 0, "ports": {}}', "format"),
+        ('{"format": 1, "bookies": 3}', "brokers"),
+        ("{", "Invalid JSON"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_is_refused_and_kept(
+    files: ClusterFiles, text: str, said: str
+) -> None:
+    files.layout_path.write_text(text)
+    with pytest.raises(DataDirectoryError, match=f"layout.json cannot be used: .*{said}"):
+        files.read_layout()
+    assert files.layout_path.read_text() == text

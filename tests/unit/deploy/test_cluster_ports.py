@@ -1,0 +1,68 @@
+import socket
+
+import pytest
+
+from magnetar.deploy import cluster_ports
+from magnetar.deploy.cluster_plan import FIRST_PORTS, PORTS, ClusterShape, Kind
+from magnetar.deploy.cluster_ports import ANY, choose_ports
+from magnetar.deploy.errors import AddressUnavailableError
+
+HOST = "127.0.0.1"
+SHAPE = ClusterShape(zookeepers=1, bookies=2, brokers=2, autorecovery=1)
+ANYWHERE = {(kind, name): ANY for kind, names in PORTS.items() for name in names}
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The ports that are in use, as the code under test sees it; none at first."""
+    used: set[int] = set()
+    monkeypatch.setattr(cluster_ports, "is_free", lambda host, port: port not in used)
+    return used
+
+
+def test_the_usual_ports_are_taken_where_they_are_free(free: set[int]) -> None:
+    free.add(6651)
+    chosen = choose_ports(SHAPE, host=HOST, kept={}, first={})
+    assert chosen["broker-1"] == {"native": 6650, "http": 8080}
+    assert chosen["broker-2"]["http"] == 8081
+    assert chosen["broker-2"]["native"] != 6651
+    assert chosen["bookie-2"]["native"] == 3182
+
+
+def test_no_port_is_given_twice(free: set[int]) -> None:
+    for first in ({}, ANYWHERE):
+        chosen = choose_ports(SHAPE, host=HOST, kept={}, first=first)
+        ports = [port for each in chosen.values() for port in each.values()]
+        assert len(ports) == len(set(ports))
+
+
+def test_ports_are_kept_over_restarts_and_over_other_counts(free: set[int]) -> None:
+    before = choose_ports(SHAPE, host=HOST, kept={}, first=ANYWHERE)
+    smaller = ClusterShape(zookeepers=1, bookies=1, brokers=2, autorecovery=0)
+    assert choose_ports(smaller, host=HOST, kept=before, first={}) == before
+    assert choose_ports(SHAPE, host=HOST, kept=before, first=ANYWHERE) == before
+
+
+def test_any_port_is_none_of_those_that_outgoing_connections_get(free: set[int]) -> None:
+    chosen = choose_ports(SHAPE, host=HOST, kept={}, first=ANYWHERE)
+    assert all(port < 32_768 for each in chosen.values() for port in each.values())
+
+
+def test_a_port_that_was_asked_for_must_be_free(free: set[int]) -> None:
+    free.add(7001)
+    with pytest.raises(AddressUnavailableError, match="7001, the native port of broker-2"):
+        choose_ports(SHAPE, host=HOST, kept={}, first={(Kind.BROKER, "native"): 7000})
+
+
+def test_a_port_that_was_kept_must_be_free() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        shape = ClusterShape(zookeepers=0, bookies=0, brokers=1, autorecovery=0)
+        with pytest.raises(AddressUnavailableError, match=f"{port}, the http port of broker-1"):
+            choose_ports(shape, host=HOST, kept={"broker-1": {"http": port}}, first={})
+
+
+def test_every_port_has_a_usual_number() -> None:
+    assert set(FIRST_PORTS) == {(kind, name) for kind, names in PORTS.items() for name in names}

@@ -17,6 +17,7 @@ class Health(BaseModel):
     """Answer of GET /health."""
 
     status: str
+    """ok; or why clients are not served: starting, no lease, stopping."""
     version: str
     service_url: str
     topics: int
@@ -31,10 +32,11 @@ def make_app(broker: "Broker") -> FastAPI:
     @app.get("/health")
     async def health(response: Response) -> Health:
         """200 while the broker serves clients, 503 before and after."""
-        if not broker.is_serving:
+        status = broker.status
+        if status != "ok":
             response.status_code = 503
         return Health(
-            status="ok" if broker.is_serving else "stopping",
+            status=status,
             version=broker.version,
             service_url=broker.service_url,
             topics=len(broker.services.topics.loaded),

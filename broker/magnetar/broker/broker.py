@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from magnetar.broker.cluster import Cluster
 from magnetar.broker.http_server import HttpServer
-from magnetar.broker.ownership import SoleOwner
+from magnetar.broker.ownership import Ownership, SoleOwner
+from magnetar.broker.ownership.listeners import parse_listeners
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
@@ -45,8 +48,10 @@ class Broker:
         network: Network,
         random: random.Random,
         collectors: "Sequence[Collector]" = (),
+        is_clustered: bool = False,
     ) -> None:
-        """`collectors`: what else in this process its /metrics shows."""
+        """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
+        other brokers on this metadata store; otherwise it takes itself for the only one."""
         self._settings = settings
         self.collectors = tuple(collectors)
         self._random = random
@@ -54,7 +59,22 @@ class Broker:
         # meet a newer producer of that name.
         self._instance = f"{random.getrandbits(40):010x}"
         self._producer_names = 0
-        ownership = SoleOwner(lambda: self.service_url)
+        self._listeners = parse_listeners(settings.advertised_listeners)
+        self.cluster: Cluster | None = None
+        ownership: Ownership
+        if is_clustered:
+            self.cluster = Cluster(
+                settings,
+                store,
+                name=lambda: self.name,
+                describe=self._describe,
+                clock=clock,
+                network=network,
+                random=random,
+            )
+            ownership = self.cluster.ownership
+        else:
+            ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url)
         self.services = Services(
             settings=settings,
             topics=Topics(settings, client, store, ownership, clock=clock, random=random),
@@ -65,9 +85,13 @@ class Broker:
             server_version=f"Magnetar-{VERSION}",
             next_producer_name=self._next_producer_name,
         )
+        if self.cluster is not None:
+            self.cluster.ownership.attach(self.services.topics)
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
+        self._clock = clock
         self.is_serving = False
+        self._is_stopping = False
 
     @property
     def port(self) -> int:
@@ -84,37 +108,94 @@ class Broker:
         return self._server.connections
 
     @property
+    def name(self) -> str:
+        """Among the brokers of the cluster; known once it listens."""
+        if self._settings.name:
+            return self._settings.name
+        return f"{self._host}:{self.port}" if self.cluster is not None else "standalone"
+
+    @property
     def service_url(self) -> str:
-        """Where lookups send clients."""
-        host = self._settings.advertised_host or self._settings.host
-        return f"pulsar://{f'[{host}]' if ':' in host else host}:{self.port}"
+        """Where lookups send clients that name no listener."""
+        if self._listeners:
+            default = self._settings.default_listener
+            return self._listeners[default] if default else next(iter(self._listeners.values()))
+        return f"pulsar://{_in_url(self._host)}:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        """Where other brokers and tools find the HTTP service."""
+        return f"http://{_in_url(self._host)}:{self.http_port}"
+
+    @property
+    def _host(self) -> str:
+        return self._settings.advertised_host or self._settings.host
+
+    @property
+    def status(self) -> str:
+        """`ok` while clients are served, otherwise what keeps it from that."""
+        if self._is_stopping:
+            return "stopping"
+        if not self.is_serving:
+            return "starting"
+        if self.cluster is not None and not self.cluster.guard.is_valid:
+            return "no lease"
+        return "ok"
 
     async def start(self) -> None:
-        """Listen on both ports.
+        """Listen on both ports, and join the other brokers.
 
         Raises:
             ListenError: an address is taken or not ours.
+            NotRegisteredError: the others do not know this broker.
         """
         await self._server.start()
         try:
             await self._http.start()
+            if self.cluster is not None:
+                await self.cluster.start()
         except BaseException:
             await self._server.stop_accepting()
+            await self._http.stop()
+            if self.cluster is not None:
+                await self.cluster.close()
             raise
         self.is_serving = True
-        _log.info("broker_started", service_url=self.service_url, http_port=self.http_port)
+        _log.info(
+            "broker_started",
+            broker=self.name,
+            service_url=self.service_url,
+            http_port=self.http_port,
+        )
 
     async def stop(self) -> None:
-        """Drain: accept nobody, let clients look elsewhere, close the topics, then the connections.
+        """Drain: hand topics over while lookups are still answered, then accept nobody, close what
+        is left of the topics, and the connections.
 
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
+        self._is_stopping = True
+        until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
+        if self.cluster is not None:
+            await self.cluster.drain(until_s - self._clock.monotonic_s())
         self.is_serving = False
         await self._server.stop_accepting()
-        await self.services.topics.close(self._settings.shutdown_timeout_ms / 1000)
+        await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
+        if self.cluster is not None:
+            await self.cluster.close()
         self._server.close_connections()
         await self._http.stop()
         _log.info("broker_stopped")
+
+    def _describe(self, session_token: str) -> BrokerRecord:
+        return BrokerRecord(
+            name=self.name,
+            native_url=self.service_url,
+            http_url=self.http_url,
+            listeners=self._listeners,
+            session_token=session_token,
+            version=VERSION,
+        )
 
     def _make_app(self) -> "FastAPI":
         from magnetar.broker.app import make_app
@@ -123,4 +204,8 @@ class Broker:
 
     def _next_producer_name(self) -> str:
         self._producer_names += 1
-        return f"{self._settings.name}-{self._instance}-{self._producer_names}"
+        return f"{self.name}-{self._instance}-{self._producer_names}"
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -31,6 +31,7 @@ from magnetar.broker.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.lookups import Lookups
+from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.services import Services
@@ -89,6 +90,8 @@ class Connection:
         self.services = services
         self.protocol_version = 0
         self.client_version = ""
+        self.listener: str | None = None
+        """The listener that it looked topics up by; None: it has looked none up."""
         self.is_writable = True
         self.is_closed = False
         self.publishing = Publishing(self)
@@ -246,6 +249,7 @@ class Connection:
     def on_tick(self) -> None:
         """One keep-alive interval has passed."""
         self.publishing.on_tick()
+        self.consuming.on_tick()
         if not self._is_connected:
             self._end_for("no handshake in time")
         elif self._is_ping_unanswered and not self._has_heard and not self._is_reading_paused:
@@ -311,11 +315,14 @@ class Connection:
 
     # Closing
 
-    def producer_closed(self, producer: Producer) -> None:
-        self.publishing.closed_by_broker(producer)
+    def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
+        self.publishing.closed_by_broker(producer, self._url_of(destination))
 
-    def consumer_closed(self, consumer: Consumer) -> None:
-        self.consuming.closed_by_broker(consumer)
+    def consumer_closed(self, consumer: Consumer, destination: Destination | None) -> None:
+        self.consuming.closed_by_broker(consumer, self._url_of(destination))
+
+    def _url_of(self, destination: Destination | None) -> str:
+        return destination.url_for(self.listener) if destination is not None else ""
 
     def _end_for(self, reason: str) -> None:
         """The client broke the protocol or is dead: one line, and out."""

@@ -82,6 +82,8 @@ class Consuming:
         self._services = connection.services
         self._consumers: dict[int, _Attached] = {}
         self._creating: dict[int, _Pending] = {}
+        self._closed_until_s: dict[int, float] = {}
+        """Consumers that the broker closed: acknowledgements under way are told so for a while."""
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {
@@ -143,6 +145,7 @@ class Consuming:
             self._connection.write(replies.success(request.request_id))
             self._connection.write(replies.close_consumer(consumer_id))
             return
+        self._closed_until_s.pop(consumer_id, None)
         self._consumers[consumer_id] = attached
         self._connection.write(replies.success(request.request_id))
 
@@ -229,8 +232,11 @@ class Consuming:
         attached = self._consumers.get(ack.consumer_id)
         if ack.txnid_most_bits or ack.txnid_least_bits:
             error = NotAllowedError("transactions are not supported by this broker")
-        elif attached is not None:
+        elif attached is not None and attached.topic.tenure.holds():
             self._acknowledge(attached, ack)
+        elif attached is not None or ack.consumer_id in self._closed_until_s:
+            # Not taken: the message comes again, wherever the topic is served now.
+            error = ServiceNotReadyError(f"the topic of consumer {ack.consumer_id} has moved")
         if not ack.HasField("request_id"):
             return
         if error is None:
@@ -306,12 +312,25 @@ class Consuming:
             attached.topic.consumer_left(attached.subscription, attached.consumer)
         self._connection.write(replies.success(request.request_id))
 
-    def closed_by_broker(self, consumer: Consumer) -> None:
-        """The consumer was closed: tell the client, which subscribes again under the same id."""
+    def closed_by_broker(self, consumer: Consumer, url: str) -> None:
+        """The consumer was closed: tell the client, which subscribes again under the same id.
+
+        `url`: where the topic is now; empty: the client looks that up.
+        """
         attached = self._consumers.get(consumer.consumer_id)
         if attached is not None and attached.consumer is consumer:
             del self._consumers[consumer.consumer_id]
-            self._connection.write(replies.close_consumer(consumer.consumer_id))
+            self._closed_until_s[consumer.consumer_id] = (
+                self._services.clock.monotonic_s()
+                + self._services.settings.keep_alive_interval_ms / 1000
+            )
+            self._connection.write(replies.close_consumer(consumer.consumer_id, url))
+
+    def on_tick(self) -> None:
+        """Forget closed consumers whose last acknowledgements must have arrived."""
+        now_s = self._services.clock.monotonic_s()
+        for consumer_id in [each for each, until in self._closed_until_s.items() if until <= now_s]:
+            del self._closed_until_s[consumer_id]
 
     def _forget(self, attached: _Attached) -> None:
         consumer_id = attached.consumer.consumer_id

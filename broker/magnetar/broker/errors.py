@@ -3,9 +3,11 @@
 BrokerError                        root
 ├── ProtocolViolationError         the client broke the protocol: its connection is closed
 ├── ListenError                    an address to listen on is taken or not ours
+├── NotRegisteredError             the broker cannot be one of the cluster's brokers
 └── RequestError                   one request is refused; `code` travels in the answer
     ├── UnknownFailureError            0   anything without a code of its own
     ├── BrokerMetadataError            1   metadata trouble, or arguments that make no sense
+    │   └── UnreadableRecordError          a value in the store is of no known form
     ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
     ├── ConsumerBusyError              5   the subscription is taken, or of another type
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
@@ -39,6 +41,10 @@ class ListenError(BrokerError):
     """An address to listen on is taken or does not belong to this host."""
 
 
+class NotRegisteredError(BrokerError):
+    """The broker cannot join the others: its name is taken, or the store does not let it."""
+
+
 class RequestError(BrokerError):
     """One request is refused. `code` and the text are the answer."""
 
@@ -57,6 +63,12 @@ class BrokerMetadataError(RequestError):
 
     code = ServerError.MetadataError
     retryable = True
+
+
+class UnreadableRecordError(BrokerMetadataError):
+    """A value in the metadata store is not of a known form; only an operator can mend that."""
+
+    retryable = False
 
 
 class BrokerPersistenceError(RequestError):

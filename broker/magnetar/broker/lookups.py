@@ -68,10 +68,19 @@ class Lookups:
         services = self._connection.services
         name = naming.topic_of(request.topic)
         services.topics.check_namespace(name.namespace_name)
-        owner = await services.ownership.owner_of(name)
-        answer = replies.lookup_connect if owner.is_self else replies.lookup_redirect
+        listener = request.advertised_listener_name
+        naming.check_text(listener)
+        owner = await services.ownership.owner_of(
+            name, is_authoritative=request.authoritative, listener=listener
+        )
+        self._connection.listener = listener
+        answer = replies.lookup_redirect if owner.is_redirect else replies.lookup_connect
         self._connection.write(
-            answer(request.request_id, service_url=owner.service_url, is_authoritative=True)
+            answer(
+                request.request_id,
+                service_url=owner.service_url,
+                is_authoritative=owner.is_authoritative,
+            )
         )
 
     def _on_topics(self, command: BaseCommand) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.ownership.protocol import Destination
     from magnetar.broker.producer import Producer, PublishBatch
 
 
@@ -37,10 +38,10 @@ class Peer(Protocol):
         """Publishes of this connection are durable, or have failed: there is room for more."""
         ...
 
-    def producer_closed(self, producer: "Producer") -> None:
-        """The broker closed the producer: tell the client, forget the id."""
+    def producer_closed(self, producer: "Producer", destination: "Destination | None") -> None:
+        """The broker closed the producer: tell the client, and where to go; forget the id."""
         ...
 
-    def consumer_closed(self, consumer: "Consumer") -> None:
-        """The broker closed the consumer: tell the client, forget the id."""
+    def consumer_closed(self, consumer: "Consumer", destination: "Destination | None") -> None:
+        """The broker closed the consumer: tell the client, and where to go; forget the id."""
         ...

@@ -17,6 +17,7 @@ import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.errors import RequestError
+from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.sdk.wire import encode_send_receipts
@@ -99,7 +100,11 @@ class Producer:
         self._on_drained: Callable[[], None] | None = None
 
     def publish(self, batch: PublishBatch) -> None:
-        """Append the batch to the topic."""
+        """Append the batch to the topic; if that moves, the client sends it again elsewhere."""
+        if self.topic.is_draining:
+            batch.error = LogClosedError(f"{self.topic.name} moves to another broker")
+            self.peer.on_publishes_done(batch)
+            return
         self._waiting.append(batch)
         self.topic.publish(batch)
 
@@ -112,12 +117,15 @@ class Producer:
             self.peer.write(frame)
 
     def batch_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """Send the receipts, hand the entries to the topic, make room."""
+        """Send the receipts, hand the entries to the topic, make room.
+
+        A broker whose tenure has ended sends none: it is told about that, and closes the producer.
+        """
         head = self._waiting.popleft()
         assert head is batch, "the log answers appends in order"
         sequence_ids = batch.sequence_ids
         count = len(sequence_ids)
-        if not self.is_closed:
+        if not self.is_closed and self.topic.tenure.holds():
             self.messages_in += batch.messages
             self.bytes_in += batch.size_bytes
             receipts = encode_send_receipts(
@@ -198,8 +206,8 @@ class Producer:
             self.is_closed = True
             self.topic.remove_producer(self)
 
-    def close_by_broker(self) -> None:
-        """Leave the topic and tell the client, which looks the topic up again."""
+    def close_by_broker(self, destination: Destination | None = None) -> None:
+        """Leave the topic and tell the client, which goes to `destination`, or looks it up."""
         if not self.is_closed:
             self.close()
-            self.peer.producer_closed(self)
+            self.peer.producer_closed(self, destination)

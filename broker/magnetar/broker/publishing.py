@@ -248,8 +248,11 @@ class Publishing:
         producer.close()
         self._connection.write(answer)
 
-    def closed_by_broker(self, producer: Producer) -> None:
-        """The producer was closed: tell the client, ignore what it has sent already."""
+    def closed_by_broker(self, producer: Producer, url: str) -> None:
+        """The producer was closed: tell the client, ignore what it has sent already.
+
+        `url`: where the topic is now; empty: the client looks that up.
+        """
         if self._producers.get(producer.producer_id) is not producer:
             return
         del self._producers[producer.producer_id]
@@ -257,7 +260,7 @@ class Publishing:
         self._closed_until_s[producer.producer_id] = (
             self._clock.monotonic_s() + self._settings.keep_alive_interval_ms / 1000
         )
-        self._connection.write(replies.close_producer(producer.producer_id))
+        self._connection.write(replies.close_producer(producer.producer_id, url))
 
     def on_tick(self) -> None:
         """Forget closed producers whose last SENDs must have arrived."""

@@ -77,20 +77,30 @@ def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message
     )
 
 
-def close_producer(producer_id: int) -> bytes:
+def close_producer(producer_id: int, service_url: str = "") -> bytes:
+    """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
     return encode_command(
         BaseCommand(
             type=BaseCommand.CLOSE_PRODUCER,
-            close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST),
+            close_producer=pb.CommandCloseProducer(
+                producer_id=producer_id,
+                request_id=NO_REQUEST,
+                assignedBrokerServiceUrl=service_url or None,
+            ),
         )
     )
 
 
-def close_consumer(consumer_id: int) -> bytes:
+def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
+    """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
     return encode_command(
         BaseCommand(
             type=BaseCommand.CLOSE_CONSUMER,
-            close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST),
+            close_consumer=pb.CommandCloseConsumer(
+                consumer_id=consumer_id,
+                request_id=NO_REQUEST,
+                assignedBrokerServiceUrl=service_url or None,
+            ),
         )
     )
 

@@ -3,6 +3,8 @@
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from magnetar.broker.ownership.listeners import parse_listeners
+
 _MIB = 1 << 20
 
 
@@ -24,11 +26,20 @@ class BrokerSettings(BaseSettings):
     advertised_host: str = Field(
         default="", description="Host that lookups answer; empty = the listening address."
     )
+    advertised_listeners: str = Field(
+        default="",
+        description="Addresses of this broker as several networks see it, each with a name that "
+        "clients ask for: name:pulsar://host:port, with commas between. Empty: advertised_host.",
+    )
+    default_listener: str = Field(
+        default="",
+        description="Which of the advertised listeners clients get that name none; empty = first.",
+    )
     name: str = Field(
-        default="standalone",
-        min_length=1,
-        pattern=r"^[-=:.\w]+$",
-        description="Prefix of generated producer names; unique in a cluster.",
+        default="",
+        pattern=r"^[-=:.\w]*$",
+        description="Name among the brokers of a cluster, unique there, and prefix of generated "
+        "producer names; empty = the advertised host:port.",
     )
     namespaces: tuple[str, ...] = Field(
         default=("public/default",),
@@ -164,6 +175,18 @@ class BrokerSettings(BaseSettings):
         ge=1,
         description="Requests wait this long for a topic to load. Below the clients' usual 30 s.",
     )
+    topic_close_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="Time to close a topic; what is not done by then is left to the next owner's "
+        "recovery. A stuck close must not keep a topic from its next owner.",
+    )
+    publish_drain_timeout_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Time that a topic which moves gives its publishes under way to be answered; "
+        "after it they may be in the topic and are sent again, too.",
+    )
     topic_load_retry_ms: int = Field(
         default=200, ge=1, description="Pause before a failed load is tried again."
     )
@@ -178,7 +201,52 @@ class BrokerSettings(BaseSettings):
         description="Acknowledgements younger than this may be repeated after a crash.",
     )
     shutdown_timeout_ms: int = Field(
-        default=10_000, ge=1, description="Time to drain and to close topics when stopping."
+        default=30_000,
+        ge=1,
+        description="Time to hand topics over and to close what is left when stopping.",
+    )
+
+    # --- ownership among several brokers
+    lease_share: float = Field(
+        default=2 / 3,
+        gt=0,
+        lt=1,
+        description="Part of the session timeout after which a broker that has not reached the "
+        "metadata store stops serving. The rest is the margin: a store's servers hear of a session "
+        "up to half a tick late, and the shortest session has two ticks.",
+    )
+    lease_proof_share: float = Field(
+        default=1 / 8,
+        gt=0,
+        lt=1,
+        description="Part of the session timeout between two round trips to the store.",
+    )
+    register_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="Time to register at the start: a former process of the same name is waited "
+        "for until its session is over.",
+    )
+    lookup_wait_ms: int = Field(
+        default=20_000,
+        ge=0,
+        description="A lookup that cannot be answered now waits this long, for example until the "
+        "lease of a dead broker is gone. Below the clients' usual 30 s.",
+    )
+    lookup_retry_ms: int = Field(
+        default=100, ge=1, description="Time between two looks of a lookup that waits."
+    )
+    leases_remembered_max: int = Field(
+        default=10_000, ge=1, description="Leases of other brokers that are remembered."
+    )
+    unload_timeout_ms: int = Field(
+        default=20_000,
+        ge=1,
+        description="Time to close the topics of a bundle that moves; the rest are dropped, and "
+        "recovered by the next owner.",
+    )
+    unloads_at_once: int = Field(
+        default=4, ge=1, description="Bundles that are handed over at a time when stopping."
     )
 
     # --- bundles and balance
@@ -293,6 +361,13 @@ class BrokerSettings(BaseSettings):
             )
         if self.bundles_per_namespace_max < self.bundles_per_namespace:
             raise ValueError("bundles_per_namespace_max must not be below bundles_per_namespace")
+        if self.lease_proof_share * 2 > self.lease_share:
+            raise ValueError("lease_share must be twice lease_proof_share at least")
+        listeners = parse_listeners(self.advertised_listeners)
+        if self.default_listener and self.default_listener not in listeners:
+            raise ValueError(
+                f"default_listener {self.default_listener!r} is not among the advertised_listeners"
+            )
         if self.write_buffer_bytes_max < self.write_buffer_bytes_high:
             raise ValueError("write_buffer_bytes_max must not be below write_buffer_bytes_high")
         if self.publish_bytes_max < self.publish_bytes_per_connection_max:

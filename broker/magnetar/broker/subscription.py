@@ -31,6 +31,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     UnknownFailureError,
 )
+from magnetar.broker.ownership.protocol import Destination
 from magnetar.cursors import CursorError, SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -152,11 +153,11 @@ class Subscription:
             # While the lock is held somebody joins or seeks: the subscription is not abandoned.
             self._on_abandoned(self)
 
-    def disconnect(self, consumer: Consumer) -> None:
-        """Take a consumer out and tell its client."""
+    def disconnect(self, consumer: Consumer, destination: Destination | None = None) -> None:
+        """Take a consumer out and tell its client, and where to go if the topic moves."""
         if not consumer.is_closed:
             self.leave(consumer)
-            consumer.peer.consumer_closed(consumer)
+            consumer.peer.consumer_closed(consumer, destination)
 
     # What consumers ask for
 
@@ -290,11 +291,11 @@ class Subscription:
             self._return_timer.cancel()
             self._return_timer = None
 
-    def close(self) -> None:
+    def close(self, destination: Destination | None = None) -> None:
         """Disconnect everybody and stop; the cursor is the caller's to close or delete."""
         self.is_closed = True
         self._stop_return_timer()
         if self.dispatcher is not None:
             self.dispatcher.close()
             for consumer in list(self.dispatcher.consumers):
-                self.disconnect(consumer)
+                self.disconnect(consumer, destination)

@@ -1,8 +1,8 @@
 """A topic: one managed log, its tail cache, its producers and its subscriptions.
 
-A topic is loaded when it is first used (`topics.py`), and closed when the broker stops or when
-another owner takes its log over. Closing tells every producer and consumer, which look the topic up
-again; the object is never revived.
+A topic is loaded when it is first used (`topics.py`), and closed when the broker stops, when it
+moves to another broker, or when another owner takes its log over. Closing tells every producer and
+consumer, which go where they are told or look the topic up again; the object is never revived.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from magnetar.broker.errors import (
     ProducerBusyError,
     ServiceNotReadyError,
 )
+from magnetar.broker.ownership.protocol import Destination, Tenure
+from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer
 from magnetar.broker.positions import ListedLog
 from magnetar.broker.producer import Producer, PublishBatch
@@ -53,14 +55,26 @@ class Topic:
     """One topic that this broker owns. All methods run on the event loop."""
 
     def __init__(
-        self, name: TopicName, log: TopicLog, cache: TailCache, limits: TopicLimits
+        self,
+        name: TopicName,
+        log: TopicLog,
+        cache: TailCache,
+        limits: TopicLimits,
+        tenure: Tenure = ALWAYS,
     ) -> None:
+        """`tenure`: the right to serve it."""
         self.name = name
+        self.tenure = tenure
         self.log = log
         self.cache = cache
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closed = False
+        self.is_draining = False
+        """It moves: no more publishes are taken, and those under way are being answered."""
+        self._in_flight = 0
+        """Batches that the log has not answered."""
+        self._drained: asyncio.Future[None] | None = None
         self._full_name = str(name)
         self._partition = name.partition_index
         self._limits = limits
@@ -80,6 +94,7 @@ class Topic:
 
     def publish(self, batch: PublishBatch) -> None:
         """Append a batch; its producer hears of the outcome."""
+        self._in_flight += 1
         if self.is_closed:
             batch.on_failed(LogClosedError(f"{self._full_name} is closed"))
         else:
@@ -87,6 +102,7 @@ class Topic:
 
     def entries_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
         """Entries are durable: keep them for those who tail, and wake the dispatchers once."""
+        self._answered()
         self.entries_in += len(batch.payloads)
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
@@ -100,7 +116,24 @@ class Topic:
 
     def on_publish_failed(self, messages: int) -> None:
         """Count messages that could not be stored."""
+        self._answered()
         self.messages_failed += messages
+
+    def _answered(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more publishes, and wait until those under way are answered.
+
+        What clients send from now on gets no receipt: they send it again to the next owner. If the
+        time is over, publishes under way may be stored and are sent again nevertheless.
+        """
+        self.is_draining = True
+        if self._in_flight:
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained], timeout=timeout_s)
 
     def _wake(self) -> None:
         self._is_wake_scheduled = False
@@ -248,6 +281,7 @@ class Topic:
             log=self.log,
             cache=self.cache,
             cursor=cursor,
+            tenure=self.tenure,
             limits=self._limits.dispatch,
             on_progress=self._trim_soon,
         )
@@ -342,12 +376,12 @@ class Topic:
 
     # Closing
 
-    def disconnect_all(self) -> None:
-        """Take no more; tell every producer and consumer to look the topic up again."""
+    def disconnect_all(self, destination: Destination | None = None) -> None:
+        """Take no more; tell every producer and consumer where the topic is, or to look it up."""
         self.is_closed = True
         for producer in list(self.producers.values()):
-            producer.close_by_broker()
+            producer.close_by_broker(destination)
         for subscription in list(self.subscriptions.values()):
             self._count_out(subscription)
-            subscription.close()
+            subscription.close(destination)
         self.cache.clear()

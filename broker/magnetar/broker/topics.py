@@ -1,16 +1,20 @@
-"""The topics of this broker: loading on first use, closing, and what exists in the metadata.
+"""The topics of this broker: loading on first use, closing, moving; what exists in the metadata.
 
 Loading a topic takes its log over (fencing a former owner), then recovers its cursors. It happens
 once, however many requests wait for it, and does not hold up other topics. Failures that may pass
 are tried again until `topic_load_timeout_ms`: to the official client, an error it may retry is
 worse than waiting (trap 10 of the protocol sheet's appendix C).
 
+A topic ends in one of three ways. *Closed*: its ledgers and cursors are closed in the metadata.
+*Handed over*: the same after its publishes were answered, and its clients are told where it goes.
+*Dropped*, when it may have another owner: nothing more is written, sent or answered.
+
 Topics appear by themselves in the namespaces of the settings; in others they are refused.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -25,7 +29,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from magnetar.broker.ownership import Ownership
+from magnetar.broker.ownership import Destination, Ownership
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic, TopicLimits
@@ -48,6 +52,24 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _CURSORS_AT_ONCE = 32
+_HAND_OVERS_AT_ONCE = 256
+"""Topics of one call that are closed side by side; each waits for the metadata store."""
+
+
+class _Closing:
+    """A topic that is being closed."""
+
+    def __init__(self, topic: Topic, log: ManagedLog, cursors: Sequence[Cursor]) -> None:
+        self.topic = topic
+        self.log = log
+        self.cursors = cursors
+        self.task: asyncio.Task[None]
+
+    def abandon(self, reason: str) -> None:
+        """Write nothing more."""
+        for cursor in self.cursors:
+            cursor.abandon()
+        self.log.abandon(reason)
 
 
 class Topics:
@@ -81,7 +103,9 @@ class Topics:
         self._topics: dict[TopicName, Topic] = {}
         self._logs: dict[Topic, ManagedLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
-        self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self._closing: dict[TopicName, _Closing] = {}
+        self._unwanted: set[TopicName] = set()
+        """Topics that were dropped while they were being loaded."""
         self._is_stopping = False
         self.loads = 0
         self.failed_loads = 0
@@ -154,7 +178,7 @@ class Topics:
             if self._is_stopping:
                 raise ServiceNotReadyError("the broker is stopping")
             if (closing := self._closing.get(name)) is not None:
-                await asyncio.wait([closing])
+                await asyncio.wait([closing.task])
                 continue
             if name not in self._loading and not may_create and not await self.exists(name):
                 raise TopicNotFoundError(f"{name} does not exist")
@@ -207,7 +231,8 @@ class Topics:
                 return topic
 
     async def _try_load(self, name: TopicName) -> Topic:
-        await self._ownership.acquire(name)
+        self._unwanted.discard(name)
+        tenure = await self._ownership.acquire(name)
         log = await ManagedLog.open(
             self._client,
             self._store,
@@ -216,13 +241,17 @@ class Topics:
             clock=self._clock,
             random=self._random,
         )
-        topic = Topic(name, log, TailCache(self._pool), self._limits)
+        topic = Topic(name, log, TailCache(self._pool), self._limits, tenure)
         log.on_fenced(partial(self.fence, topic))
         try:
             await self._restore_subscriptions(topic, log)
             if topic.is_closed:
                 raise LogFencedError(f"{name} was taken over while it was loaded")
+            if name in self._unwanted or not tenure.holds():
+                log.abandon("the lease was lost while it was loaded")
+                raise LogFencedError(f"the lease of {name} was lost while it was loaded")
         except BaseException:
+            self._abandon_cursors(topic)
             topic.disconnect_all()
             await log.close()
             raise
@@ -282,68 +311,122 @@ class Topics:
             raise ServiceNotReadyError(f"{topic.name} is closing")
         return log
 
-    # Closing
+    # Ending
+
+    def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
+        """Topics that are loaded, being loaded or being closed here."""
+        names = dict.fromkeys([*self._topics, *self._loading, *self._closing])
+        return [name for name in names if belongs(name)]
+
+    async def hand_over(
+        self, names: Sequence[TopicName], destination: Destination | None, *, timeout_s: float
+    ) -> None:
+        """Close topics so that another owner opens them at once, and tell their clients where.
+
+        Publishes under way are answered first. What is not closed in time is dropped: the next
+        owner recovers it.
+        """
+        at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
+
+        async def hand_over(name: TopicName) -> None:
+            async with at_once:
+                await self._hand_over(name, destination)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*map(hand_over, names))
+        except TimeoutError:
+            _log.warning("topics_not_handed_over_in_time", timeout_s=timeout_s)
+            self.drop(names, "it could not be closed in time")
+
+    async def _hand_over(self, name: TopicName, destination: Destination | None) -> None:
+        loading = self._loading.get(name)
+        if loading is not None:
+            await asyncio.wait([loading])
+        topic = self._topics.get(name)
+        if topic is not None and not topic.is_draining:
+            await topic.drain(self._settings.publish_drain_timeout_ms / 1000)
+            if topic in self._logs:
+                self._start_closing(topic, destination)
+        if (closing := self._closing.get(name)) is not None:
+            await asyncio.wait([closing.task])
+
+    def drop(self, names: Sequence[TopicName], reason: str) -> None:
+        """Stop serving at once: nothing more is written, answered or sent; clients look again."""
+        for name in names:
+            if name in self._loading:
+                self._unwanted.add(name)
+            if (closing := self._closing.get(name)) is not None:
+                closing.abandon(reason)
+            topic = self._topics.get(name)
+            if topic is not None and topic in self._logs:
+                self._logs[topic].abandon(reason)  # which comes back as `fence`
+                if topic in self._logs:  # but for a terminated one
+                    self.fence(topic)
 
     def fence(self, topic: Topic) -> None:
-        """Another owner has the topic: drop it at once, write nothing, let clients look again."""
+        """It has another owner, or may have: drop it at once, write nothing, let clients look."""
         if topic not in self._logs:
             topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return
         self.fenced += 1
         _log.warning("topic_fenced", topic=str(topic.name))
-        for subscription in topic.subscriptions.values():
-            if subscription.is_open and isinstance(subscription.cursor, Cursor):
-                subscription.cursor.abandon()
+        self._abandon_cursors(topic)
         self._start_closing(topic)
 
-    def _start_closing(self, topic: Topic) -> "asyncio.Task[None]":
-        log = self._logs.pop(topic)
-        del self._topics[topic.name]
-        cursors = [
-            subscription.cursor
-            for subscription in topic.subscriptions.values()
-            if subscription.is_open
-        ]
-        topic.disconnect_all()
-        closing = asyncio.get_running_loop().create_task(
-            self._close(topic, log, [each for each in cursors if isinstance(each, Cursor)]),
-            name=f"close-{topic.name}",
-        )
-        self._closing[topic.name] = closing
-        closing.add_done_callback(lambda _: self._closing.pop(topic.name))
-        return closing
+    def _abandon_cursors(self, topic: Topic) -> None:
+        for cursor in _cursors_of(topic):
+            cursor.abandon()
 
-    async def _close(self, topic: Topic, log: ManagedLog, cursors: Sequence[Cursor]) -> None:
-        closing = [cursor.close() for cursor in cursors]
-        for result in await asyncio.gather(*closing, return_exceptions=True):
+    def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
+        closing = _Closing(topic, self._logs.pop(topic), _cursors_of(topic))
+        del self._topics[topic.name]
+        topic.disconnect_all(destination)
+        self._closing[topic.name] = closing
+        closing.task = asyncio.get_running_loop().create_task(
+            self._close(closing), name=f"close-{topic.name}"
+        )
+        closing.task.add_done_callback(lambda _: self._closing.pop(topic.name))
+
+    async def _close(self, closing: _Closing) -> None:
+        """Within its time; a stuck close must not keep the topic from its next owner (10.4)."""
+        try:
+            async with asyncio.timeout(self._settings.topic_close_timeout_ms / 1000):
+                await self._close_parts(closing)
+        except TimeoutError:
+            _log.warning("topic_not_closed_in_time", topic=str(closing.topic.name))
+            closing.abandon("it could not be closed in time")
+        _log.info("topic_closed", topic=str(closing.topic.name))
+
+    async def _close_parts(self, closing: _Closing) -> None:
+        ends = [cursor.close() for cursor in closing.cursors]
+        for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
             if isinstance(result, CursorUnavailableError):
                 # Nothing is lost: what was not saved is delivered again.
-                _log.warning("cursor_not_saved", topic=str(topic.name), error=str(result))
+                _log.warning("cursor_not_saved", topic=str(closing.topic.name), error=str(result))
+            elif isinstance(result, LedgerError):
+                _log.warning("log_not_closed", topic=str(closing.topic.name), error=str(result))
             elif isinstance(result, BaseException) and not isinstance(result, CursorError):
                 raise result
-        try:
-            await log.close()
-        except LedgerError as error:
-            _log.warning("log_not_closed", topic=str(topic.name), error=str(error))
-        await self._ownership.release(topic.name)
-        _log.info("topic_closed", topic=str(topic.name))
 
     async def close(self, timeout_s: float) -> None:
         """Close every topic; what is not done in time is left to the next owner's recovery."""
         self._is_stopping = True
-        for topic in list(self._logs):
-            self._start_closing(topic)
         for loading in self._loading.values():
             loading.cancel()
-        tasks = [*self._closing.values(), *self._loading.values()]
-        if not tasks:
-            return
-        _, unfinished = await asyncio.wait(tasks, timeout=timeout_s)
-        for task in unfinished:
-            task.cancel()
+        await self.hand_over(self.names_of(lambda _: True), None, timeout_s=timeout_s)
+        unfinished = [*(each.task for each in self._closing.values()), *self._loading.values()]
         if unfinished:
             _log.warning("topics_not_closed", topics=len(unfinished))
+            for task in unfinished:
+                task.cancel()
             await asyncio.wait(unfinished, timeout=1.0)
+
+
+def _cursors_of(topic: Topic) -> list[Cursor]:
+    """The durable cursors of a topic."""
+    cursors = [each.cursor for each in topic.subscriptions.values() if each.is_open]
+    return [each for each in cursors if isinstance(each, Cursor)]
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:

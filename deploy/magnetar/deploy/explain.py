@@ -22,7 +22,7 @@ from magnetar.bookie.errors import (
     StorageCorruptError,
     StorageError,
 )
-from magnetar.broker.errors import ListenError
+from magnetar.broker.errors import ListenError, NotRegisteredError
 from magnetar.deploy.errors import (
     AddressUnavailableError,
     DataDirectoryError,
@@ -81,7 +81,7 @@ def explain(
             return DataDirectoryLockedError(text)
         case PortTakenError() | ListenError():
             return AddressUnavailableError(text)
-        case CookieError() | RegistrationTakenError():
+        case CookieError() | RegistrationTakenError() | NotRegisteredError():
             return ForeignCookieError(text)
         case JournalCorruptError() | JournalFileMissingError():
             return DataDirectoryError(f"{text}; {_JOURNAL_ADVICE}")

@@ -1,5 +1,6 @@
 """One server in one process against a metadata URL: a bookie or a broker."""
 
+import asyncio
 import os
 import random
 import sys
@@ -8,6 +9,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
@@ -28,6 +31,9 @@ from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +111,17 @@ class BookieServer:
         return addresses
 
     async def stop(self) -> None:
+        """Drain, then stop; after `stop_timeout_s` the process ends all the same."""
         self._is_stopping = True
-        await self._opened.aclose()
+        timeout_s = self.bookie.settings.stop_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.bookie.drain()
+                await self._opened.aclose()
+        except TimeoutError:
+            # As after kill -9: all that was answered is in the journals.
+            _log.error("bookie_stop_overdue", bookie=self.bookie.bookie_id, timeout_s=timeout_s)
+            os._exit(0)
 
     async def _serve_metrics(self, bookie: Bookie, port: int, opened: AsyncExitStack) -> None:
         from magnetar.deploy.metrics_http import Health, make_metrics_app, process_collectors
@@ -162,6 +177,7 @@ class BrokerServer:
                     http_port=settings.http_port,
                     quorum=settings.quorum,
                     collectors=process_collectors(opened),
+                    is_clustered=True,
                 )
                 self._opened = opened.pop_all()
 
@@ -222,10 +238,12 @@ async def start_broker(
     http_port: int,
     quorum: Quorum,
     collectors: "Sequence[Collector]",
+    is_clustered: bool = False,
 ) -> Broker:
     """Start a ledger client and a broker on it; `opened` gets what must be closed again.
 
-    `collectors`: what its /metrics shows besides its own.
+    `collectors`: what its /metrics shows besides its own. `is_clustered`: it may have others
+    beside it.
     """
     settings = sources.component(
         BrokerSettings,
@@ -257,6 +275,7 @@ async def start_broker(
         network=SystemNetwork(),
         random=random.SystemRandom(),
         collectors=collectors,
+        is_clustered=is_clustered,
     )
     await broker.start()
     opened.push_async_callback(broker.stop)

@@ -371,6 +371,15 @@ class ManagedLog:
                     if writer is not None:
                         writer.abandon()  # of one that could not be closed, the watch ends
 
+    def abandon(self, reason: str) -> None:
+        """End the handle at once and write nothing more: for an owner that may have lost the log.
+
+        Everything pending fails with LogFencedError, as if another owner had taken it over. Call
+        `close` to end the rest.
+        """
+        if not self._is_closed:
+            self._appender.fence(LogFencedError(f"{self.path}: {reason}"))
+
     async def delete(self) -> None:
         """Close the log and remove it: the node first, then its ledgers.
 

@@ -19,6 +19,11 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float: ...
 
+    def boot_s(self) -> float:
+        """As `monotonic_s`, and it runs on while the machine is suspended: for how long something
+        may still be relied upon that others count by clocks of their own."""
+        ...
+
     def wall_ms(self) -> int: ...
 
 

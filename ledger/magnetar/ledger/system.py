@@ -18,6 +18,8 @@ T = TypeVar("T")
 _BUFFERS_PER_WRITE_MAX = 1024
 # Reads that only take what the page cache has: Linux.
 _READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+# Linux stops the monotonic clock while the machine is suspended; elsewhere it may run on.
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
@@ -25,6 +27,9 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def boot_s(self) -> float:
+        return time.clock_gettime(_BOOT_CLOCK)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

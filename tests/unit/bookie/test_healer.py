@@ -57,6 +57,9 @@ class World:
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def boot_s(self) -> float:
+        return self.now_s
+
     def wall_ms(self) -> int:
         return 0
 

@@ -34,6 +34,9 @@ class ManualClock:
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def boot_s(self) -> float:
+        return self.now_s
+
     def wall_ms(self) -> int:
         return int(self.now_s * 1000)
 

@@ -32,6 +32,9 @@ class StoppedClock:
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def boot_s(self) -> float:
+        return self.now_s
+
     def wall_ms(self) -> int:
         return int(self.now_s * 1000)
 

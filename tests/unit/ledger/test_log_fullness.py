@@ -20,6 +20,9 @@ class FixedClock:
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def boot_s(self) -> float:
+        return self.now_s
+
     def wall_ms(self) -> int:
         raise AssertionError("a ledger's age is no matter of the wall clock")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import encode_run
 from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits
+from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
@@ -41,6 +42,8 @@ class DispatchContext:
     log: ReadableLog
     cache: TailCache
     cursor: SubscriptionCursor
+    tenure: Tenure
+    """The right to send anything."""
     limits: DispatchLimits
     on_progress: Callable[[], None]
     """The read position has moved: the tail cache may drop what everybody has passed."""
@@ -150,6 +153,8 @@ class SingleActiveDispatcher(Dispatcher):
         consumer = self.active
         if consumer is None or self._is_paused or consumer.permits <= 0:
             return
+        if not self.context.tenure.holds():
+            return  # the topic is about to be dropped
         context, source = self.context, self.source
         peer = consumer.peer
         parts: list[bytes] = []

@@ -70,7 +70,7 @@ class SharedDispatcher(Dispatcher):
     # Sending
 
     def wake(self) -> None:
-        if self._is_paused or not self.consumers:
+        if self._is_paused or not self.consumers or not self.context.tenure.holds():
             return
         limit = self.context.limits.round_robin_messages_max
         room = self.context.limits.dispatch_bytes_max

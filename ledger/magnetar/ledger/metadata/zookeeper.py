@@ -141,11 +141,41 @@ class _Client(Protocol):
     ) -> _Result[str]: ...
 
 
+class _Connection(Protocol):
+    """The part of kazoo's connection that agrees with the server on a session timeout."""
+
+    _connect: Callable[..., tuple[float, float]]
+    """Returns the read and the connect timeout that follow from it, in ms."""
+
+
+class _Agreed:
+    """The session timeout that the server has granted. kazoo keeps that to itself: it asks for one
+    with each connection, and goes on showing what it has asked for."""
+
+    _READ_SHARE = 2 / 3
+    """kazoo reads for this part of the session timeout before it gives a connection up."""
+
+    def __init__(self, client: object, settings: MetadataSettings) -> None:
+        self.session_timeout_ms = settings.session_timeout_ms
+        connection: _Connection = client._connection  # type: ignore[attr-defined]
+        connect = connection._connect
+
+        def on_kazoo_thread(*arguments: object, **options: object) -> tuple[float, float]:
+            timeouts_ms = connect(*arguments, **options)
+            self.session_timeout_ms = round(timeouts_ms[0] / self._READ_SHARE)
+            return timeouts_ms
+
+        connection._connect = on_kazoo_thread
+
+
 class ZooKeeperStore:
     """A `MetadataStore` in a ZooKeeper ensemble. Open it with `open`."""
 
-    def __init__(self, client: _Client, prefix: str, settings: MetadataSettings) -> None:
+    def __init__(
+        self, client: _Client, prefix: str, settings: MetadataSettings, agreed: "_Agreed"
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._agreed = agreed
         self._client = client
         self._prefix = prefix
         self._settings = settings
@@ -179,7 +209,7 @@ class ZooKeeperStore:
             },
             logger=_kazoo_log,
         )
-        store = cls(client, "" if chroot == "/" else chroot, settings)
+        store = cls(client, "" if chroot == "/" else chroot, settings, _Agreed(client, settings))
         try:
             client.start_async()
             await store._wait_connected(settings.connect_timeout_s, hosts)
@@ -196,7 +226,8 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        return self._settings.session_timeout_ms
+        """What the server has agreed to: between its own bounds, it may be less than was asked."""
+        return self._agreed.session_timeout_ms
 
     async def get(self, path: str) -> Versioned:
         check_path(path)

@@ -1,0 +1,156 @@
+"""What makes a broker one of several: its registration, its guard, the others, its ownership.
+
+Composes and orders, decides nothing. The broker starts this when it listens, since only then are
+its addresses known, and takes it down before it stops listening.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+
+import structlog
+
+from magnetar.broker.balance.brokers import Brokers
+from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.balance.leader import LeaderBroker
+from magnetar.broker.errors import NotRegisteredError
+from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.ownership.limits import OwnershipLimits
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.ownership.registration import Registration
+from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock, Network
+
+_log = structlog.get_logger()
+
+
+class Cluster:
+    """One broker's view of the brokers, and its place among them."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        *,
+        name: Callable[[], str],
+        describe: Callable[[str], BrokerRecord],
+        clock: Clock,
+        network: Network,
+        random: random.Random,
+    ) -> None:
+        """`name` and `describe` (the record with a given session token) are called from `start`
+        on."""
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._leader: LeaderBroker | None = None
+        self.registration = Registration(store, name, describe, random=random)
+        self.guard = SessionGuard(
+            self.registration,
+            clock=clock,
+            share=settings.lease_share,
+            proof_share=settings.lease_proof_share,
+        )
+        self.layouts = Layouts(
+            store,
+            bundles_default=settings.bundles_per_namespace,
+            bundles_max=settings.bundles_per_namespace_max,
+        )
+        self.brokers = Brokers(store)
+        self.ownership = ClusterOwnership(
+            store,
+            guard=self.guard,
+            registration=self.registration,
+            layouts=self.layouts,
+            placement=self,
+            clock=clock,
+            network=network,
+            limits=ownership_limits(settings),
+        )
+
+    async def start(self) -> None:
+        """Register, and take part.
+
+        Raises:
+            NotRegisteredError: not within `register_timeout_ms`; the error says why.
+        """
+        registered = asyncio.Event()
+        self.guard.on_restored(registered.set)
+        self.guard.start()
+        try:
+            async with asyncio.timeout(self._settings.register_timeout_ms / 1000):
+                await registered.wait()
+        except TimeoutError as error:
+            raise NotRegisteredError(
+                f"broker {self.registration.name} is not registered after "
+                f"{self._settings.register_timeout_ms / 1000:.0f} s: {self.guard.trouble}"
+            ) from error
+        self.brokers.on_change(self.ownership.tell_changed)
+        await self.brokers.start()
+        self._leader = LeaderBroker(
+            self._store,
+            self.brokers,
+            self.registration.name,
+            settings=self._settings,
+            clock=self._clock,
+            random=self._random,
+        )
+        self._leader.on_change(self.ownership.tell_changed)
+        await self._leader.start()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Hand every bundle over; lead no longer."""
+        await self.ownership.drain(timeout_s)
+        if self._leader is not None:
+            await self._leader.close()
+
+    async def close(self) -> None:
+        """Leave. Leases that were not handed over are gone when the store is closed."""
+        if self._leader is not None:
+            await self._leader.close()
+        await self.ownership.close()
+        await self.registration.withdraw()
+        await self.guard.close()
+        await self.brokers.close()
+        self.layouts.close()
+
+    @property
+    def leader_broker(self) -> LeaderBroker:
+        """Who leads, and whom it would choose. Once started."""
+        assert self._leader is not None, "start() comes first"
+        return self._leader
+
+    # The placement that ownership asks
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leader is not None and self._leader.is_leader
+
+    def leader(self) -> BrokerRecord | None:
+        return None if self._leader is None else self._leader.leader()
+
+    def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:
+        return None if self._leader is None else self._leader.choose(bundle, excluding=excluding)
+
+    def broker(self, name: str) -> BrokerRecord | None:
+        return self.brokers.get(name)
+
+    def note(self, bundle: BundleId, broker: str) -> None:
+        if self._leader is not None:
+            self._leader.note(bundle, broker)
+
+
+def ownership_limits(settings: BrokerSettings) -> OwnershipLimits:
+    """The bounds of ownership, as plain values."""
+    return OwnershipLimits(
+        lookup_wait_s=settings.lookup_wait_ms / 1000,
+        acquire_wait_s=settings.topic_load_timeout_ms / 1000,
+        retry_s=settings.lookup_retry_ms / 1000,
+        leases_remembered_max=settings.leases_remembered_max,
+        unload_timeout_s=settings.unload_timeout_ms / 1000,
+        unloads_at_once=settings.unloads_at_once,
+    )

@@ -1,0 +1,314 @@
+"""Ownership among several brokers: who has the lease of a topic's bundle serves the topic.
+
+A tenure is a term of the guard: it ends for all topics at once. When it does, they are dropped
+without another write, and come back by themselves, one by one as clients ask for them.
+
+Lookups are in `owner_lookup.py`, moving bundles in `unloading.py`, the nodes in `leases.py`.
+
+Source: managed-ledger sheet, sections 10 and 11; docs/decisions/0019.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import structlog
+from pydantic import JsonValue
+
+from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.ownership.changes import Changes
+from magnetar.broker.ownership.leases import Leases
+from magnetar.broker.ownership.limits import OwnershipLimits
+from magnetar.broker.ownership.owner_lookup import OwnerLookup
+from magnetar.broker.ownership.placement import Placement
+from magnetar.broker.ownership.protocol import Owner, TopicHolder
+from magnetar.broker.ownership.registration import Registration
+from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.ownership.unloading import Unloading
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock, Network
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+
+class TermTenure:
+    """The right to serve for the rest of a guard's term."""
+
+    __slots__ = ("_guard", "_term")
+
+    def __init__(self, guard: SessionGuard, term: int) -> None:
+        self._guard = guard
+        self._term = term
+
+    def holds(self) -> bool:
+        return self._guard.holds(self._term)
+
+
+class ClusterOwnership:
+    """One broker's part in it. `attach` gives it the topics, then `start`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        guard: SessionGuard,
+        registration: Registration,
+        layouts: Layouts,
+        placement: Placement,
+        clock: Clock,
+        network: Network,
+        limits: OwnershipLimits,
+    ) -> None:
+        self._guard = guard
+        self._registration = registration
+        self._layouts = layouts
+        self._placement = placement
+        self._clock = clock
+        self._limits = limits
+        self._changes = Changes()
+        self._leases = Leases(store, registration, guard, layouts, on_lost=self._on_lease_lost)
+        self._unloading = Unloading(
+            self._leases,
+            guard=guard,
+            registration=registration,
+            layouts=layouts,
+            placement=placement,
+            holder=lambda: self._holder,
+            changes=self._changes,
+            clock=clock,
+            limits=limits,
+        )
+        self._lookup = OwnerLookup(
+            store,
+            self._leases,
+            registration=registration,
+            placement=placement,
+            moving=self._unloading.moving,
+            changes=self._changes,
+            why_not_serving=self._why_not_serving,
+            clock=clock,
+            network=network,
+            limits=limits,
+        )
+        self._topics: TopicHolder | None = None
+        guard.on_run_out(self._on_run_out)
+        guard.on_restored(self.tell_changed)
+        layouts.on_change(lambda _: self.tell_changed())
+
+    # Life
+
+    def attach(self, topics: TopicHolder) -> None:
+        """The topics of this broker; before anybody asks for an owner."""
+        self._topics = topics
+
+    async def close(self) -> None:
+        """Forget everything; leases that are left go with the session."""
+        self._unloading.close()
+        self._lookup.close()
+        self._leases.close()
+
+    def tell_changed(self) -> None:
+        """Something that lookups wait for may have happened: another leader, other brokers."""
+        self._changes.tell()
+
+    # State
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this broker may own anything at this moment."""
+        return self._guard.is_valid
+
+    @property
+    def is_draining(self) -> bool:
+        return self._lookup.is_draining
+
+    @property
+    def unloads(self) -> int:
+        """Bundles given up on purpose."""
+        return self._unloading.unloads
+
+    @property
+    def unload_failures(self) -> int:
+        return self._unloading.unload_failures
+
+    @property
+    def name(self) -> str:
+        return self._registration.name
+
+    @property
+    def guard(self) -> SessionGuard:
+        return self._guard
+
+    @property
+    def leases_taken(self) -> int:
+        return self._leases.taken
+
+    def owned(self) -> Sequence[BundleId]:
+        """The bundles of this broker, without those that it is giving up."""
+        return [bundle for bundle in self._leases.held if bundle not in self._unloading.moving]
+
+    async def bundle_of(self, topic: TopicName) -> BundleId:
+        """The bundle that a topic is in.
+
+        Raises:
+            BrokerMetadataError
+        """
+        layout = await self._layouts.layout_of(topic.namespace_name)
+        return BundleId(topic.namespace_name, layout.bundle_of(topic))
+
+    async def update_load(self, load: Mapping[str, JsonValue]) -> None:
+        """Tell the others how loaded this broker is.
+
+        Raises:
+            BrokerMetadataError
+        """
+        await self._registration.update(load=load)
+
+    # Lookups
+
+    async def owner_of(
+        self, topic: TopicName, *, is_authoritative: bool = False, listener: str = ""
+    ) -> Owner:
+        async def look() -> Owner | str:
+            bundle = await self.bundle_of(topic)
+            return await self._lookup.look(
+                bundle, is_authoritative=is_authoritative, listener=listener
+            )
+
+        return await self._lookup.find(look, f"{topic} has no owner now")
+
+    async def owner_of_bundle(
+        self, bundle: BundleId, *, is_authoritative: bool = False, listener: str = ""
+    ) -> Owner:
+        """As `owner_of`, for a bundle of the present layout.
+
+        Raises:
+            NotAllowedError, BrokerMetadataError
+        """
+        look = partial(
+            self._lookup.look, bundle, is_authoritative=is_authoritative, listener=listener
+        )
+        return await self._lookup.find(look, f"{bundle} has no owner now")
+
+    def _why_not_serving(self) -> str:
+        """Empty while the guard's term lasts."""
+        if self._guard.is_valid:
+            return ""
+        if not self._registration.token:
+            return "this broker is starting"
+        return (
+            f"this broker has had no contact with the metadata store for "
+            f"{self._guard.silence_s:.0f} s and serves nothing until it is back"
+        )
+
+    # Loading
+
+    async def acquire(self, topic: TopicName) -> TermTenure:
+        """Raises: ServiceNotReadyError, as the protocol says; waits a while for what may pass."""
+        deadline_s = self._clock.monotonic_s() + self._limits.acquire_wait_s
+        while True:
+            ticket = self._changes.ticket()
+            try:
+                found = await self._try_acquire(topic)
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                found = str(error)
+            if isinstance(found, TermTenure):
+                return found
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise ServiceNotReadyError(f"{topic} cannot be served here now: {found}")
+            await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
+
+    async def _try_acquire(self, topic: TopicName) -> TermTenure | str:
+        """The right to load a topic, or why that has to wait.
+
+        Raises:
+            ServiceNotReadyError: another broker has the topic.
+            BrokerMetadataError: it cannot be told now.
+        """
+        term = self._guard.term
+        if not self._guard.holds(term):
+            return self._why_not_serving()
+        bundle = await self.bundle_of(topic)
+        if bundle in self._unloading.moving:
+            raise ServiceNotReadyError(f"{topic} moves to another broker")
+        # Always by a look at the store: a lease may have gone without our hearing of it (M20).
+        lease = await self._leases.read(bundle)
+        if lease is None:
+            if self.is_draining:
+                raise ServiceNotReadyError(f"{self.name} is stopping")
+            lease = await self._leases.take(bundle)
+        if self._leases.is_ours(lease):
+            if bundle in self._unloading.moving:
+                raise ServiceNotReadyError(f"{topic} moves to another broker")
+            if self._leases.holds(bundle) and self._guard.holds(term):
+                return TermTenure(self._guard, term)
+            return "the lease is not certain"
+        if lease.destination == self.name:
+            return f"{lease.broker} has not handed {bundle} over yet"
+        raise ServiceNotReadyError(f"{topic} is served by {lease.broker} at {lease.native_url}")
+
+    # Unloading
+
+    async def unload_topic(self, topic: TopicName) -> None:
+        """Close a topic; its clients look it up again, and it is loaded anew where it is owned.
+
+        Raises:
+            ServiceNotReadyError: it is not loaded here.
+        """
+        names = self._holder.names_of(lambda name: name == topic)
+        if not names:
+            raise ServiceNotReadyError(f"{topic} is not loaded at {self.name}")
+        await self._holder.hand_over(names, None, timeout_s=self._limits.unload_timeout_s)
+
+    async def unload_namespace(self, namespace: str) -> None:
+        """Give up every bundle of a namespace that this broker owns.
+
+        Raises:
+            BrokerMetadataError: one of them could not be given up.
+        """
+        bundles = [bundle for bundle in self.owned() if bundle.namespace == namespace]
+        await asyncio.gather(*map(self.unload_bundle, bundles))
+
+    async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
+        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
+
+        Raises:
+            ServiceNotReadyError: it is not ours.
+            NotAllowedError: there is no such broker, or it is this one, or it stops.
+            BrokerMetadataError: the store does not answer; nothing was changed.
+        """
+        await self._unloading.unload_bundle(bundle, destination)
+
+    async def split_lease(self, parent: BundleId, at: int) -> tuple[BundleId, BundleId]:
+        """Cut a bundle of ours in two; see `Unloading.split` for what it raises."""
+        return await self._unloading.split(parent, at)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Hand every bundle over, because the broker stops; what is not done in time is left."""
+        self._lookup.is_draining = True
+        await self._unloading.drain(timeout_s)
+
+    # Losing
+
+    @property
+    def _holder(self) -> TopicHolder:
+        assert self._topics is not None, "attach() comes first"
+        return self._topics
+
+    def _on_run_out(self, reason: str) -> None:
+        self._lookup.forget()
+        names = self._holder.names_of(lambda _: True)
+        _log.warning("topics_dropped", topics=len(names), reason=reason)
+        self._holder.drop(names, reason)
+        self.tell_changed()
+
+    def _on_lease_lost(self, bundle: BundleId) -> None:
+        names = self._holder.names_of(bundle.holds)
+        self._holder.drop(names, f"the lease of {bundle} is gone")
+        self.tell_changed()

@@ -1,0 +1,27 @@
+"""The bounds of ownership; see `BrokerSettings` for what they mean. Pure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipLimits:
+    """Times in seconds."""
+
+    lookup_wait_s: float
+    """A lookup that cannot be answered now waits this long."""
+    acquire_wait_s: float
+    """A topic that cannot be loaded for want of a lease waits this long."""
+    retry_s: float
+    """What waits looks again after this, if nothing tells it to before."""
+    leases_remembered_max: int
+    """Leases of other brokers."""
+    unload_timeout_s: float
+    """A bundle's topics are closed in this time, or dropped."""
+    unloads_at_once: int
+    """Bundles that are handed over at the same time when the broker stops."""
+    expiry_margin_s: float = 3.0
+    """The store may take this much longer than the session timeout to end a dead session."""
+    probe_timeout_s: float = 1.0
+    """A broker that takes no connection in this time is taken for gone."""
+    probe_fresh_s: float = 1.0
+    """A broker that took one is not asked again for this long."""

@@ -1,0 +1,36 @@
+"""The ownership of a broker that is alone: it owns every topic, for ever."""
+
+from collections.abc import Callable
+
+from magnetar.broker.ownership.protocol import Owner
+from magnetar.sdk.wire import TopicName
+
+
+class _Always:
+    """A tenure that does not end."""
+
+    def holds(self) -> bool:
+        return True
+
+
+ALWAYS = _Always()
+"""The tenure of whoever has nobody beside it."""
+
+
+class SoleOwner:
+    """The only broker there is."""
+
+    def __init__(
+        self, service_url: Callable[[], str], http_url: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._service_url = service_url
+        self._http_url = http_url
+
+    async def owner_of(
+        self, topic: TopicName, *, is_authoritative: bool = False, listener: str = ""
+    ) -> Owner:
+        return Owner(self._service_url(), is_self=True, http_url=self._http_url())
+
+    async def acquire(self, topic: TopicName) -> _Always:
+        """Nobody else could own it."""
+        return ALWAYS

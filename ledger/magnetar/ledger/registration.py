@@ -127,6 +127,10 @@ class BookieRegistry:
         """The bookies that take new ledgers, by id."""
         return {name: info for name, info in self._bookies.items() if not info.readonly}
 
+    def registered(self) -> dict[str, BookieInfo]:
+        """All registered bookies, writable or not, by id."""
+        return dict(self._bookies)
+
     def resolve(self, bookie_id: str) -> BookieInfo | None:
         """Where the bookie listens, writable or not; None if it is not registered."""
         return self._bookies.get(bookie_id)

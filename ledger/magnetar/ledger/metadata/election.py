@@ -33,9 +33,6 @@ from magnetar.ledger.metadata.store import (
 
 _log = structlog.get_logger(__name__)
 
-FORMAT_VERSION = 1
-"""Of a vote's value."""
-
 _VOTE = "V_"
 _VOTE_NAME = re.compile(rf"{_VOTE}(?P<number>\d{{{SEQUENCE_DIGITS}}})")
 _TOKEN_BITS = 64
@@ -50,7 +47,7 @@ class _VoteRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    format: Literal[1]
+    format: Literal[1] = 1
     candidate: str = Field(min_length=1)
     token: str
 
@@ -180,9 +177,7 @@ class Election:
             return
 
     async def _vote(self) -> None:
-        record = _VoteRecord(
-            format=FORMAT_VERSION, candidate=self._candidate, token=self._token
-        ).model_dump_json()
+        record = _VoteRecord(candidate=self._candidate, token=self._token).model_dump_json()
         try:
             await self._store.create(
                 f"{self._path}/{_VOTE}", record.encode(), ephemeral=True, sequential=True

@@ -1,0 +1,235 @@
+"""What operators tell auto-recovery through the metadata store, and what it notes there itself.
+
+    {root}/underreplication/
+        LAYOUT                    {"format": 1, "name": "BASIC", "version": 1}
+        auditorelection/V_...     see metadata/election.py
+        disable                   {"format": 1, "since_ms": ...}; that it is there is what counts
+        lostBookieRecoveryDelay   {"format": 1, "delay_s": 300}; the same again asks for an audit
+        bookiecheckctime, checkallledgersctime, placementpolicycheckctime, replicascheckctime
+                                  {"format": 1, "finished_ms": ...}: when each check ran last
+
+A node of another format is refused, never overwritten by guess. Layout:
+docs/formats/under-replication.md. Source: auto-recovery, sections 2 and 8.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidLedgerMetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
+
+_WRITES_MAX = 20
+"""Attempts at a write while others write, too, or replies are lost."""
+
+DELAY_S_MAX = 30 * 86_400.0
+
+
+class Check(Enum):
+    """The periodic checks. Values are names of nodes, never rename."""
+
+    BOOKIES = "bookiecheckctime"
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1] = 1
+
+
+class _LayoutRecord(_Record):
+    name: Literal["BASIC"] = "BASIC"
+    version: Literal[1] = 1
+
+
+class _DisableRecord(_Record):
+    since_ms: int = Field(ge=0)
+
+
+class _DelayRecord(_Record):
+    delay_s: float | None = Field(ge=0, le=DELAY_S_MAX, allow_inf_nan=False)
+    """None: no operator ever said; the auditor's settings count."""
+
+
+class _CheckRecord(_Record):
+    finished_ms: int = Field(ge=0)
+
+
+R = TypeVar("R", bound=_Record)
+
+
+def election_path(root: str) -> str:
+    """Where the auditor is elected."""
+    return f"{root}/underreplication/auditorelection"
+
+
+class Controls:
+    """Reads and writes these nodes. Keeps nothing in memory but the watches of `watch`."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self._base = f"{root}/underreplication"
+
+    @property
+    def disable_path(self) -> str:
+        return f"{self._base}/disable"
+
+    @property
+    def delay_path(self) -> str:
+        return f"{self._base}/lostBookieRecoveryDelay"
+
+    async def claim_layout(self) -> None:
+        """Say how the work items are kept here, or find out that it is as we keep them.
+
+        Raises:
+            InvalidLedgerMetadataError: they are kept otherwise: nothing may be touched.
+            UnknownOutcomeError, MetadataUnavailableError
+        """
+        path = f"{self._base}/LAYOUT"
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            try:
+                await self._store.create(path, _LayoutRecord().model_dump_json().encode())
+                return
+            except NodeExistsError:
+                node = await self._store.get(path)
+        _decode(_LayoutRecord, node.value, path)
+
+    async def is_enabled(self) -> bool:
+        """False while an operator has switched auto-recovery off.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return await self._store.exists(self.disable_path) is None
+
+    async def disable(self, *, now_ms: int) -> bool:
+        """Switch auto-recovery off for the whole cluster; False if it was off.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError: look, and try again.
+        """
+        value = _DisableRecord(since_ms=now_ms).model_dump_json().encode()
+        try:
+            await self._store.create(self.disable_path, value)
+        except NodeExistsError:
+            return False
+        return True
+
+    async def enable(self) -> bool:
+        """Switch it on again; False if it was on.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError: look, and try again.
+        """
+        try:
+            await self._store.delete(self.disable_path)
+        except NoNodeError:
+            return False
+        return True
+
+    async def read_delay(self) -> tuple[float | None, int | None]:
+        """The recovery delay of a single lost bookie in seconds, None if the auditor's settings
+        count; and the version of the node, None if there is none.
+
+        Raises:
+            InvalidLedgerMetadataError, MetadataUnavailableError
+        """
+        node = await self._get(self.delay_path)
+        if node is None:
+            return None, None
+        return _decode(_DelayRecord, node.value, self.delay_path).delay_s, node.version
+
+    async def write_delay(self, delay_s: float | None) -> None:
+        """Set the delay; None leaves it to the auditor's settings. The same value again makes the
+        auditor start an audit.
+
+        Raises:
+            ValueError: not from 0 to `DELAY_S_MAX`.
+            InvalidLedgerMetadataError: the node is of a format that is not known here.
+            UnknownOutcomeError, MetadataUnavailableError: nobody knows, or not done.
+        """
+        if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
+            raise ValueError(f"the delay must be 0 to {DELAY_S_MAX:.0f} s, got {delay_s}")
+        await self._write(self.delay_path, _DelayRecord(delay_s=delay_s))
+
+    async def ask_for_audit(self) -> None:
+        """Make the auditor start an audit at once: writes again what is there.
+
+        Raises:
+            InvalidLedgerMetadataError, UnknownOutcomeError, MetadataUnavailableError
+        """
+        delay_s, _ = await self.read_delay()
+        await self.write_delay(delay_s)
+
+    async def last_run_ms(self, check: Check) -> int | None:
+        """When the check last came to its end (wall clock); None if it never did.
+
+        Raises:
+            InvalidLedgerMetadataError, MetadataUnavailableError
+        """
+        path = f"{self._base}/{check.value}"
+        node = await self._get(path)
+        return None if node is None else _decode(_CheckRecord, node.value, path).finished_ms
+
+    async def note_run(self, check: Check, *, now_ms: int) -> None:
+        """The check has come to its end.
+
+        Raises:
+            InvalidLedgerMetadataError, UnknownOutcomeError, MetadataUnavailableError
+        """
+        await self._write(f"{self._base}/{check.value}", _CheckRecord(finished_ms=now_ms))
+
+    def watch(self, callback: Callable[[], None]) -> list[Watch]:
+        """Call back when auto-recovery is switched, or the delay written; then look."""
+
+        def on_event(event: WatchEvent) -> None:
+            callback()
+
+        return [self._store.watch(path, on_event) for path in (self.disable_path, self.delay_path)]
+
+    async def _get(self, path: str) -> Versioned | None:
+        try:
+            return await self._store.get(path)
+        except NoNodeError:
+            return None
+
+    async def _write(self, path: str, record: _Record) -> None:
+        """Create or replace; the last of several writers wins, which all of them may."""
+        value = record.model_dump_json().encode()
+        for _ in range(_WRITES_MAX):
+            node = await self._get(path)
+            try:
+                if node is None:
+                    await self._store.create(path, value)
+                else:
+                    _decode(type(record), node.value, path)
+                    await self._store.set(path, value, version=node.version)
+                return
+            except (NodeExistsError, BadVersionError, NoNodeError):
+                continue
+        raise UnknownOutcomeError(f"others wrote to {path} {_WRITES_MAX} times in between")
+
+
+def _decode(model: type[R], value: bytes, path: str) -> R:
+    try:
+        return model.model_validate_json(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "value"
+        raise InvalidLedgerMetadataError(
+            f"{path} holds {value[:80]!r}: {field}: {first['msg']}. Nothing was changed: upgrade "
+            f"this release if a newer one wrote it, or delete the node"
+        ) from error

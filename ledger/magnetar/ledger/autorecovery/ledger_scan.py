@@ -1,0 +1,106 @@
+"""All ledgers of a root, one after the other, no faster than the metadata store should be asked.
+
+Reading the metadata of every ledger is what an audit costs (defect A12): reads are bounded in
+number per second and at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import structlog
+
+from magnetar.ledger.errors import InvalidLedgerMetadataError, NoNodeError, NoSuchLedgerError
+from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
+from magnetar.ledger.pace import Pace
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger(__name__)
+
+
+class PacedReads:
+    """Reads metadata, so many per second and so many at once."""
+
+    def __init__(
+        self, manager: LedgerManager, clock: Clock, *, per_s_max: float, at_once_max: int
+    ) -> None:
+        self.manager = manager
+        self.at_once_max = at_once_max
+        self._clock = clock
+        self._pace = Pace(per_s_max)
+
+    async def read_all(self, ledger_ids: Sequence[int]) -> list[VersionedLedger]:
+        """The metadata of these ledgers, as far as there is any that can be read; at most
+        `at_once_max` of them.
+
+        Raises:
+            MetadataError, LedgerLayoutError
+        """
+        assert len(ledger_ids) <= self.at_once_max
+        if wait_s := self._pace.take(len(ledger_ids), self._clock.monotonic_s()):
+            await asyncio.sleep(wait_s)
+        read = await asyncio.gather(*(self._read(ledger_id) for ledger_id in ledger_ids))
+        return [ledger for ledger in read if ledger is not None]
+
+    async def _read(self, ledger_id: int) -> VersionedLedger | None:
+        try:
+            return await self.manager.read(ledger_id)
+        except NoSuchLedgerError:
+            return None  # Deleted since it was listed.
+        except InvalidLedgerMetadataError as error:
+            _log.error("ledger_not_audited", ledger_id=ledger_id, error=str(error))
+            return None
+
+
+async def scan_ledgers(reads: PacedReads) -> AsyncIterator[VersionedLedger]:
+    """The metadata of every ledger, in the order of their ids. Ledgers created or deleted during
+    the scan may or may not be in it. Ends normally only when the listing is complete; a value that
+    cannot be read is logged and left out, since nothing may be concluded from it.
+
+    Raises:
+        LedgerLayoutError, MetadataError: as `LedgerManager.ledger_ranges`; no root is no ledgers.
+    """
+    await reads.manager.catch_up()
+    waiting: list[int] = []
+    try:
+        async for ledger_id in reads.manager.ledger_ids():
+            waiting.append(ledger_id)
+            if len(waiting) == reads.at_once_max:
+                for found in await reads.read_all(waiting):
+                    yield found
+                waiting = []
+    except NoNodeError:
+        return  # A new cluster: nobody has made a ledger or a registration yet.
+    for found in await reads.read_all(waiting):
+        yield found
+
+
+async def for_each_at_once(
+    ledgers: AsyncIterator[VersionedLedger],
+    work: Callable[[VersionedLedger], Awaitable[None]],
+    *,
+    at_once_max: int,
+) -> None:
+    """Do something for every ledger, with a bound on what is under way. The first failure ends it.
+
+    Raises:
+        What `work` and the scan raise.
+    """
+    running: set[asyncio.Future[None]] = set()
+    try:
+        async for ledger in ledgers:
+            running.add(asyncio.ensure_future(work(ledger)))
+            if len(running) >= at_once_max:
+                running = await _first_done(running)
+        while running:
+            running = await _first_done(running)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _first_done(running: set[asyncio.Future[None]]) -> set[asyncio.Future[None]]:
+    done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for each in done:
+        each.result()
+    return rest

@@ -21,7 +21,9 @@ import structlog
 
 from tests.bench import load
 from tests.bench.figures import describe_machine
+from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
+from tests.bench.recovery_bench import RecoveryBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.bench.storage_bench import StorageBench
 from tests.bench.storage_upkeep import UpkeepBench
@@ -194,6 +196,7 @@ def main() -> None:
         effort = QUICK if arguments.quick else FULL
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
+        gaps, recovery = GapsBench(report, effort), RecoveryBench(report, effort)
         storage, upkeep = StorageBench(report, effort), UpkeepBench(report, effort)
         for measurement in (
             storage.storage_writes,
@@ -209,6 +212,8 @@ def main() -> None:
             bench.publish_batched,
             bench.publish_one_by_one,
             bench.standalone,
+            gaps.gaps,
+            recovery.recovery,
         ):
             if arguments.only is None or arguments.only in measurement.__name__:
                 measurement()

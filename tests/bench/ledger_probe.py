@@ -23,7 +23,7 @@ _TAIL_INTERVAL_S = 0.005
 
 
 @asynccontextmanager
-async def _client(
+async def open_client(
     metadata_url: str, settings: LedgerSettings | None = None
 ) -> AsyncIterator[LedgerClient]:
     store = await open_store(metadata_url)
@@ -49,14 +49,14 @@ async def _create(client: LedgerClient) -> LedgerWriter:
 async def measure_recovery(metadata_url: str, *, entries: int) -> float:
     """Seconds to recover a ledger of so many entries none of which carries a LAC."""
     payloads = [random.randbytes(_SIZE_BYTES) for _ in range(entries)]
-    async with _client(metadata_url) as client:
+    async with open_client(metadata_url) as client:
         writer = await _create(client)
         done: asyncio.Future[LedgerError | None] = asyncio.get_running_loop().create_future()
         # One append, so every entry is sent before any is confirmed: each says LAC -1.
         writer.append(payloads, done.set_result)
         assert await done is None
         # The writer's process dies here, as far as the ledger can tell.
-    async with _client(metadata_url) as client:
+    async with open_client(metadata_url) as client:
         ledger_id = writer.ledger_id
         await client.manager.read(ledger_id)
         started_s = time.perf_counter()
@@ -124,7 +124,7 @@ async def measure_ensemble_change(
     metadata_url: str, *, in_flight: int, kill: Callable[[str], None]
 ) -> Stall:
     """Kill a bookie of the ensemble under full load; how long no acknowledgement comes."""
-    async with _client(metadata_url) as client:
+    async with open_client(metadata_url) as client:
         writer = await _create(client)
         window = _FullWindow(writer, in_flight)
         window.fill()
@@ -159,7 +159,7 @@ async def measure_tail(metadata_url: str, *, entries: int) -> list[float]:
     is a pause after each entry: its LAC comes by the explicit way, not with the next entry.
     """
     settings = LedgerSettings(explicit_lac_interval_ms=1)
-    async with _client(metadata_url, settings) as writing, _client(metadata_url) as reading:
+    async with open_client(metadata_url, settings) as writing, open_client(metadata_url) as reading:
         writer = await _create(writing)
         reader = await reading.open(writer.ledger_id)
         acknowledged_at_s: list[float] = []

@@ -6,12 +6,16 @@ usage: python -m tests.chaos.cluster [--times N] [--seed N] [--only NAME[,NAME]]
 
 import argparse
 import json
+import logging
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
+
+import structlog
 
 from tests.chaos.cluster.drill import Plan, run
 from tests.chaos.cluster.faults import FAULTS
@@ -55,6 +59,10 @@ def main() -> int:
         autorecovery=arguments.autorecovery,
         network=arguments.network,
     )
+    # Whoever ends the drill ends all its processes.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
+    # What the drill's own ledger client says is of no interest.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-cluster-"))
     result = run(plan, directory)
     sys.stdout.write(json.dumps(result) + "\n")

@@ -1,0 +1,197 @@
+"""A bookie is lost for good: how fast every ledger gets its copies back, and what publishing loses.
+
+Some ledgers are written first. Then a producer publishes at full speed, on the same bookies; the
+rate before the loss is compared with the rate while copies are made. What was copied is what the
+workers count; the time is from the first copy to the last.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.bench import load
+from tests.bench.ledger_probe import open_client
+from tests.bench.report import Effort, Figure, Report
+from tests.processes import ROOT, magnetar_command, magnetar_environment
+from tests.real_cluster import RealCluster
+
+_ENTRY_BYTES = 100_000
+_MESSAGE_BYTES = 1024
+_LEDGERS = 8
+_WARM_UP_S = 3.0
+_SAMPLE_S = 0.2
+_TIMEOUT_S = 300.0
+_COPIED = "magnetar_autorecovery_worker_bytes_copied_total"
+_PUBLISHED = "magnetar_topic_messages_in_total"
+_ENVIRONMENT = {
+    "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": "4000",
+    "MAGNETAR_AUDITOR_SETTLE_S": "1",
+    "MAGNETAR_WORKER_OPEN_LEDGER_GRACE_S": "5",
+}
+"""Nobody waits for the bookie to come back."""
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Moments, messages published by then, bytes copied by then."""
+
+    rows: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def copying(self) -> list[tuple[float, float, float]]:
+        """From the last row before the first copy to the first with all of them."""
+        rows = self.rows
+        start = next((at for at, row in enumerate(rows) if row[2] > rows[0][2]), len(rows) - 1)
+        end = next(at for at, row in enumerate(rows) if row[2] == rows[-1][2])
+        return rows[max(0, start - 1) : end + 1]
+
+    @staticmethod
+    def rate(rows: list[tuple[float, float, float]], column: int) -> float:
+        """Per second."""
+        if len(rows) < 2:
+            return 0.0
+        (first, last) = rows[0], rows[-1]
+        return (last[column] - first[column]) / (last[0] - first[0])
+
+
+class RecoveryBench:
+    """Adds its figures to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        self._effort = effort
+
+    def recovery(self) -> None:
+        """One bookie and its disk are lost under a publisher at full speed."""
+        is_quick = self._effort.repeats == 1
+        ledger_mb, before_s = (16, 4.0) if is_quick else (128, 10.0)
+        with RealCluster(
+            self._report.directory / "recovery",
+            brokers=1,
+            bookies=4,
+            autorecovery=1,
+            quorum="3,3,2",
+            environment=_ENVIRONMENT,
+        ) as cluster:
+            for _ in range(_LEDGERS):
+                load.ledger(
+                    cluster.metadata_url,
+                    messages=ledger_mb * (1 << 20) // _ENTRY_BYTES,
+                    size=_ENTRY_BYTES,
+                    in_flight=100,
+                )
+            with _publishing(cluster):
+                _pass_time(_WARM_UP_S)
+                before = _sample(cluster, lambda: False, for_s=before_s)
+                lost = "bookie-1"
+                cluster.kill(lost)
+                shutil.rmtree(cluster.directory / lost)
+                during = _sample(
+                    cluster, lambda: not asyncio.run(_names(cluster.metadata_url, lost))
+                )
+        copying = during.copying()
+        publish_before = _Samples.rate(before.rows, 1)
+        publish_during = _Samples.rate(copying, 1)
+        copied_mb = (copying[-1][2] - copying[0][2]) / 1e6
+        copy_rate = _Samples.rate(copying, 2) / 1e6
+        self._report.add(
+            Figure(
+                name="re-replication while publishing goes on",
+                unit="MB/s",
+                value=round(copy_rate, 1),
+                target=">= 100",
+                met=copy_rate >= 100,
+                details={
+                    "copied_mb": round(copied_mb, 1),
+                    "copying_s": round(copying[-1][0] - copying[0][0], 1),
+                    "loss_to_whole_s": round(during.rows[-1][0] - during.rows[0][0], 1),
+                },
+            )
+        )
+        share = publish_during / publish_before if publish_before else 0.0
+        self._report.add(
+            Figure(
+                name="publishing meanwhile, 1 KB unbatched",
+                unit="msg/s",
+                value=round(publish_during),
+                target=">= 0.7 x before",
+                met=share >= 0.7,
+                ratio=round(share, 2),
+                beside="before",
+                beside_value=round(publish_before),
+            )
+        )
+
+
+@contextmanager
+def _publishing(cluster: RealCluster) -> Iterator[None]:
+    """A process that publishes at full speed."""
+    process = subprocess.Popen(
+        magnetar_command(
+            *("perf", "produce", "recovery", "--url", cluster.service_url),
+            *("--messages", str(1 << 40), "--size", str(_MESSAGE_BYTES), "--in-flight", "1000"),
+            "--json",
+        ),
+        env=magnetar_environment(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        assert process.poll() is None, "the publisher ended"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _sample(cluster: RealCluster, is_over: Callable[[], bool], *, for_s: float = 0) -> _Samples:
+    """Until something is so, looked at once a second; or for a time."""
+    samples = _Samples()
+    start_s = time.monotonic()
+    look_s = start_s + 1
+    while True:
+        now = time.monotonic()
+        published = _metric(cluster.http_url("broker-1"), _PUBLISHED)
+        copied = _metric(cluster.http_url("autorecovery-1"), _COPIED)
+        samples.rows.append((now, published, copied))
+        if for_s and now > start_s + for_s:
+            return samples
+        if now > look_s:
+            if is_over():
+                return samples
+            look_s = time.monotonic() + 1
+        assert now < start_s + _TIMEOUT_S, "copies are still missing"
+        _pass_time(_SAMPLE_S)
+
+
+def _metric(url: str, name: str) -> float:
+    """The sum over all labels."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    pattern = rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)$"
+    return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
+
+
+async def _names(metadata_url: str, bookie_id: str) -> bool:
+    """Whether a ledger still counts on the bookie."""
+    async with open_client(metadata_url) as client:
+        async for ledger_id in client.manager.ledger_ids():
+            metadata = (await client.manager.read(ledger_id)).metadata
+            if any(bookie_id in fragment.bookies for fragment in metadata.ensembles):
+                return True
+    return False
+
+
+def _pass_time(seconds: float) -> None:
+    """Time that has to pass by itself."""
+    threading.Event().wait(seconds)

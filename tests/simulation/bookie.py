@@ -82,7 +82,10 @@ class SimBookieProcess(Bookie):
     def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
         machine = self._machine
         machine.storage = SimStorage(machine.flushed, flush_latency_s=machine.flush_latency_s)
-        machine.storage.rotten.update(machine.rotten)
+        if machine.keeps_healed:
+            machine.storage.rotten = machine.rotten
+        else:
+            machine.storage.rotten.update(machine.rotten)
         return machine.storage, ()
 
     def _start_journal(
@@ -125,6 +128,8 @@ class SimBookie:
         self.disk = SimDisk(seed=f"{seed}/disk")
         self.flushed = Flushed()
         self.rotten: dict[tuple[int, int], int] = {}
+        self.keeps_healed = False
+        """Whether a replica that was written again stays sound over restarts."""
         self.storage = SimStorage(self.flushed, flush_latency_s=0.0)
         self.settings = BookieSettings(
             data_directory=Path(f"/{bookie_id}"),

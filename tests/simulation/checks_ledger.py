@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from tests.simulation.history import Acked, Appended, Lost, SawClosed, WasRead, Wrote
-from tests.simulation.record import Record, Seen, invariant, replicates, write_set_of
+from tests.simulation.record import Record, Seen, invariant, is_swap, write_set_of
 
 
 def _payloads(run: Record) -> dict[tuple[int, int], bytes]:
@@ -178,7 +178,7 @@ def _fragment_change(
     name = f"L{after.ledger_id} v{seen.event.version} by {seen.actor}"
     old = [fragment.first_entry_id for fragment in before.ensembles]
     new = [fragment.first_entry_id for fragment in after.ensembles]
-    if before.state is LedgerState.CLOSED or replicates(seen.actor):
+    if before.state is LedgerState.CLOSED or is_swap(seen.actor, before, after):
         if old != new:
             yield f"{name}: fragments started at {old}, now at {new}"
         return
@@ -233,7 +233,7 @@ def re_replication(run: Record) -> Iterator[str]:
     for ledger_id, versions in run.versions.items():
         for old_seen, seen in pairwise(versions):
             old, new = old_seen.event.metadata, seen.event.metadata
-            if not replicates(seen.actor) or old is None or new is None:
+            if old is None or new is None or not is_swap(seen.actor, old, new):
                 continue
             name = f"L{ledger_id} v{seen.event.version}"
             if (old.state, old.last_entry_id, old.length) != (

@@ -125,8 +125,16 @@ _REPLICATORS = "ar"
 
 
 def replicates(actor: str) -> bool:
-    """Whether the actor moves replicas: its metadata writes are judged by I21 and R1."""
+    """Whether the actor moves replicas."""
     return actor == REPLICATOR or actor.startswith(_REPLICATORS)
+
+
+def is_swap(actor: str, old: LedgerMetadata, new: LedgerMetadata) -> bool:
+    """Whether the write moves replicas: judged by I21 and R1.
+
+    Auto-recovery recovers ledgers as well, which changes their state.
+    """
+    return actor == REPLICATOR or (replicates(actor) and old.state is new.state)
 
 
 Check = Callable[[Record], Iterator[str]]

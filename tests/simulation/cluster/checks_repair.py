@@ -3,23 +3,17 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+from magnetar.ledger.errors import InvalidLedgerMetadataError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.under_replication import Missing, decode_item
+from magnetar.ledger.wire import Op, Status
 from tests.simulation.cluster.events import Confirmed, NodeWrote
-from tests.simulation.history import Acked, Corrupted, Fault, LogAppended, Lost, Proposed
-from tests.simulation.record import Record, Seen, invariant, replicates, write_set_of
+from tests.simulation.history import Acked, Corrupted, Fault, LogAppended, Lost, Proposed, Sent
+from tests.simulation.record import Record, Seen, invariant, is_swap, replicates, write_set_of
 
 _ITEMS, _LOCKS = "/underreplication/ledgers/", "/underreplication/locks/"
 _IN_THE_END = 1 << 59
 _EXPIRED = "the session has expired"
-
-
-def _gone(run: Record) -> tuple[dict[str, int], dict[tuple[str, int, int], int]]:
-    """Where in the history bookies were lost, and replicas began to rot."""
-    lost = {seen.event.bookie_id: seen.place for seen in run.of(Lost)}
-    rotten: dict[tuple[str, int, int], int] = {}
-    for seen in run.of(Corrupted):
-        rotten.setdefault(tuple(seen.event), seen.place)  # type: ignore[arg-type]  # three fields
-    return lost, rotten
 
 
 class _Copies:
@@ -27,7 +21,21 @@ class _Copies:
 
     def __init__(self, run: Record) -> None:
         self._run = run
-        self._lost, self._rotten = _gone(run)
+        self._lost = {seen.event.bookie_id: seen.place for seen in run.of(Lost)}
+        self._rotten: dict[tuple[str, int, int], list[int]] = {}
+        """Where a copy began to rot, and where it was written again, in turns."""
+        for seen in run.of(Corrupted):
+            bookie_id, ledger_id, entry_id = seen.event
+            self._rotten.setdefault((bookie_id, ledger_id, entry_id), []).append(seen.place)
+        if not self._rotten:
+            return
+        for sent in run.of(Sent):
+            event = sent.event
+            if event.is_reply and event.op == Op.ADD and event.status == Status.OK:
+                for entry_id in event.entries:
+                    turns = self._rotten.get((event.source, event.ledger_id, entry_id))
+                    if turns and turns[0] < sent.place:
+                        turns.append(sent.place)
 
     def count(self, metadata: LedgerMetadata, entry_id: int, place: int) -> int:
         return sum(
@@ -39,8 +47,24 @@ class _Copies:
         return (
             self._run.has_copy(bookie_id, ledger_id, entry_id, place=place)
             and self._lost.get(bookie_id, 1 << 60) > place
-            and self._rotten.get((bookie_id, ledger_id, entry_id), 1 << 60) > place
+            and not self._is_rotten((bookie_id, ledger_id, entry_id), place)
         )
+
+    def is_absent(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
+        """Whether whoever asks the bookie hears that it never had the entry."""
+        is_lost = self._lost.get(bookie_id, 1 << 60) <= place
+        return not is_lost and not self._run.has_copy(bookie_id, ledger_id, entry_id, place=place)
+
+    def _is_rotten(self, copy: tuple[str, int, int], place: int) -> bool:
+        turns = [turn for turn in self._rotten.get(copy, []) if turn <= place]
+        return len(turns) == 1  # it is never spoiled twice
+
+
+def _named(path: str, value: bytes) -> Missing:
+    try:
+        return decode_item(value, path=path)[0]
+    except InvalidLedgerMetadataError:
+        return {}
 
 
 def _end_of(metadata: LedgerMetadata) -> int:
@@ -56,7 +80,7 @@ def copies_never_decrease(run: Record) -> Iterator[str]:
     for ledger_id, versions in run.versions.items():
         for before, seen in pairwise(versions):
             old, new = before.event.metadata, seen.event.metadata
-            if old is None or new is None or not replicates(seen.actor):
+            if old is None or new is None or not is_swap(seen.actor, old, new):
                 continue
             for entry_id in range(_end_of(new) + 1):
                 had = copies.count(old, entry_id, seen.place)
@@ -98,9 +122,14 @@ def closed_is_final(run: Record) -> Iterator[str]:
 @invariant("R4", "An item goes only when its ledger is gone or nothing is missing")
 def items_go_when_done(run: Record) -> Iterator[str]:
     copies = _Copies(run)
+    named: dict[str, Missing] = {}
+    """What each item said last."""
     for seen in run.of(NodeWrote):
         path, _, value = seen.event
-        if _ITEMS not in path or value is not None or "/urL" not in path:
+        if _ITEMS not in path or "/urL" not in path:
+            continue
+        if value is not None:
+            named[path] = _named(path, value)
             continue
         ledger_id = int(path.rpartition("/urL")[2])
         metadata = run.metadata_at(ledger_id, seen.place)
@@ -108,7 +137,12 @@ def items_go_when_done(run: Record) -> Iterator[str]:
             continue
         for entry_id in range(_end_of(metadata) + 1):
             for bookie_id in write_set_of(metadata, entry_id):
-                if not copies.is_intact(bookie_id, ledger_id, entry_id, seen.place):
+                is_named = any(
+                    first <= entry_id <= last
+                    for first, last in named.get(path, {}).get(bookie_id, [])
+                )
+                is_known = is_named or copies.is_absent(bookie_id, ledger_id, entry_id, seen.place)
+                if is_known and not copies.is_intact(bookie_id, ledger_id, entry_id, seen.place):
                     yield f"{seen.actor} deleted {path}; {bookie_id} lacks e{entry_id}"
 
 

@@ -60,6 +60,8 @@ class SessionStore(SimStore):
         super().__init__(server, process)
         self._heard_s = server.loop.time()
         """When the server last heard of the client."""
+        self.operations = 0
+        """How many the store did for the process."""
         # Pings of different clients come at different moments.
         self._phase = self._random.random()
 
@@ -105,6 +107,7 @@ class SessionStore(SimStore):
             self.process.call_soon(self._on_expired)
 
     def _do(self, operation: Operation) -> None:
+        self.operations += 1
         server = self._server
         if self._session in server.tree.sessions:
             self._heard_s = server.loop.time()

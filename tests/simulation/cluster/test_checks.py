@@ -7,6 +7,7 @@ from magnetar.cursors.node import CursorNode, encode_node
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.position import Position
+from magnetar.ledger.under_replication import encode_item
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.cluster.checks import judge_cluster
 from tests.simulation.cluster.cluster import Cluster
@@ -25,6 +26,7 @@ from tests.simulation.cluster.events import (
 )
 from tests.simulation.history import (
     Acked,
+    Corrupted,
     Event,
     Fault,
     History,
@@ -337,6 +339,9 @@ def test_r03_a_closed_ledger_is_cut_into_fragments() -> None:
 def test_r04_an_item_goes_while_copies_are_missing() -> None:
     lines = [line for line in repaired() if line[0] != "b4"]
     only("R4", lines)
+    named: Line = ("ar1", NodeWrote(ITEM, 1, encode_item(0, {"b2": [(0, 1)]}, 1)))
+    spoiled: list[Line] = [("b2", Corrupted("b2", 0, 1)), named]
+    only("R4", [*repaired()[:-2], *spoiled, *repaired()[-2:]])
 
 
 def test_r05_two_workers_hold_one_lock() -> None:

@@ -14,6 +14,7 @@ from magnetar.ledger.metadata import (
     WatchEvent,
     open_store,
 )
+from tests.integration.ledger.candidates import candidate, wait_until
 from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S, Events
 from tests.zookeeper_fixture import ZooKeeper
 
@@ -98,6 +99,21 @@ async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
     assert (await store.get("/a")).value == b"kept"
     assert await store.exists("/owned") == 0
     assert await store.set("/owned", b"still mine", version=0) == 1
+
+
+async def test_without_contact_nobody_leads_and_the_leader_is_one_again_when_it_is_back(
+    server: ZooKeeper, store: MetadataStore
+) -> None:
+    election = candidate(store, "/election", "one")
+    await election.start()
+    assert election.is_leader
+    await asyncio.to_thread(server.kill)
+    await wait_until(election, lambda: election.leader() is None)
+    assert not election.is_leader
+    await asyncio.to_thread(server.start)
+    await wait_until(election, lambda: election.is_leader)
+    await election.close()
+    assert await store.children("/election") == []
 
 
 async def test_watches_survive_the_servers_death(server: ZooKeeper, store: MetadataStore) -> None:

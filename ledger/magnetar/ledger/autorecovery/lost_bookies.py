@@ -11,7 +11,8 @@ An audit is due
 - with exactly one open bookie: when it has been away for the recovery delay. If it comes back
   before, that audit is cancelled (section 3);
 - in a *mass loss*, when more than a share of the bookies went away within a window: after a wait
-  (rule 3.2, defect A11);
+  since it was last so (rule 3.2, defect A11). The wait holds as well for the few that are still
+  away when most are back: those came back one by one, too;
 - at once when an operator asks for it.
 
 Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
@@ -46,7 +47,6 @@ class LostBookies:
 
     def __init__(self, rules: LossRules, *, settled_s: float, delay_s: float) -> None:
         self._rules = rules
-        self._settled_s = settled_s
         self._delay_s = delay_s
         self._cookies: frozenset[str] = frozenset()
         self._registered: frozenset[str] = frozenset()
@@ -54,6 +54,8 @@ class LostBookies:
         self._away_since: dict[str, float] = {}
         self._audited: set[str] = set()
         self._asked_s: float | None = None
+        self._suspicious_until_s = settled_s
+        """Nothing is believed before: the auditor is new, or there was a mass loss just now."""
         self._delayed: str | None = None
         """The single bookie whose delay is running."""
         self.delayed_scheduled = 0
@@ -144,21 +146,27 @@ class LostBookies:
             return None
         first_s = min(self._away_since[bookie_id] for bookie_id in open_)
         if self._delayed is not None:
-            return DueAudit(max(first_s + self._delay_s, self._settled_s), "delayed")
-        if self.is_mass_loss(now_s):
-            last_s = max(self._away_since[bookie_id] for bookie_id in open_)
-            return DueAudit(
-                max(last_s + self._rules.mass_loss_wait_s, self._settled_s), "mass_loss"
-            )
-        return DueAudit(max(first_s + self._rules.gather_s, self._settled_s), "lost")
+            at_s, reason = first_s + self._delay_s, "delayed"
+        else:
+            at_s = first_s + self._rules.gather_s
+            reason = "mass_loss" if self.is_mass_loss(now_s) else "lost"
+        return DueAudit(max(at_s, self._suspicious_until_s), reason)
 
     def _update(self, now_s: float) -> None:
         away = (self._cookies | self._seen) - self._registered
+        if away == self._away_since.keys():
+            self._update_delayed()
+            return
+        was_mass_loss = self.is_mass_loss(now_s)
         for bookie_id in self._away_since.keys() - away:
             del self._away_since[bookie_id]
             self._audited.discard(bookie_id)
         for bookie_id in away:
             self._away_since.setdefault(bookie_id, now_s)
+        if was_mass_loss or self.is_mass_loss(now_s):
+            self._suspicious_until_s = max(
+                self._suspicious_until_s, now_s + self._rules.mass_loss_wait_s
+            )
         self._update_delayed()
 
     def _update_delayed(self) -> None:

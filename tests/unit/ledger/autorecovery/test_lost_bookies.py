@@ -193,6 +193,16 @@ def test_a11_bookies_that_register_again_after_an_outage_are_not_lost() -> None:
     assert lost.due(16.0) is None
 
 
+def test_a11_the_last_one_that_is_still_away_when_the_others_are_back_gets_its_time() -> None:
+    lost = bookies()
+    lost.on_registered([], now_s=10.0)
+    lost.on_registered(TEN[:5], now_s=12.0)
+    lost.on_registered(TEN[:9], now_s=15.0)
+    assert lost.due(15.0) == DueAudit(42.0, "lost")
+    lost.on_registered(TEN, now_s=41.0)
+    assert lost.due(100.0) is None
+
+
 def test_a11_more_that_go_lengthen_the_wait() -> None:
     lost = bookies()
     lost.on_registered(without(*TEN[:5]), now_s=10.0)

@@ -8,6 +8,7 @@ A journal that fails ends the bookie: connections are cut, nothing is answered a
 `on_fatal` ends the process. What is true is what replay finds.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -26,6 +27,7 @@ from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import (
     DirectoryUnusableError,
+    StorageError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookie.integrity.loss_mark import is_pass_needed
@@ -93,6 +95,7 @@ class Bookie:
         """What the check of the start found."""
         self._has_failed = False
         self._gc: GarbageCollector | None = None
+        self._registrar: Registrar | None = None
         self._has_started = False
         self._was_unclean = False
 
@@ -119,6 +122,10 @@ class Bookie:
         """For what is composed around a bookie."""
         assert self._parts is not None, "start() comes first"
         return self._parts
+
+    @property
+    def settings(self) -> BookieSettings:
+        return self._settings
 
     def set_read_only(self, is_read_only: bool) -> None:
         """Take no ordinary adds from now on, or take them again; not remembered over a restart.
@@ -179,6 +186,37 @@ class Bookie:
             port=self.port,
             replayed_records=replayed.records,
             skipped_records=replayed.skipped,
+            seconds=round(self._clock.monotonic_s() - started_s, 3),
+        )
+
+    async def drain(self) -> None:
+        """Get ready for an orderly stop, while everything but ordinary adds is still served.
+
+        Ordinary adds are refused, so that their writers go on at other bookies at once; the
+        registration says read-only, so that nobody begins a ledger here; what is in memory is
+        flushed, so that the stop is short. Takes `drain_timeout_s` at most: what was not done by
+        then `stop` does, or the replay of the next start.
+        """
+        started_s = self._clock.monotonic_s()
+        self._gate.close(ReadOnlyReason.DRAINING)
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                if self._registrar is not None:
+                    await self._registrar.wait_read_only()
+                if self._parts is not None:
+                    await self._parts.storage.flush()
+        except TimeoutError:
+            _log.warning(
+                "bookie_drain_overdue",
+                bookie=self.bookie_id,
+                timeout_s=self._settings.drain_timeout_s,
+            )
+        except (StorageError, OSError) as error:
+            # Nothing is lost: the journal has it.
+            _log.warning("flush_at_drain_failed", bookie=self.bookie_id, error=str(error))
+        _log.info(
+            "bookie_drained",
+            bookie=self.bookie_id,
             seconds=round(self._clock.monotonic_s() - started_s, 3),
         )
 
@@ -393,7 +431,7 @@ class Bookie:
             rack=settings.rack,
             zone=settings.zone,
         )
-        registrar = Registrar(
+        self._registrar = registrar = Registrar(
             self._registry,
             self._store,
             info,

@@ -49,6 +49,7 @@ class Registrar:
         self._on_fatal = on_fatal
         self.registered_as: bool | None = None
         """Read-only (True) or writable (False); None if not registered."""
+        self._registered = asyncio.Event()
         self._sessions_lost = 0
         self._has_to_check = False
         self._wanted = asyncio.Event()
@@ -69,6 +70,13 @@ class Registrar:
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"register-{self._info.bookie_id}"
         )
+
+    async def wait_read_only(self) -> None:
+        """Wait until the bookie is registered as read-only. Never ends while it is wanted as
+        writable, or while the metadata store is away: the caller has a time limit."""
+        while self.registered_as is not True:
+            self._registered.clear()
+            await self._registered.wait()
 
     async def close(self) -> None:
         """Refuse ordinary adds from now on, and remove the registration."""
@@ -123,6 +131,7 @@ class Registrar:
             ) from error
         if sessions_lost == self._sessions_lost:  # else what was registered is gone again
             self.registered_as = readonly
+            self._registered.set()
             self._gate.open(ReadOnlyReason.UNREGISTERED)
 
     def _on_session_change(self, state: SessionState) -> None:

@@ -420,6 +420,20 @@ class BookieSettings(BaseModel):
         le=600,
         description="At start, how long to wait for an earlier registration to expire.",
     )
+    drain_timeout_s: float = Field(
+        default=20.0,
+        ge=0,
+        le=3_600,
+        description="At SIGTERM, how long to be read-only before the end: until the registration "
+        "says so, and what is in memory is flushed. Usually a moment.",
+    )
+    stop_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3_600,
+        description="At SIGTERM, when the process ends at the latest, the drain included. What is "
+        "not flushed by then is in the journals, which the next start replays.",
+    )
 
     @model_validator(mode="after")
     def _check_relations(self) -> "BookieSettings":
@@ -433,6 +447,8 @@ class BookieSettings(BaseModel):
             raise ValueError("disk_low_water_share is above disk_full_share")
         if self.disk_warn_share > self.disk_full_share:
             raise ValueError("disk_warn_share is above disk_full_share")
+        if self.drain_timeout_s > self.stop_timeout_s:
+            raise ValueError("drain_timeout_s is above stop_timeout_s")
         directories = [*self.journal_directories, *self.ledger_directories]
         if len({each.absolute() for each in directories}) < len(directories):
             raise ValueError("a directory is named twice among the journal and ledger directories")

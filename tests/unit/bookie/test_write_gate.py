@@ -43,7 +43,7 @@ def test_a_full_directory_refuses_the_adds_of_its_own_ledgers_only() -> None:
     assert gate.refusal(3, is_recovery=True) is None
 
 
-def test_only_what_may_last_makes_the_registration_read_only() -> None:
+def test_only_what_may_last_and_the_drain_make_the_registration_read_only() -> None:
     gate = WriteGate()
     changes: list[bool] = []
     gate.on_change = lambda: changes.append(gate.is_read_only_mode)
@@ -51,4 +51,5 @@ def test_only_what_may_last_makes_the_registration_read_only() -> None:
         gate.close(reason)
         gate.close(reason)  # no news
         gate.open(reason)
-    assert changes == [True, False, True, False, False, False, False, False]
+    lasting = {ReadOnlyReason.FORCED, ReadOnlyReason.DISK_FULL, ReadOnlyReason.DRAINING}
+    assert changes == [each for reason in ReadOnlyReason for each in (reason in lasting, False)]

@@ -18,7 +18,13 @@ class ReadOnlyReason(Enum):
     FORCED = "the bookie is set to be read-only"
     DISK_FULL = "a disk of the bookie is full"
     UNREGISTERED = "the bookie has lost its registration"
+    DRAINING = "the bookie is about to stop"
     STOPPING = "the bookie is stopping"
+
+
+_REGISTERED_READ_ONLY = frozenset(
+    (ReadOnlyReason.FORCED, ReadOnlyReason.DISK_FULL, ReadOnlyReason.DRAINING)
+)
 
 
 class WriteGate:
@@ -41,8 +47,9 @@ class WriteGate:
 
     @property
     def is_read_only_mode(self) -> bool:
-        """Whether the bookie is to be registered as read-only: for a reason that may last."""
-        return ReadOnlyReason.FORCED in self._reasons or ReadOnlyReason.DISK_FULL in self._reasons
+        """Whether the bookie is to be registered as read-only: for a reason that may last, or
+        because it is about to stop."""
+        return not _REGISTERED_READ_ONLY.isdisjoint(self._reasons)
 
     @property
     def reasons(self) -> list[ReadOnlyReason]:

@@ -5,11 +5,12 @@ are the caller's, who starts them before the broker and closes them after it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.ownership import Ownership, SoleOwner
@@ -49,9 +50,11 @@ class Broker:
         random: random.Random,
         collectors: "Sequence[Collector]" = (),
         is_clustered: bool = False,
+        usage: Callable[[], ProcessUsage] = lambda: ProcessUsage(0.0, 0),
     ) -> None:
         """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
-        other brokers on this metadata store; otherwise it takes itself for the only one."""
+        other brokers on this metadata store; otherwise it takes itself for the only one. `usage`:
+        what this process has used so far, for its load report."""
         self._settings = settings
         self.collectors = tuple(collectors)
         self._random = random
@@ -74,7 +77,7 @@ class Broker:
             )
             ownership = self.cluster.ownership
         else:
-            ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url)
+            ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url, self._listeners)
         self.services = Services(
             settings=settings,
             topics=Topics(settings, client, store, ownership, clock=clock, random=random),
@@ -86,10 +89,15 @@ class Broker:
             next_producer_name=self._next_producer_name,
         )
         if self.cluster is not None:
-            self.cluster.ownership.attach(self.services.topics)
+            self.cluster.attach(
+                self.services.topics, connections=lambda: self.connections, usage=usage
+            )
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self._clock = clock
+        self.store = store
+        self.network = network
+        self.usage = usage
         self.is_serving = False
         self._is_stopping = False
 
@@ -196,6 +204,10 @@ class Broker:
             session_token=session_token,
             version=VERSION,
         )
+
+    def describe(self) -> BrokerRecord:
+        """How this broker would register."""
+        return self._describe("alone")
 
     def _make_app(self) -> "FastAPI":
         from magnetar.broker.app import make_app

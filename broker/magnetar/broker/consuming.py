@@ -379,6 +379,8 @@ class Consuming:
             raise BrokerMetadataError(f"there is no consumer {request.consumer_id}")
         partition = attached.topic.name.partition_index
         position, batch_index = await attached.topic.last_message()
+        if not attached.topic.tenure.holds():
+            raise ServiceNotReadyError(f"{attached.topic.name} has moved")  # and may have grown
         mark_delete = attached.subscription.cursor.mark_delete
         self._connection.write(
             replies.last_message_id(

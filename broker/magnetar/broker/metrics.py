@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+    from magnetar.broker.cluster import Cluster
 
 TOPICS_MAX = 1_000
 """Topics with series of their own; beyond it only the totals are exact."""
@@ -65,6 +66,8 @@ class BrokerCollector(Collector):
             ("topics_fenced", "Topics taken over by another owner.", topics.fenced),
         ):
             yield CounterMetricFamily(f"magnetar_broker_{name}", text, value)
+        if broker.cluster is not None:
+            yield from _cluster_metrics(broker.cluster)
 
         latency = HistogramMetricFamily(
             "magnetar_broker_publish_latency_seconds",
@@ -127,6 +130,29 @@ class BrokerCollector(Collector):
                 unacked.add_metric(both, subscription.unacked_messages)
         yield from (messages_in, bytes_in, failed, messages_out, bytes_out, producers)
         yield from (consumers, backlog, unacked)
+
+
+def _cluster_metrics(cluster: "Cluster") -> Iterator[Metric]:
+    """Samples of a broker that is one of several."""
+    guard, ownership = cluster.guard, cluster.ownership
+    for name, text, value in (
+        ("serving", "1 while the broker may serve, by its own clock; else 0.", guard.is_valid),
+        (
+            "lease_left_seconds",
+            "Time until it stops serving, unless the metadata store answers before.",
+            guard.left_s,
+        ),
+        ("bundles_owned", "Bundles of topics that it owns.", len(ownership.owned())),
+        ("leader", "1 if it chooses the owners of bundles; else 0.", cluster.is_leader),
+    ):
+        yield GaugeMetricFamily(f"magnetar_broker_{name}", text, float(value))
+    for name, text, count in (
+        ("leases_run_out", "Times that it stopped serving for want of contact.", guard.runs_out),
+        ("leases_taken", "Bundles that it took.", ownership.leases_taken),
+        ("unloads", "Bundles that it gave up on purpose.", ownership.unloads),
+        ("unload_failures", "Bundles that it could not give up.", ownership.unload_failures),
+    ):
+        yield CounterMetricFamily(f"magnetar_broker_{name}", text, count)
 
 
 def registry_of(broker: "Broker") -> CollectorRegistry:

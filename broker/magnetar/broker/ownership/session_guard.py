@@ -46,6 +46,7 @@ class ProvenSession(Protocol):
 
         Raises:
             MetadataError: the store does not answer.
+            BrokerError: what it answers makes no sense.
         """
         ...
 
@@ -162,7 +163,7 @@ class SessionGuard:
                     is_alive = await self._session.prove()
             except TimeoutError:
                 self._note_trouble("no answer in time")
-            except MetadataError as error:
+            except (MetadataError, BrokerError) as error:
                 self._note_trouble(str(error))
             else:
                 self.trouble = ""

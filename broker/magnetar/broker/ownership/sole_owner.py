@@ -1,7 +1,8 @@
 """The ownership of a broker that is alone: it owns every topic, for ever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.ownership.protocol import Owner
 from magnetar.sdk.wire import TopicName
 
@@ -21,15 +22,23 @@ class SoleOwner:
     """The only broker there is."""
 
     def __init__(
-        self, service_url: Callable[[], str], http_url: Callable[[], str] = lambda: ""
+        self,
+        service_url: Callable[[], str],
+        http_url: Callable[[], str] = lambda: "",
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
+        """The URLs that clients are told; `listeners`: further ones by name."""
         self._service_url = service_url
         self._http_url = http_url
+        self._listeners = listeners or {}
 
     async def owner_of(
         self, topic: TopicName, *, is_authoritative: bool = False, listener: str = ""
     ) -> Owner:
-        return Owner(self._service_url(), is_self=True, http_url=self._http_url())
+        service_url = self._listeners.get(listener) if listener else self._service_url()
+        if service_url is None:
+            raise NotAllowedError(f"there is no advertised listener {listener!r}")
+        return Owner(service_url, is_self=True, http_url=self._http_url())
 
     async def acquire(self, topic: TopicName) -> _Always:
         """Nobody else could own it."""

@@ -67,6 +67,7 @@ unit: $(VENV)/.stamp-test
 test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@sh deploy/bootstrap/java.sh
 	@sh deploy/bootstrap/iproute2.sh
+	@sh deploy/bootstrap/linters.sh $(VENV)/bin
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json

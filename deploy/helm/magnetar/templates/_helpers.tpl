@@ -1,0 +1,189 @@
+{{/* The start of every name: the release, and the chart unless the release is named after it. */}}
+{{- define "magnetar.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects the pods of a part, for ever: (list root part). */}}
+{{- define "magnetar.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* All labels of an object of a part: (list root part). */}}
+{{- define "magnetar.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "magnetar.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end -}}
+
+{{- define "magnetar.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{/* The address of the metadata store: the ensemble of this chart, or one of your own. */}}
+{{- define "magnetar.metadataUrl" -}}
+{{- if .Values.zookeeper.enabled -}}
+{{- $name := printf "%s-zookeeper" (include "magnetar.fullname" .) -}}
+{{- $hosts := list -}}
+{{- range $i := until (int .Values.zookeeper.replicas) -}}
+{{- $hosts = append $hosts (printf "%s-%d.%s-headless.%s.svc.%s:2181" $name $i $name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+zk://{{ join "," $hosts }}{{ .Values.metadata.path }}
+{{- else -}}
+{{ required "metadata.url is required when zookeeper.enabled is false" .Values.metadata.url }}
+{{- end -}}
+{{- end -}}
+
+{{/* No privilege that a server does not need: the pod. */}}
+{{- define "magnetar.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* The same: its containers. */}}
+{{- define "magnetar.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop:
+    - ALL
+{{- end -}}
+
+{{/* Where pods of a part may run: (dict root part settings). */}}
+{{- define "magnetar.scheduling" -}}
+{{- $selector := include "magnetar.selector" (list .root .part) -}}
+{{- with .settings.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- if eq .settings.antiAffinity "required" }}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- $selector | nindent 12 }}
+{{- else if eq .settings.antiAffinity "preferred" }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- $selector | nindent 14 }}
+{{- end }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $selector | nindent 8 }}
+{{- end -}}
+
+{{/* What every server of Magnetar is told by the environment: (dict root settings). */}}
+{{- define "magnetar.commonEnv" -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: MAGNETAR_LOG_LEVEL
+  value: {{ .root.Values.logLevel }}
+- name: MAGNETAR_LOG_FORMAT
+  value: json
+{{- with .settings.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The three probes of a server with /health at a port: (dict port settings). */}}
+{{- define "magnetar.probes" -}}
+startupProbe:
+  httpGet:
+    path: /health
+    port: {{ .port }}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: {{ div (int .settings.startupSeconds) 2 }}
+readinessProbe:
+  httpGet:
+    path: /health
+    port: {{ .port }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+# Any answer will do: a server that drains, or waits for the metadata store, must not be restarted.
+livenessProbe:
+  exec:
+    command:
+      - magnetar-health
+      - --alive
+      - http://127.0.0.1:{{ .number }}/health
+  periodSeconds: 20
+  timeoutSeconds: 10
+  failureThreshold: 6
+{{- end -}}
+
+{{- define "magnetar.annotations" -}}
+checksum/settings: {{ toJson .Values.settings | sha256sum }}
+{{- end -}}
+
+{{/* A volume of a pod's own: (dict name storage). */}}
+{{- define "magnetar.claim" -}}
+- metadata:
+    name: {{ .name }}
+  spec:
+    accessModes:
+      - ReadWriteOnce
+    {{- with .storage.storageClassName }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources:
+      requests:
+        storage: {{ .storage.size }}
+{{- end -}}
+
+{{/* At most so many pods of a part may be taken away on purpose: (dict root part settings). */}}
+{{- define "magnetar.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "magnetar.fullname" .root }}-{{ .part }}
+  labels:
+    {{- include "magnetar.labels" (list .root .part) | nindent 4 }}
+spec:
+  maxUnavailable: {{ .settings.maxUnavailable }}
+  unhealthyPodEvictionPolicy: {{ .eviction }}
+  selector:
+    matchLabels:
+      {{- include "magnetar.selector" (list .root .part) | nindent 6 }}
+{{- end -}}

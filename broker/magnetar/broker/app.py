@@ -1,10 +1,14 @@
-"""The HTTP application: health and metrics. Imported late, FastAPI takes its time."""
+"""The HTTP application: health, metrics, and the interfaces of `http/`.
+
+Imported late: FastAPI takes its time.
+"""
 
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
+from magnetar.broker.http.composition import add_routers
 from magnetar.broker.metrics import exposition, registry_of
 
 if TYPE_CHECKING:
@@ -48,4 +52,5 @@ def make_app(broker: "Broker") -> FastAPI:
         """Prometheus' text format."""
         return Response(exposition(registry), media_type=METRICS_TYPE)
 
+    add_routers(app, broker)
     return app

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection
 
 import structlog
 
+from magnetar.broker.balance.balancer import Balancer
 from magnetar.broker.balance.brokers import Brokers
 from magnetar.broker.balance.bundles import BundleId
 from magnetar.broker.balance.layouts import Layouts
 from magnetar.broker.balance.leader import LeaderBroker
+from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.errors import NotRegisteredError
 from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.limits import OwnershipLimits
@@ -21,6 +23,7 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.registration import Registration
 from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topics import Topics
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
 
@@ -46,8 +49,13 @@ class Cluster:
         self._settings = settings
         self._store = store
         self._clock = clock
+        self._network = network
         self._random = random
         self._leader: LeaderBroker | None = None
+        self._balancer: Balancer | None = None
+        self._topics: Topics | None = None
+        self._connections: Callable[[], int] = lambda: 0
+        self._usage: Callable[[], ProcessUsage] = lambda: ProcessUsage(0.0, 0)
         self.registration = Registration(store, name, describe, random=random)
         self.guard = SessionGuard(
             self.registration,
@@ -71,6 +79,19 @@ class Cluster:
             network=network,
             limits=ownership_limits(settings),
         )
+
+    def attach(
+        self,
+        topics: Topics,
+        *,
+        connections: Callable[[], int],
+        usage: Callable[[], ProcessUsage],
+    ) -> None:
+        """What this broker serves, and what its load is made of; before the start."""
+        self.ownership.attach(topics)
+        self._topics = topics
+        self._connections = connections
+        self._usage = usage
 
     async def start(self) -> None:
         """Register, and take part.
@@ -101,15 +122,38 @@ class Cluster:
         )
         self._leader.on_change(self.ownership.tell_changed)
         await self._leader.start()
+        self._balancer = self._make_balancer(self._leader)
+        self._balancer.start()
+
+    def _make_balancer(self, leader: LeaderBroker) -> Balancer:
+        assert self._topics is not None, "attach() comes first"
+        topics = self._topics
+        return Balancer(
+            self.ownership,
+            lambda: topics.loaded,
+            store=self._store,
+            brokers=self.brokers,
+            layouts=self.layouts,
+            leader=leader,
+            settings=self._settings,
+            usage=self._usage,
+            connections=self._connections,
+            network=self._network,
+            clock=self._clock,
+        )
 
     async def drain(self, timeout_s: float) -> None:
         """Hand every bundle over; lead no longer."""
+        if self._balancer is not None:
+            await self._balancer.close()
         await self.ownership.drain(timeout_s)
         if self._leader is not None:
             await self._leader.close()
 
     async def close(self) -> None:
         """Leave. Leases that were not handed over are gone when the store is closed."""
+        if self._balancer is not None:
+            await self._balancer.close()
         if self._leader is not None:
             await self._leader.close()
         await self.ownership.close()
@@ -123,6 +167,11 @@ class Cluster:
         """Who leads, and whom it would choose. Once started."""
         assert self._leader is not None, "start() comes first"
         return self._leader
+
+    @property
+    def balancer(self) -> Balancer | None:
+        """This broker's part in balance; None before the start."""
+        return self._balancer
 
     # The placement that ownership asks
 

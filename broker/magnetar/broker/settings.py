@@ -250,6 +250,11 @@ class BrokerSettings(BaseSettings):
     )
 
     # --- bundles and balance
+    cluster_name: str = Field(
+        default="standalone",
+        pattern=r"^[-=:.\w]+$",
+        description="Name of the cluster in the HTTP interface; the same on all brokers.",
+    )
     bundles_per_namespace: int = Field(
         default=4,
         ge=1,

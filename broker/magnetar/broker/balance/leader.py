@@ -8,11 +8,11 @@ the lease lets one have it.
 """
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from magnetar.broker.balance.brokers import Brokers
 from magnetar.broker.balance.bundles import BundleId
-from magnetar.broker.balance.load_report import BundleLimits
+from magnetar.broker.balance.load_report import BundleLimits, LoadReport
 from magnetar.broker.balance.placing import Candidate, Placing
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.settings import BrokerSettings
@@ -69,6 +69,18 @@ class LeaderBroker:
         """The broker that leads, if it is known and registered."""
         name = self._election.leader()
         return self._brokers.get(name) if name is not None else None
+
+    def broker(self, name: str) -> BrokerRecord | None:
+        """A broker that is registered."""
+        return self._brokers.get(name)
+
+    def brokers(self) -> Mapping[str, BrokerRecord]:
+        """All that are registered, by name."""
+        return self._brokers.all()
+
+    def report_of(self, name: str) -> LoadReport | None:
+        """What a broker has last told about its load."""
+        return self._brokers.report_of(name)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back on the loop when the leader changes."""

@@ -50,7 +50,7 @@ class BundleHolder(Protocol):
         """
         ...
 
-    async def split_lease(self, bundle: BundleId, at: int) -> None:
+    async def split_lease(self, bundle: BundleId, at: int, /) -> object:
         """Split a bundle of ours in two, both ours.
 
         Raises:

@@ -1,0 +1,92 @@
+"""Composes the routers for a broker; who answers depends on whether it is alone."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.balance.orders import HttpOrders
+from magnetar.broker.balance.reporter import LoadReporter
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.http import refusals
+from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
+from magnetar.broker.http.brokers import brokers_router
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.lookup import lookup_router
+from magnetar.broker.http.namespaces import namespaces_router
+from magnetar.broker.http.topics import topics_router
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+def add_routers(app: FastAPI, broker: "Broker") -> None:
+    """Put lookup, brokers, namespaces and topics into an application."""
+    settings = broker.services.settings
+    context = HttpContext(
+        _cluster_admin(broker) if broker.cluster is not None else _sole_admin(broker),
+        broker.services.topics,
+        cluster_name=settings.cluster_name,
+        version=broker.version,
+    )
+    refusals.install(app)
+    app.include_router(lookup_router(context))
+    app.include_router(brokers_router(context, status=lambda: broker.status))
+    app.include_router(namespaces_router(context))
+    app.include_router(topics_router(context))
+
+
+def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:
+    cluster = broker.cluster
+    assert cluster is not None
+    made: list[Admin] = []
+
+    def admin() -> Admin:
+        if not made:
+            balancer = cluster.balancer
+            if balancer is None:
+                raise ServiceNotReadyError("this broker is starting")
+            timeout_s = broker.services.settings.unload_order_timeout_ms / 1000
+            made.append(
+                ClusterAdmin(
+                    cluster.ownership,
+                    store=broker.store,
+                    layouts=cluster.layouts,
+                    leader=cluster.leader_broker,
+                    reporter=balancer.reporter,
+                    orders=HttpOrders(broker.network, timeout_s=timeout_s),
+                )
+            )
+        return made[0]
+
+    return admin
+
+
+def _sole_admin(broker: "Broker") -> Callable[[], Admin]:
+    services = broker.services
+    settings = services.settings
+    layouts = Layouts(
+        broker.store,
+        bundles_default=settings.bundles_per_namespace,
+        bundles_max=settings.bundles_per_namespace_max,
+    )
+    bundles = SoleBundles(layouts, settings.namespaces)
+    reporter = LoadReporter(
+        bundles,
+        layouts,
+        lambda: services.topics.loaded,
+        settings=settings,
+        usage=broker.usage,
+        connections=lambda: broker.connections,
+        clock=services.clock,
+    )
+    admin = SoleAdmin(
+        broker.describe,
+        services.topics,
+        bundles=bundles,
+        layouts=layouts,
+        reporter=reporter,
+        unload_timeout_s=settings.unload_timeout_ms / 1000,
+    )
+    return lambda: admin

@@ -1,0 +1,64 @@
+"""What the routers share: the broker, and names out of paths."""
+
+from collections.abc import Callable
+
+from magnetar.broker import naming
+from magnetar.broker.balance.bundles import Bundle, BundleId
+from magnetar.broker.http.admin import Admin
+from magnetar.broker.topics import Topics
+from magnetar.sdk.wire import TopicName
+
+
+class HttpContext:
+    """The broker, as routers see it."""
+
+    def __init__(
+        self,
+        admin: Callable[[], Admin],
+        topics: Topics,
+        *,
+        cluster_name: str,
+        version: str,
+    ) -> None:
+        """`admin` is called for each request: it raises while the broker starts."""
+        self._admin = admin
+        self.topics = topics
+        self.cluster_name = cluster_name
+        self.version = version
+
+    @property
+    def admin(self) -> Admin:
+        """What the broker can be asked and told.
+
+        Raises:
+            ServiceNotReadyError: nothing yet.
+        """
+        return self._admin()
+
+    def namespace(self, tenant: str, namespace: str) -> str:
+        """`tenant/namespace`, which exists.
+
+        Raises:
+            TopicNotFoundError
+        """
+        name = f"{tenant}/{namespace}"
+        self.topics.check_namespace(name)
+        return name
+
+    def topic(self, domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
+        """A topic out of a path, in a namespace that exists.
+
+        Raises:
+            InvalidTopicNameError, NotAllowedError, TopicNotFoundError
+        """
+        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
+        self.topics.check_namespace(name.namespace_name)
+        return name
+
+    def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
+        """A bundle out of a path, in a namespace that exists; it may not be one of its layout.
+
+        Raises:
+            TopicNotFoundError, BundleError
+        """
+        return BundleId(self.namespace(tenant, namespace), Bundle.parse(bundle))

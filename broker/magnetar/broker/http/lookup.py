@@ -1,0 +1,62 @@
+"""Lookup over HTTP: where a client of a topic connects. Source: HTTP sheet, section 2."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.refusals import ElsewhereError
+
+AuthoritativeQuery = Annotated[bool, Query(description="Sent here by whoever chose this broker.")]
+ListenerQuery = Annotated[
+    str, Query(alias="listenerName", description="Which of the brokers' addresses to answer.")
+]
+ListenerHeader = Annotated[str, Header(alias="X-Pulsar-ListenerName")]
+
+
+class LookupData(BaseModel):
+    """The broker to connect to."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    broker_url: str = Field(serialization_alias="brokerUrl")
+    http_url: str = Field(serialization_alias="httpUrl")
+    native_url: str = Field(serialization_alias="nativeUrl")
+    """What brokerUrl was called once."""
+
+
+def lookup_router(context: HttpContext) -> APIRouter:
+    """The routes below /lookup/v2/topic."""
+    router = APIRouter(prefix="/lookup/v2/topic", tags=["lookup"])
+
+    @router.get("/{domain}/{tenant}/{namespace}/{topic}")
+    async def lookup(
+        domain: str,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        authoritative: AuthoritativeQuery = False,
+        listener_name: ListenerQuery = "",
+        listener_header: ListenerHeader = "",
+    ) -> LookupData:
+        """The owner of a topic, which is assigned now if there was none. 307: ask there."""
+        name = context.topic(domain, tenant, namespace, topic)
+        owner = await context.admin.owner_of(
+            name, is_authoritative=authoritative, listener=listener_name or listener_header
+        )
+        if owner.is_redirect:
+            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+        return LookupData(
+            broker_url=owner.service_url, http_url=owner.http_url, native_url=owner.service_url
+        )
+
+    @router.get("/{domain}/{tenant}/{namespace}/{topic}/bundle")
+    async def bundle(domain: str, tenant: str, namespace: str, topic: str) -> PlainTextResponse:
+        """The bundle of a topic, as 0x00000000_0x40000000."""
+        name = context.topic(domain, tenant, namespace, topic)
+        layout = await context.admin.layouts.layout_of(name.namespace_name)
+        return PlainTextResponse(layout.bundle_of(name).name)
+
+    return router

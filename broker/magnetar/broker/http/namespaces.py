@@ -1,0 +1,111 @@
+"""Namespaces over HTTP: their bundles, unload, split, topics. Source: HTTP sheet, section 8.1."""
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel
+
+from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.balance.load_report import BundleLoad
+from magnetar.broker.http.context import HttpContext
+
+_LEASES_AT_ONCE = 32
+
+DestinationQuery = Annotated[
+    str, Query(alias="destinationBroker", description="Name or id of the broker that gets it.")
+]
+
+
+class BundlesData(BaseModel):
+    """How a namespace is cut."""
+
+    boundaries: list[str]
+    numBundles: int
+
+
+class OwnedBundle(BaseModel):
+    """A bundle, who has it, and its load as that broker last told it; not a shape of Pulsar's."""
+
+    bundle: str
+    broker: str | None
+    load: BundleLoad | None
+
+
+def namespaces_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
+    router = APIRouter(tags=["namespaces"])
+    prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+    @router.get(prefix + "/bundles")
+    async def bundles(tenant: str, namespace: str) -> BundlesData:
+        """The boundaries of its bundles."""
+        layout = await context.admin.layouts.layout_of(context.namespace(tenant, namespace))
+        return BundlesData(
+            boundaries=[f"{each:#010x}" for each in layout.boundaries], numBundles=len(layout)
+        )
+
+    @router.get(prefix + "/topics")
+    async def topics(
+        tenant: str, namespace: str, mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "ALL"
+    ) -> list[str]:
+        """Full names of its topics."""
+        name = context.namespace(tenant, namespace)
+        return [] if mode == "NON_PERSISTENT" else await context.topics.names(name)
+
+    @router.put(prefix + "/unload", status_code=204)
+    async def unload(tenant: str, namespace: str) -> Response:
+        """Have all brokers give up its bundles; clients move with them."""
+        await context.admin.unload_namespace(context.namespace(tenant, namespace))
+        return Response(status_code=204)
+
+    @router.put(prefix + "/{bundle}/unload", status_code=204)
+    async def unload_bundle(
+        tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
+    ) -> Response:
+        """Have the owner give up a bundle; nothing happens if nobody has it. 307: not the owner."""
+        await context.admin.unload_bundle(context.bundle(tenant, namespace, bundle), destination)
+        return Response(status_code=204)
+
+    @router.put(prefix + "/{bundle}/split", status_code=204)
+    async def split_bundle(
+        tenant: str,
+        namespace: str,
+        bundle: str,
+        unload: bool = False,
+        algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = "range_equally_divide",
+        positions: Annotated[list[int] | None, Body()] = None,
+    ) -> Response:
+        """Have the owner split a bundle: where the algorithm says, or at the given hashes.
+
+        No client notices; with `unload` the parts are given up afterwards. 307: not the owner.
+        """
+        whole = context.bundle(tenant, namespace, bundle)
+        parts = await context.admin.split(whole, positions or (), algorithm)
+        if unload:
+            for part in parts:
+                await context.admin.unload_bundle(BundleId(whole.namespace, part), "")
+        return Response(status_code=204)
+
+    @router.get("/magnetar/v1/namespaces/{tenant}/{namespace}/bundles")
+    async def owned_bundles(tenant: str, namespace: str) -> list[OwnedBundle]:
+        """Its bundles with their owners and loads. Reads one lease per bundle."""
+        name = context.namespace(tenant, namespace)
+        layout = await context.admin.layouts.layout_of(name)
+        loads: dict[tuple[str, str], BundleLoad] = {}
+        for known in context.admin.brokers():
+            if known.report is not None:
+                for bundle, load in known.report.bundles.items():
+                    loads[known.record.name, bundle] = load
+        at_once = asyncio.Semaphore(_LEASES_AT_ONCE)
+
+        async def describe(bundle: BundleId) -> OwnedBundle:
+            async with at_once:
+                owner = await context.admin.find_owner(bundle)
+            load = loads.get((owner, str(bundle))) if owner is not None else None
+            return OwnedBundle(bundle=bundle.bundle.name, broker=owner, load=load)
+
+        every = [BundleId(name, bundle) for bundle in layout.bundles]
+        return list(await asyncio.gather(*map(describe, every)))
+
+    return router

@@ -1,0 +1,99 @@
+"""Refusals over HTTP: which status an error has, and the body that says why.
+
+The body is `{"reason": "..."}`, which Pulsar's tools show. Source: HTTP sheet, section 1.
+"""
+
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from magnetar.broker.balance.bundles import BundleError
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    InvalidTopicNameError,
+    NotAllowedError,
+    RequestError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+)
+from magnetar.ledger.errors import MetadataError
+
+_STATUSES: tuple[tuple[type[RequestError], int], ...] = (
+    (TopicNotFoundError, 404),
+    (InvalidTopicNameError, 412),
+    (NotAllowedError, 412),
+    (BrokerMetadataError, 503),
+    (BrokerPersistenceError, 503),
+    (ServiceNotReadyError, 503),
+    (TooManyRequestsError, 503),
+)
+
+
+class HttpRefusal(Exception):
+    """A request is refused with a status of its own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class ElsewhereError(Exception):
+    """Another broker has to be asked: the same request, at its HTTP address."""
+
+    def __init__(self, http_url: str, *, is_authoritative: bool = True) -> None:
+        """`is_authoritative`: whoever is asked there need not ask anybody else."""
+        super().__init__(http_url)
+        self.http_url = http_url
+        self.is_authoritative = is_authoritative
+
+
+def install(app: FastAPI) -> None:
+    """Have the application answer the broker's errors in this way."""
+
+    @app.exception_handler(HttpRefusal)
+    async def on_refusal(request: Request, error: HttpRefusal) -> JSONResponse:
+        return refusal(error.status, str(error))
+
+    @app.exception_handler(ElsewhereError)
+    async def on_elsewhere(request: Request, error: ElsewhereError) -> JSONResponse:
+        if not error.http_url:
+            return refusal(503, "the broker to ask has registered no HTTP address")
+        location = _location(request, error)
+        headers = {"Location": location}
+        return JSONResponse({"reason": f"ask {location}"}, status_code=307, headers=headers)
+
+    @app.exception_handler(RequestError)
+    async def on_request_error(request: Request, error: RequestError) -> JSONResponse:
+        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+        return refusal(status, str(error))
+
+    @app.exception_handler(BundleError)
+    async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
+        return refusal(412, str(error))
+
+    @app.exception_handler(MetadataError)
+    async def on_metadata_error(request: Request, error: MetadataError) -> JSONResponse:
+        return refusal(503, f"the metadata store: {error}")
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        return refusal(400, f"{where}: {problem['msg']}")
+
+
+def _location(request: Request, error: ElsewhereError) -> str:
+    query = [each for each in request.query_params.multi_items() if each[0] != "authoritative"]
+    query.append(("authoritative", "true" if error.is_authoritative else "false"))
+    # The path as it came, percent-encoding and all: topic names may hold anything.
+    path = request.scope.get("raw_path") or request.url.path.encode()
+    return f"{error.http_url}{path.decode('ascii')}?{urlencode(query)}"
+
+
+def refusal(status: int, reason: str) -> JSONResponse:
+    """The body that says why."""
+    return JSONResponse({"reason": reason}, status_code=status)

@@ -1,0 +1,149 @@
+"""The HTTP interface of a broker that is alone, as Pulsar's tools and clients use it."""
+
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker.balance.bundles import Layout
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.http.http_calls import get, put
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+LOOKUP = "/lookup/v2/topic/persistent/public/default"
+NAMESPACE = "/admin/v2/namespaces/public/default"
+TOPICS = "/admin/v2/persistent/public/default"
+HELD = Layout.even(4).bundle_of(parse_topic_name(TOPIC)).name
+
+
+async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        answer = await get(broker.http_port, f"{LOOKUP}/topic")
+        assert answer.status == 200
+        assert answer.json == {
+            "brokerUrl": broker.service_url,
+            "httpUrl": broker.http_url,
+            "nativeUrl": broker.service_url,
+        }
+        assert (await get(broker.http_port, f"{LOOKUP}/topic?listenerName=outside")).status == 412
+        bundle = await get(broker.http_port, f"{LOOKUP}/topic/bundle")
+        assert (bundle.status, bundle.text) == (200, HELD)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/lookup/v2/topic/persistent/public/nowhere/topic", 404),
+        ("/lookup/v2/topic/volatile/public/default/topic", 412),
+        ("/lookup/v2/topic/non-persistent/public/default/topic", 412),
+        ("/admin/v2/namespaces/public/nowhere/bundles", 404),
+        ("/admin/v2/namespaces/public/default/topics?mode=SOME", 400),
+        (f"{TOPICS}/missing/partitions", 404),
+        ("/admin/v2/brokers/elsewhere", 404),
+        ("/admin/v2/schemas/public/default/topic/schema", 404),
+    ],
+)
+async def test_what_is_refused_says_why(path: str, status: int, tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        answer = await get(broker.http_port, path)
+        assert answer.status == status
+        assert answer.json["reason"]
+
+
+async def test_a_namespace_shows_its_bundles_and_topics(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        assert (await get(broker.http_port, f"{NAMESPACE}/bundles")).json == {
+            "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
+            "numBundles": 4,
+        }
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        assert (await get(broker.http_port, f"{NAMESPACE}/topics")).json == [TOPIC]
+        assert (await get(broker.http_port, f"{NAMESPACE}/topics?mode=NON_PERSISTENT")).json == []
+        assert (await get(broker.http_port, TOPICS)).json == [TOPIC]
+        held = await get(broker.http_port, f"{TOPICS}?bundle={HELD}")
+        assert held.json == [TOPIC]
+        other = await get(broker.http_port, f"{TOPICS}?bundle=0x00000000_0x40000000")
+        assert other.json == []
+        partitions = await get(broker.http_port, f"{TOPICS}/topic/partitions")
+        assert partitions.json == {"partitions": 0, "deleted": False}
+        missing = f"{TOPICS}/missing/partitions?checkAllowAutoCreation=true"
+        assert (await get(broker.http_port, missing)).json["partitions"] == 0
+        await client.close()
+
+
+async def test_the_broker_shows_itself(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await get(port, "/admin/v2/brokers")).json == [f"127.0.0.1:{port}"]
+        assert (await get(port, "/admin/v2/brokers/standalone")).json == [f"127.0.0.1:{port}"]
+        assert (await get(port, "/admin/v2/brokers/leaderBroker")).json == {
+            "serviceUrl": broker.http_url,
+            "brokerId": f"127.0.0.1:{port}",
+        }
+        for path in ("health", "ready"):
+            assert (await get(port, f"/admin/v2/brokers/{path}")).text == "ok"
+        owned = f"/admin/v2/brokers/standalone/127.0.0.1:{port}/ownedNamespaces"
+        assert len((await get(port, owned)).json) == 4
+        (known,) = (await get(port, "/magnetar/v1/brokers")).json
+        assert known["is_leader"]
+        assert known["is_self"]
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        report = (await get(port, "/admin/v2/broker-stats/load-report")).json
+        assert report["numTopics"] == 1
+        assert report["lastStats"][f"public/default/{HELD}"]["producerCount"] == 1
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"{NAMESPACE}/unload", f"{NAMESPACE}/{HELD}/unload", f"{TOPICS}/topic/unload"],
+)
+async def test_an_unload_closes_topics_and_their_clients_look_again(
+    path: str, tmp_path: Path
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        assert (await put(broker.http_port, path)).status == 204
+        assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+        await client.close()
+
+
+async def test_a_split_divides_the_topics_and_no_client_notices(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        whole = f"{NAMESPACE}/{HELD}"
+        assert (await put(port, f"{whole}/split")).status == 204
+        assert "0x60000000" in (await get(port, f"{NAMESPACE}/bundles")).json["boundaries"]
+        gone = await put(port, f"{whole}/split")
+        assert gone.status == 412
+        assert "no bundle" in gone.json["reason"]
+        at = await put(
+            port,
+            f"{NAMESPACE}/0x00000000_0x40000000/split?splitAlgorithmName=specified_positions_divide",
+            [0x10000000, 0x20000000],
+        )
+        assert at.status == 204
+        assert (await get(port, f"{NAMESPACE}/bundles")).json["numBundles"] == 7
+        client.publish(0, b"still here")
+        assert (await client.next()).type == BaseCommand.SEND_RECEIPT
+        await client.close()
+
+
+async def test_a_bundle_of_less_than_two_topics_is_not_divided_by_its_topics(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        path = f"{NAMESPACE}/{HELD}/split"
+        by = "splitAlgorithmName=topic_count_equally_divide"
+        answer = await put(broker.http_port, f"{path}?{by}")
+        assert answer.status == 412
+        unknown = await put(broker.http_port, f"{path}?splitAlgorithmName=by_magic")
+        assert "by_magic" in unknown.json["reason"]
+        outside = await put(broker.http_port, path, [5])
+        assert "not inside" in outside.json["reason"]

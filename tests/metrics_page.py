@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, from what the bookie's metrics say of themselves.
+"""The tables of docs/metrics.md, from what metrics say of themselves.
 
 usage: python -m tests.metrics_page     # writes them into the page
 """
@@ -7,34 +7,54 @@ import re
 from pathlib import Path
 
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.deploy.bookie_metrics import exported_name
+from magnetar.deploy.autorecovery_server import PREFIX as RECOVERY_PREFIX
+from magnetar.deploy.bookie_metrics import PREFIX as BOOKIE_PREFIX
+from magnetar.deploy.declared_metrics import exported_name
+from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
 from magnetar.ledger.metric_fields import Kind, Metric, metrics_in
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
-_TABLE = re.compile(r"(?<=<!-- bookie metrics -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
+HOLDERS = {
+    "bookie": (BOOKIE_PREFIX, BookieMetrics),
+    "recovery": (RECOVERY_PREFIX, AutoRecoveryMetrics),
+}
+"""By the name of the table on the page."""
 
 
-def table() -> str:
+def table(name: str) -> str:
     """One line per metric, in the order of their declaration."""
+    prefix, holder = HOLDERS[name]
     lines = ["| metric | kind | meaning |", "|---|---|---|"]
-    lines += [_line(each) for each in metrics_in(BookieMetrics())]
+    lines += [_line(prefix, each) for each in metrics_in(holder())]
     return "\n".join(lines) + "\n"
 
 
-def table_on(page: str) -> str:
+def table_on(page: str, name: str) -> str:
     """The table that the page has now."""
-    found = _TABLE.search(page)
+    found = _place(name).search(page)
     assert found, f"{PAGE} has lost its markers"
     return found[0]
 
 
-def _line(metric: Metric) -> str:
+def _place(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name} metrics -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
+
+
+def _line(prefix: str, metric: Metric) -> str:
     declared = metric.declared
-    name = exported_name(metric.name) + ("_total" if declared.kind is Kind.COUNTER else "")
+    name = exported_name(prefix, metric.name)
+    name += "_total" if declared.kind is Kind.COUNTER else ""
     label = f" by `{declared.label}`" if declared.label else ""
     return f"| `{name}` | {declared.kind.value}{label} | {declared.text} |"
 
 
-if __name__ == "__main__":
+def _write() -> None:
     text = PAGE.read_text()
-    PAGE.write_text(_TABLE.sub(lambda _: table(), text))
+    for name in HOLDERS:
+        made = table(name)
+        text = _place(name).sub(lambda _, made=made: made, text)  # type: ignore[misc]
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    _write()

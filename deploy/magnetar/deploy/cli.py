@@ -17,6 +17,7 @@ from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
 from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
+from magnetar.deploy.cli_recovery import add_autorecovery
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
@@ -195,6 +196,15 @@ def bookie(
             help="HTTP port of /metrics and /health; 0: any free; default: none.",
         ),
     ] = None,
+    autorecovery: Annotated[
+        bool,
+        typer.Option(
+            "--autorecovery",
+            envvar="MAGNETAR_BOOKIE_AUTORECOVERY",
+            help="Re-replicate what lost bookies held, as `magnetar autorecovery` does, in this "
+            "process.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -218,6 +228,7 @@ def bookie(
         rack=rack,
         zone=zone,
         metrics_port=metrics_port,
+        autorecovery=autorecovery,
     )
     sources = sources_of(context)
     run_server(lambda: BookieServer(settings, sources))
@@ -345,6 +356,9 @@ def zookeeper(
     run_server(lambda: server, then=watch)
 
 
+add_autorecovery(app, epilog=_EPILOG)
+
+
 def _later(name: str, text: str) -> None:
     """Register a command that has its name and place, and nothing behind it yet."""
 
@@ -358,7 +372,6 @@ def _later(name: str, text: str) -> None:
         raise SettingsError(f"`magnetar {name}` is not built yet")
 
 
-_later("autorecovery", "Re-replicate what lost bookies held.")
 _later("admin", "Manage tenants, namespaces, topics and subscriptions.")
 _later("bookie-tool", "Look into journals, entry logs and indexes.")
 

@@ -71,7 +71,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_AUTORECOVERY",
             min=0,
             max=32,
-            help="Servers that copy what lost bookies held; default: as last time, else 0.",
+            help="Servers that copy what lost bookies held; default: as last time, else 1.",
         ),
     ] = None,
     quorum: Annotated[

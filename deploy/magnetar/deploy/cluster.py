@@ -36,7 +36,7 @@ _RESTART_DELAY_S_MAX = 30.0
 _STABLE_S = 60.0
 """A server that ran for so long starts anew with the shortest delay."""
 
-_DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=0)
+_DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=1)
 
 
 class Restart(StrEnum):

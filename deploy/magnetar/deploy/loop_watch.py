@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from magnetar.deploy.bookie_metrics import buckets_of
+from magnetar.deploy.declared_metrics import buckets_of
 from magnetar.ledger.metric_fields import Histogram
 
 INTERVAL_S = 0.1

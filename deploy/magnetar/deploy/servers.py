@@ -17,10 +17,12 @@ from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.broker import Broker
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.settings import BrokerSettings
+from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
+from magnetar.deploy.process_usage import process_usage
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
@@ -49,6 +51,8 @@ class BookieServerSettings:
     zone: str = ""
     metrics_port: int | None = None
     """Where /metrics and /health are served; 0: any free port; None: nowhere."""
+    autorecovery: bool = False
+    """Whether a worker and a candidate for auditor run in the bookie's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,16 @@ class BookieServer:
                 )
                 await self._bookie.start()
                 opened.push_async_callback(self._bookie.stop)
+                collectors: list[Collector] = [BookieCollector([self._bookie])]
+                if settings.autorecovery:
+                    recovery = await start_autorecovery(
+                        store, self._sources, opened, name=self._bookie.bookie_id
+                    )
+                    collectors.append(recovery.collector())
                 if settings.metrics_port is not None:
-                    await self._serve_metrics(self._bookie, settings.metrics_port, opened)
+                    await self._serve_metrics(
+                        self._bookie, settings.metrics_port, collectors, opened
+                    )
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:
@@ -123,10 +135,16 @@ class BookieServer:
             _log.error("bookie_stop_overdue", bookie=self.bookie.bookie_id, timeout_s=timeout_s)
             os._exit(0)
 
-    async def _serve_metrics(self, bookie: Bookie, port: int, opened: AsyncExitStack) -> None:
+    async def _serve_metrics(
+        self,
+        bookie: Bookie,
+        port: int,
+        collectors: "Sequence[Collector]",
+        opened: AsyncExitStack,
+    ) -> None:
         from magnetar.deploy.metrics_http import Health, make_metrics_app, process_collectors
 
-        collectors = [BookieCollector([bookie]), *process_collectors(opened)]
+        shown = [*collectors, *process_collectors(opened)]
 
         def health() -> Health:
             status = "stopping" if self._is_stopping else "ok"
@@ -141,7 +159,7 @@ class BookieServer:
             bookie.gc.request(major=major)
 
         def make_app() -> "FastAPI":
-            return make_metrics_app(collectors, health=health, request_gc=request_gc)
+            return make_metrics_app(shown, health=health, request_gc=request_gc)
 
         self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
         await self._http.start()
@@ -276,6 +294,7 @@ async def start_broker(
         random=random.SystemRandom(),
         collectors=collectors,
         is_clustered=is_clustered,
+        usage=process_usage,
     )
     await broker.start()
     opened.push_async_callback(broker.stop)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.deploy.bookie_metrics import LABEL_VALUES_MAX, BookieCollector
+from magnetar.deploy.bookie_metrics import BookieCollector
+from magnetar.deploy.declared_metrics import LABEL_VALUES_MAX
 
 
 @dataclass

@@ -1,0 +1,173 @@
+"""Auto-recovery as a process of its own, or inside the process of a bookie.
+
+Each process of it runs a worker, and stands for election as the auditor.
+"""
+
+import os
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from magnetar.broker.http_server import HttpServer
+from magnetar.deploy.declared_metrics import DeclaredCollector
+from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Listen, Sources
+from magnetar.ledger.autorecovery.auditor import Auditor
+from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
+from magnetar.ledger.autorecovery.settings import AuditorSettings
+from magnetar.ledger.autorecovery.worker import Worker
+from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.store import MetadataStore, SessionState
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemNetwork
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+PREFIX = "magnetar_autorecovery_"
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRecoveryServerSettings:
+    """What `magnetar autorecovery` is told."""
+
+    metadata_url: str
+    listen: Listen
+    name: str = ""
+    """What others see of it; empty: this machine's name and the process id."""
+    metrics_port: int | None = None
+    """Where /metrics and /health are served; 0: any free port; None: nowhere."""
+
+    @property
+    def told_name(self) -> str:
+        return self.name or f"{self.listen.told_host}:{os.getpid()}"
+
+
+class AutoRecovery:
+    """A worker and a candidate for auditor, over one ledger client."""
+
+    def __init__(self, store: MetadataStore, auditor: Auditor, worker: Worker, name: str) -> None:
+        """Made by `start_autorecovery`."""
+        self.name = name
+        self._store = store
+        self._auditor = auditor
+        self._worker = worker
+
+    @property
+    def is_auditor(self) -> bool:
+        return bool(self._auditor.metrics.is_auditor)
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there is contact to the metadata store: nothing is done without."""
+        return self._store.session_state is SessionState.CONNECTED
+
+    def collector(self) -> DeclaredCollector:
+        """What it counts, for Prometheus."""
+        metrics = AutoRecoveryMetrics(self._auditor.metrics, self._worker.metrics)
+        return DeclaredCollector(PREFIX, metrics)
+
+
+async def start_autorecovery(
+    store: MetadataStore, sources: Sources, opened: AsyncExitStack, *, name: str
+) -> AutoRecovery:
+    """Start a ledger client, a worker and an auditor; `opened` gets what must be closed again.
+
+    Raises:
+        LedgerError: the metadata store does not answer.
+    """
+    clock, ledger_settings = SystemClock(), sources.component(LedgerSettings, "ledger")
+    client = LedgerClient(
+        store,
+        network=SystemNetwork(),
+        clock=clock,
+        random=random.SystemRandom(),
+        settings=ledger_settings,
+    )
+    await client.start()
+    opened.push_async_callback(client.close)
+    worker = Worker(
+        client,
+        store,
+        clock=clock,
+        random=random.SystemRandom(),
+        holder=name,
+        settings=sources.component(WorkerSettings, "worker"),
+    )
+    await worker.start()
+    opened.push_async_callback(worker.stop)
+    auditor = Auditor(
+        store,
+        client,
+        name=name,
+        clock=clock,
+        random=random.SystemRandom(),
+        ledger_settings=ledger_settings,
+        settings=sources.component(AuditorSettings, "auditor"),
+    )
+    await auditor.start()
+    opened.push_async_callback(auditor.close)
+    return AutoRecovery(store, auditor, worker, name)
+
+
+class AutoRecoveryServer:
+    """A process of auto-recovery."""
+
+    def __init__(self, settings: AutoRecoveryServerSettings, sources: Sources) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._name = settings.told_name
+        self._opened = AsyncExitStack()
+        self._http: HttpServer | None = None
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        settings = self._settings
+        with explained(metadata_url=settings.metadata_url):
+            async with AsyncExitStack() as opened:
+                store = await open_store(
+                    settings.metadata_url,
+                    settings=self._sources.component(MetadataSettings, "metadata"),
+                )
+                opened.push_async_callback(store.close)
+                recovery = await start_autorecovery(store, self._sources, opened, name=self._name)
+                if settings.metrics_port is not None:
+                    await self._serve_metrics(recovery, settings.metrics_port, opened)
+                self._opened = opened.pop_all()
+
+    def addresses(self) -> list[str]:
+        addresses = [f"autorecovery://{self._name}"]
+        if self._http is not None:
+            addresses.append(self._settings.listen.url("http", self._http.port))
+        return addresses
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        await self._opened.aclose()
+
+    async def _serve_metrics(
+        self, recovery: AutoRecovery, port: int, opened: AsyncExitStack
+    ) -> None:
+        from magnetar.deploy.metrics_http import process_collectors
+        from magnetar.deploy.recovery_http import RecoveryHealth, make_recovery_app
+
+        collectors = [recovery.collector(), *process_collectors(opened)]
+
+        def health() -> RecoveryHealth:
+            status = "ok" if recovery.has_metadata else "no metadata"
+            return RecoveryHealth(
+                status="stopping" if self._is_stopping else status,
+                name=recovery.name,
+                is_auditor=recovery.is_auditor,
+            )
+
+        def make_app() -> "FastAPI":
+            return make_recovery_app(collectors, health=health)
+
+        self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
+        await self._http.start()
+        opened.push_async_callback(self._http.stop)

@@ -1,0 +1,192 @@
+"""The commands of auto-recovery: its server, and what operators ask and tell it."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.options import (
+    ConfigOption,
+    Listen,
+    LogFormatOption,
+    LogLevelOption,
+    sources_of,
+)
+
+MetadataOption = Annotated[
+    str,
+    typer.Option(
+        "--metadata",
+        envvar="MAGNETAR_ADMIN_METADATA",
+        metavar="URL",
+        help="zk://host:port[,host:port]/path or embedded:PATH.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+recovery = typer.Typer(
+    no_args_is_help=True,
+    help="See how re-replication stands, and tell it what to do. Talks to the metadata store.",
+)
+
+
+def add_autorecovery(app: typer.Typer, *, epilog: str) -> None:
+    """Register `magnetar autorecovery`."""
+    app.command(rich_help_panel="Servers", epilog=epilog)(autorecovery)
+
+
+def autorecovery(
+    context: typer.Context,
+    metadata: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_METADATA",
+            metavar="URL",
+            help="zk://host:port[,host:port]/path or embedded:PATH.",
+        ),
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_HOST", help="Address of the HTTP port to listen on."
+        ),
+    ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_ADVERTISED_HOST",
+            help="Host in the ready line and in the default name; default: HOST, or this "
+            "machine's name for 0.0.0.0.",
+        ),
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            envvar="MAGNETAR_AUTORECOVERY_ID",
+            help="What others see of it, in locks and as the auditor; default: HOST:PID.",
+        ),
+    ] = "",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_METRICS_PORT",
+            min=0,
+            max=65535,
+            help="HTTP port of /metrics and /health; 0: any free; default: none.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Re-replicate what lost bookies held.
+
+    Runs a worker, and stands for election as the auditor; one or more of these per cluster. Prints
+    one line when it works: ready autorecovery://ID, and http://HOST:PORT if it has a metrics port.
+    SIGTERM gives back what is under way and ends with status 0.
+    """
+    del config  # read by its callback
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.autorecovery_server import AutoRecoveryServer, AutoRecoveryServerSettings
+    from magnetar.deploy.process import run_server
+
+    settings = AutoRecoveryServerSettings(
+        metadata_url=metadata,
+        listen=Listen(host, advertised_host),
+        name=name,
+        metrics_port=metrics_port,
+    )
+    sources = sources_of(context)
+    run_server(lambda: AutoRecoveryServer(settings, sources))
+
+
+@recovery.command()
+def status(metadata: MetadataOption, as_json: JsonOption = False) -> None:
+    """How many ledgers wait for copies, how much, since when, and who works on it."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(metadata, lambda tools: tools.show_status(as_json=as_json))
+
+
+@recovery.command("list")
+def list_(
+    metadata: MetadataOption,
+    missing: Annotated[
+        str, typer.Option("--missing", metavar="BOOKIE", help="Only ledgers that lack this one.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Print every ledger that waits for copies: which bookies, how much, since when, who."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(
+        metadata, lambda tools: tools.list_items(lacking=missing or None, as_json=as_json)
+    )
+
+
+@recovery.command()
+def auditor(metadata: MetadataOption) -> None:
+    """Print the id of the process that is the auditor."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(metadata, lambda tools: tools.show_auditor())
+
+
+@recovery.command("trigger-audit")
+def trigger_audit(metadata: MetadataOption) -> None:
+    """Have all ledgers searched for lost bookies now, without any delay."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(metadata, lambda tools: tools.trigger_audit())
+
+
+@recovery.command()
+def delay(
+    metadata: MetadataOption,
+    seconds: Annotated[
+        float | None,
+        typer.Argument(min=0, help="New delay; more than a restart takes. Default: show it."),
+    ] = None,
+    unset: Annotated[
+        bool, typer.Option("--unset", help="Leave it to the auditor's settings.")
+    ] = False,
+) -> None:
+    """Show or set how long a single bookie may be away before it counts as lost.
+
+    Setting the value that is set already has all ledgers searched at once.
+    """
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    if seconds is None and not unset:
+        recovery_tools.run(metadata, lambda tools: tools.show_delay())
+    else:
+        recovery_tools.run(metadata, lambda tools: tools.set_delay(None if unset else seconds))
+
+
+@recovery.command()
+def enable(metadata: MetadataOption) -> None:
+    """Switch re-replication on again."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(metadata, lambda tools: tools.enable())
+
+
+@recovery.command()
+def disable(metadata: MetadataOption) -> None:
+    """Switch re-replication off for the whole cluster; workers finish what they have."""
+    _configure_logging()
+    from magnetar.deploy import recovery_tools
+
+    recovery_tools.run(metadata, lambda tools: tools.disable())
+
+
+def _configure_logging() -> None:
+    configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)

@@ -238,6 +238,8 @@ class ClusterOwnership:
         if bundle in self._unloading.moving:
             raise ServiceNotReadyError(f"{topic} moves to another broker")
         # Always by a look at the store: a lease may have gone without our hearing of it (M20).
+        if not self._leases.holds(bundle):
+            self._lookup.expect_change(bundle)
         lease = await self._leases.read(bundle)
         if lease is None:
             if self.is_draining:

@@ -74,6 +74,10 @@ class OwnerLookup:
         self._others.clear()
         self._reachability.close()
 
+    def expect_change(self, bundle: BundleId) -> None:
+        """Tell those who wait when the lease changes: to be called before it is read."""
+        self._others.expect(bundle)
+
     def forget(self) -> None:
         """There was no contact with the store: everything remembered may be old."""
         self._others.clear()

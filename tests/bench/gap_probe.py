@@ -76,10 +76,9 @@ class Publisher:
         Raises:
             NoAnswersError
         """
-        end_s = max(strike_s, time.monotonic()) + at_least_s
-        self._wait_answered(end_s)
+        self._wait_answered(max(strike_s, time.monotonic()) + at_least_s)
         before = [each for each in self._answers_s if strike_s - 1 <= each <= strike_s]
-        after = [strike_s, *(each for each in self._answers_s if strike_s < each <= end_s + 1)]
+        after = [strike_s, *(each for each in self._answers_s if strike_s < each)]
         return Gap(_longest(after), _longest(before))
 
     def _wait_answered(self, until_s: float) -> None:

@@ -57,6 +57,7 @@ class Course:
     windows: list[tuple[float, float]] = field(default_factory=list)
     """Times whose acknowledgements may be lost."""
     problems: list[str] = field(default_factory=list)
+    is_aborted: bool = False
 
 
 def run(plan: Plan, directory: Path) -> dict[str, object]:
@@ -89,6 +90,7 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
             stage.check_nobody_ended()
         except (ProcessEndedError, NotRecoveredError, ServerFailedError) as error:
             course.problems.append(f"{type(error).__name__}: {error}")
+            course.is_aborted = True
         course.problems += [
             problem for path in stage.log_paths() for problem in _problems_logged(path)
         ]
@@ -98,6 +100,8 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
     records = Records().load(histories, content_reader="finish", ordered=[SINGLE])
     counts = Counts()
     for history in records.histories.values():
+        if course.is_aborted:
+            continue  # Nobody has looked what the topics hold.
         found, counted = check(history, Windows(course.windows))
         course.problems += [f"{each.kind}: {each.text}" for each in found]
         counts += counted
@@ -158,6 +162,7 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         sys.stderr.write(
             f"{number:3} of {len(names)} {name:<26} {over_s - start_s:5.1f} s, all go on "
             f"{max(0.0, end_s - over_s):5.1f} s later, longest publish gap {gap_s:5.2f} s"
+            f"{'; the old owner said: ' + scene.told if scene.told else ''}"
             f"{'  PROBLEM ' + '; '.join(scene.problems) if scene.problems else ''}\n"
         )
 

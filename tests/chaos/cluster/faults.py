@@ -31,6 +31,8 @@ class Scene:
     topic: str = ""
     """Whose owner is meant, where one is."""
     problems: list[str] = field(default_factory=list)
+    told: str = ""
+    """What the broker said that had lost the topic."""
 
     def __post_init__(self) -> None:
         self.topic = self.random.choice(self.stage.topics)
@@ -125,6 +127,8 @@ async def _rival(scene: Scene, former: str) -> None:
 
 
 def _judge(scene: Scene, owner: str, what: str, testimony: Testimony) -> None:
+    said = [f"{kind} x {times}" for kind, times in testimony.others.items()]
+    scene.told = ", ".join(said + ["the end"] * testimony.has_ended) or "nothing"
     if testimony.forbidden:
         scene.problems.append(
             f"{owner} {what} for longer than its session, another broker owned {scene.topic}, and "

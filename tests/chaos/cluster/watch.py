@@ -32,7 +32,7 @@ class Watch:
                 self._take(path.name.removesuffix(SUFFIX), line.decode().split(" "))
 
     def _take(self, process: str, fields: list[str]) -> None:
-        if fields[0] not in ("a", "d", "r"):
+        if fields[0] not in ("a", "d", "r") or process == "drill":
             return
         who = process if fields[0] == "a" else fields[2]
         key = (fields[0], fields[1], who)

@@ -33,6 +33,17 @@ class Lookup:
             BrokerUnavailableError: nobody reachable, or redirected in circles.
         """
         service_address, connection = await self._service_connection()
+        try:
+            return await self._follow(topic, service_address, connection)
+        except SdkError as error:
+            if error.retryable:
+                self._turn_from(service_address)
+            raise
+
+    async def _follow(
+        self, topic: str, service_address: Address, connection: Connection
+    ) -> Connection:
+        """Ask, and go where the answers lead."""
         authoritative = False
         for _ in range(HOPS_MAX):
             answer = await self._ask(connection, topic, authoritative)
@@ -57,20 +68,25 @@ class Lookup:
         Raises:
             ServiceError, BrokerUnavailableError
         """
-        _, connection = await self._service_connection()
+        service_address, connection = await self._service_connection()
         request_id = connection.next_request_id()
-        command = await connection.request(
-            request_id,
-            BaseCommand(
-                type=BaseCommand.PARTITIONED_METADATA,
-                partitionMetadata=CommandPartitionedTopicMetadata(
-                    topic=topic, request_id=request_id
+        try:
+            command = await connection.request(
+                request_id,
+                BaseCommand(
+                    type=BaseCommand.PARTITIONED_METADATA,
+                    partitionMetadata=CommandPartitionedTopicMetadata(
+                        topic=topic, request_id=request_id
+                    ),
                 ),
-            ),
-        )
-        answer = command.partitionMetadataResponse
-        if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
-            raise service_error(answer.error, str(answer.message))
+            )
+            answer = command.partitionMetadataResponse
+            if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
+                raise service_error(answer.error, str(answer.message))
+        except SdkError as error:
+            if error.retryable:
+                self._turn_from(service_address)
+            raise
         return answer.partitions
 
     async def _ask(
@@ -90,6 +106,14 @@ class Lookup:
             ),
         )
         return command.lookupTopicResponse
+
+    def _turn_from(self, address: Address) -> None:
+        """Ask another broker next time: this one is reachable, and knows no answer.
+
+        A broker that has lost sight of the metadata store may be in that state for long.
+        """
+        if self._addresses[self._next % len(self._addresses)] == address:
+            self._next += 1
 
     async def _service_connection(self) -> tuple[Address, Connection]:
         failure: SdkError | None = None

@@ -10,11 +10,15 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TypeVar
 
+from magnetar.broker.balance.bundles import BundleId, middle_of_range
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import RequestError
+from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import MetadataError
 from magnetar.ledger.settings import LedgerSettings
+from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.clients import FAST
 from tests.simulation.cluster.events import Stopped
 from tests.simulation.cluster.front import Front
@@ -65,6 +69,7 @@ class SimBrokerProcess(Broker):
             clock=machine.clock,
             network=SimNetwork(machine.front, process),
             random=random,
+            is_clustered=machine.is_clustered,
         )
         self._http = _NoHttp()  # type: ignore[assignment]  # no sockets here
 
@@ -84,7 +89,11 @@ class SimBroker:
         seed: str,
         settings: BrokerSettings,
         ledger_settings: LedgerSettings = FAST,
+        is_clustered: bool = True,
     ) -> None:
+        """`is_clustered`: it knows of other brokers; otherwise it takes every topic for its own,
+        and nothing but the fences of ledgers keeps two of them apart."""
+        self.is_clustered = is_clustered
         self.name = name
         self.loop = loop
         self.front = front
@@ -186,8 +195,53 @@ class SimBroker:
             self.clock.suspended_s += seconds
             self.resume()
 
+    # Moving
+
+    async def unload(self, topic: str, *, destination: str | None = None) -> None:
+        """Give the bundle of a topic up, to that broker or to whoever is chosen."""
+        await self.run(self._unload(topic, destination))
+
+    async def _unload(self, topic: str, destination: str | None) -> None:
+        await self._ownership.unload_bundle(await self._bundle_of(topic), destination)
+
+    async def split(self, topic: str) -> None:
+        """Cut the bundle of a topic in two."""
+        await self.run(self._split(topic))
+
+    async def _split(self, topic: str) -> None:
+        bundle = await self._bundle_of(topic)
+        await self._ownership.split_lease(bundle, middle_of_range(bundle.bundle))
+
     def unload_soon(self, topic: str, number: int) -> None:
-        """Have it give a topic away."""
+        """The bundle of a topic, or the topic alone, or split it; what it says is written down."""
+
+        async def work() -> None:
+            try:
+                if number == 0:
+                    await self._ownership.unload_topic(parse_topic_name(topic))
+                elif number == 1:
+                    await self._split(topic)
+                else:
+                    await self._unload(topic, None)
+            except RequestError as error:
+                self.say(f"unloading: {type(error).__name__}: {error}")
+
+        if self.broker is not None and self.process is not None:
+            self.process.spawn(work(), f"unload-{topic}")
+
+    @property
+    def _ownership(self) -> ClusterOwnership:
+        assert self.broker is not None, f"{self.name} does not serve"
+        assert self.broker.cluster is not None, f"{self.name} knows of no others"
+        return self.broker.cluster.ownership
+
+    async def _bundle_of(self, topic: str) -> BundleId:
+        return await self._ownership.bundle_of(parse_topic_name(topic))
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether its guard lets it serve at this moment."""
+        return self.broker is not None and self.call(lambda: self._ownership.is_serving)
 
     # Looking into it
 

@@ -41,6 +41,11 @@ BROKER_SETTINGS = {
     "topic_load_retry_ms": 50,
     "ack_persist_interval_ms": 200,
     "shutdown_timeout_ms": 3_000,
+    "register_timeout_ms": 20_000,
+    "lookup_wait_ms": 3_000,
+    "lookup_retry_ms": 50,
+    "unload_timeout_ms": 1_000,
+    "load_sample_interval_ms": 5_000,
 }
 """Times so short that a story stays short."""
 
@@ -62,6 +67,7 @@ class Cluster(Simulation):
         steps_max: int = 1_000_000,
         flush_interval_s: float = 5.0,
         broker_settings: dict[str, object] | None = None,
+        has_leases: bool = True,
         ledger_settings: LedgerSettings = FAST,
     ) -> None:
         super().__init__(
@@ -79,6 +85,7 @@ class Cluster(Simulation):
         self.recoveries: dict[str, SimRecovery] = {}
         self._brokers_wanted = brokers
         self._broker_settings = broker_settings or {}
+        self._has_leases = has_leases
         self._ledger_settings = ledger_settings
 
     async def start(self) -> None:
@@ -117,6 +124,7 @@ class Cluster(Simulation):
             seed=f"{self.seed}/{name}",
             settings=BrokerSettings.model_validate(values),
             ledger_settings=self._ledger_settings,
+            is_clustered=self._has_leases,
         )
         return broker
 
@@ -378,10 +386,12 @@ def story(
     quorum: tuple[int, int, int] = (3, 3, 2),
     seed: str = "0",
     settings: dict[str, object] | None = None,
+    has_leases: bool = True,
     without: tuple[str, ...] = (),
 ) -> Callable[[Story], Callable[[], None]]:
     """Make a test of a story: `async def test_...(sim: Cluster)`.
 
+    Without leases every broker takes every topic for its own; only ledgers keep them apart.
     `without`: invariants that the story breaks by what it does to bookies.
     """
 
@@ -395,6 +405,7 @@ def story(
                     quorum=quorum,
                     seed=seed,
                     broker_settings=settings,
+                    has_leases=has_leases,
                 ),
                 without=without,
             )

@@ -21,7 +21,7 @@ def draw(seed: int) -> ClusterPlan:
     quorum = random.choice(CONFIGURATIONS)
     topics = random.choice((1, 1, 2, 3))
     messages = random.randint(3, 12)
-    think_s = random.choice((0.0, 0.005, 0.05, 0.3))
+    think_s = random.choice((0.005, 0.05, 0.3, 0.8))
     plan = ClusterPlan(
         seed=seed,
         quorum=quorum,
@@ -54,8 +54,10 @@ class _Drawer:
     def __init__(self, random: Random, plan: ClusterPlan) -> None:
         self._random = random
         self._plan = plan
-        self._horizon_s = 0.2 + plan.messages * (plan.think_s + 0.01)
-        self._moment_s = random.random() * self._horizon_s
+        # Some twenty operations of the store come before the first message.
+        self._begin_s = 0.03 + 20 * (0.001 + plan.store_jitter_s / 2)
+        self._horizon_s = 0.1 + plan.messages * (plan.think_s / 2 + 0.01)
+        self._moment_s = self._begin_s + random.random() * self._horizon_s
         self._losses_left = plan.quorum[2] - 1
 
     def draw(self) -> list[Step]:
@@ -71,9 +73,12 @@ class _Drawer:
 
     def _time(self) -> float:
         random = self._random
-        if random.random() < 0.5:
+        kind = random.random()
+        if kind < 0.5:
             return round(self._moment_s + random.random() * 0.05, 6)
-        return round(random.random() * self._horizon_s * 1.5, 6)
+        if kind < 0.6:
+            return round(random.random() * self._begin_s, 6)
+        return round(self._begin_s + random.random() * self._horizon_s * 1.5, 6)
 
     def _scale(self) -> float:
         return 0.5 + self._random.random()

@@ -22,7 +22,7 @@ from tests.simulation.loop import SimulationStuckError
 from tests.simulation.plan import Step
 from tests.simulation.record import FinalState, Record, Violation
 
-TROUBLE_S_MAX = 8.0
+TROUBLE_S_MAX = 12.0
 """Publishing may be waiting for what only healing brings back."""
 HEALING_S_MAX = 60.0
 SECONDS_MAX = 400.0

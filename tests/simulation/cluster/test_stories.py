@@ -35,3 +35,14 @@ async def test_a_killed_broker_is_followed_by_another(sim: Cluster) -> None:
         await consumer.take()
         got = {message.data for message in consumer.got}
     await sim.inspect()
+
+
+@story()
+async def test_a_client_asks_another_broker_when_one_has_no_answer(sim: Cluster) -> None:
+    sim.store.stall("br1")
+    await sim.until(lambda: not sim.broker("br1").is_valid)
+    # "p" knows both, and asks br1 first.
+    producer = await sim.user("p").producer("t")
+    await producer.publish(1)
+    assert sim.owner("t") is sim.broker("br2")
+    await sim.inspect()

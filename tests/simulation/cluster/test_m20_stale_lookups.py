@@ -1,0 +1,57 @@
+"""Defect M20: a lookup is answered from what was true before the topic moved."""
+
+from tests.simulation.cluster.cluster import Cluster, story
+from tests.simulation.cluster.events import Spoke
+
+
+@story()
+async def test_m20_a_client_that_comes_by_a_stale_answer_does_not_open_the_topic_there(
+    sim: Cluster,
+) -> None:
+    await (await sim.user("p").producer("t")).publish(1)
+    first = sim.owner_of("t")
+    answers = sim.front.hold_command("LOOKUP_RESPONSE", target="q")
+    late = sim.user("q").spawn(sim.user("q").producer_here("t"))
+    await sim.until(lambda: bool(answers.messages))
+    await first.unload("t", destination=sim.another(first).name)
+    second = await sim.moved("t", away_from=first)
+    answers.release()
+    producer = await late
+    await producer.publish(2)
+    assert sim.owner_of("t") is second
+    assert not any(
+        event.command == "SEND_RECEIPT" and event.target == "q" and event.source == first.name
+        for _, _, event in sim.history.of(Spoke)
+    )
+    await sim.inspect()
+
+
+@story()
+async def test_m20_a_broker_that_was_paused_while_it_loaded_does_not_take_the_topic_back(
+    sim: Cluster,
+) -> None:
+    """Its lease was good when it asked for it, and gone when it wrote the list."""
+    path = sim.log_path("t")
+    reading = {
+        name: sim.store.hold(client=name, kind="get", path=path, reply=True) for name in sim.brokers
+    }
+    first_user = sim.user("p")
+    creating = first_user.spawn(first_user.producer_here("t"))
+    await sim.until(lambda: any(hold.operations for hold in reading.values()))
+    loader = next(name for name, hold in reading.items() if hold.operations)
+    first = sim.broker(loader)
+    first.pause()
+    for hold in reading.values():
+        hold.release()
+    other = await sim.user("q").producer("t")
+    await other.publish(2)
+    second = sim.owner_of("t")
+    assert second is not first
+
+    first.resume()
+    await sim.settle()
+    await other.publish(2)
+    producer = await creating
+    await producer.publish(1)
+    assert sim.owner_of("t") is second, "the owner kept it"
+    await sim.inspect()

@@ -13,13 +13,14 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.cli_admin import admin
 from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
 from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_recovery import add_autorecovery
 from magnetar.deploy.cli_tools import add_tools
-from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.deploy.errors import DeployError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
@@ -66,6 +67,7 @@ def _root(
 
 add_tools(app)
 add_cluster(app)
+app.add_typer(admin, name="admin", rich_help_panel="Daily tools")
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
@@ -357,23 +359,6 @@ def zookeeper(
 
 
 add_autorecovery(app, epilog=_EPILOG)
-
-
-def _later(name: str, text: str) -> None:
-    """Register a command that has its name and place, and nothing behind it yet."""
-
-    @app.command(
-        name,
-        help=f"{text} Not built yet.",
-        rich_help_panel="Not built yet",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )
-    def not_built() -> None:
-        raise SettingsError(f"`magnetar {name}` is not built yet")
-
-
-_later("admin", "Manage tenants, namespaces, topics and subscriptions.")
-_later("bookie-tool", "Look into journals, entry logs and indexes.")
 
 
 def main() -> None:

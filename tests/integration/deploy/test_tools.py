@@ -88,12 +88,6 @@ def test_no_broker_is_one_line() -> None:
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_commands_that_are_not_built_yet_say_so() -> None:
-    ended = magnetar("autorecovery", "--metadata", "zk://host/")
-    assert ended.status == 2
-    assert "not built yet" in ended.stderr
-
-
 def test_the_tour_ends_with_0_and_shows_what_it_measured(tmp_path: Path) -> None:
     free = ("--port", "0", "--http-port", "0")
     tour = ("magnetar.deploy.tour", "--data", str(tmp_path / "data"), *free, "--exit-after-tour")

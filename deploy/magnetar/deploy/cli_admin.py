@@ -1,0 +1,302 @@
+"""The commands that manage a cluster: admin lookup, brokers, namespaces, topics, recovery.
+
+They talk to the HTTP interface of any broker; `recovery` talks to the metadata store. Tables are
+for people, `--json` is for programs. What interrupts clients asks first, unless `--yes` is given.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from magnetar.deploy.cli_recovery import recovery
+from magnetar.deploy.errors import SettingsError
+
+if TYPE_CHECKING:
+    from magnetar.deploy.admin_client import AdminClient
+
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+
+admin = typer.Typer(
+    no_args_is_help=True, help="Manage brokers, namespaces, topics and re-replication."
+)
+brokers = typer.Typer(no_args_is_help=True, help="See which brokers there are and what they do.")
+namespaces = typer.Typer(
+    no_args_is_help=True, help="See and move the bundles that a namespace is cut into."
+)
+topics = typer.Typer(no_args_is_help=True, help="List topics, and unload them.")
+admin.add_typer(brokers, name="brokers")
+admin.add_typer(namespaces, name="namespaces")
+admin.add_typer(topics, name="topics")
+admin.add_typer(recovery, name="recovery")
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--admin-url",
+        envvar="MAGNETAR_ADMIN_URL",
+        metavar="URL",
+        help="HTTP address of any broker, or of several, with commas between.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+TopicArgument = Annotated[
+    str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
+]
+NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
+BundleOption = Annotated[
+    str, typer.Option("--bundle", metavar="RANGE", help="A bundle, as 0x00000000_0x40000000.")
+]
+
+
+@admin.command()
+def lookup(
+    topic: TopicArgument,
+    listener: Annotated[
+        str, typer.Option("--listener", help="Which of the broker's addresses; default: its own.")
+    ] = "",
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print the broker that serves a topic. One is chosen if there is none; nothing is created."""
+    from magnetar.deploy import admin_client
+
+    path = f"/lookup/v2/topic/{admin_client.topic_path(admin_client.topic_argument(topic))}"
+    query = {"listenerName": listener} if listener else {}
+    client = _client(url)
+    found = client.get(path, query)
+    bundle = client.get(f"{path}/bundle")
+    if as_json:
+        _print_json({**found, "bundle": bundle})
+    else:
+        _print_pairs({"broker": found["brokerUrl"], "http": found["httpUrl"], "bundle": bundle})
+
+
+@brokers.command("list")
+def list_brokers(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print the registered brokers with their load, as they last told it."""
+    found = _client(url).get("/magnetar/v1/brokers")
+    if as_json:
+        _print_json(found)
+        return
+    _print_table(
+        ("broker", "address", "bundles", "topics", "connections", "cpu %", "role"),
+        (
+            (
+                each["name"],
+                each["native_url"],
+                *_load_columns(each["load"]),
+                ", ".join(_roles(each)),
+            )
+            for each in found
+        ),
+    )
+
+
+def _load_columns(load: dict[str, Any] | None) -> tuple[str, str, str, str]:
+    if load is None:
+        return ("?", "?", "?", "?")
+    return (
+        str(len(load["bundles"])),
+        str(load["topics"]),
+        str(load["connections"]),
+        f"{load['cpu_percent']:.1f}",
+    )
+
+
+def _roles(broker: dict[str, Any]) -> Iterable[str]:
+    if broker["is_leader"]:
+        yield "leader"
+    if broker["draining"]:
+        yield "draining"
+
+
+@brokers.command()
+def leader(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print the broker that decides who gets a bundle."""
+    found = _client(url).get("/admin/v2/brokers/leaderBroker")
+    if as_json:
+        _print_json(found)
+    else:
+        _print_pairs({"leader": found["brokerId"], "http": found["serviceUrl"]})
+
+
+@namespaces.command()
+def bundles(
+    namespace: NamespaceArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Print the bundles of a namespace: who has them, and what is in them."""
+    from magnetar.deploy import admin_client
+
+    path = f"/magnetar/v1/namespaces/{admin_client.namespace_argument(namespace)}/bundles"
+    found = _client(url).get(path)
+    if as_json:
+        _print_json(found)
+        return
+    _print_table(
+        ("bundle", "broker", "topics", "producers", "consumers", "msg/s in", "msg/s out"),
+        ((each["bundle"], each["broker"] or "-", *_bundle_columns(each["load"])) for each in found),
+    )
+
+
+def _bundle_columns(load: dict[str, Any] | None) -> tuple[str, ...]:
+    if load is None:
+        return ("", "", "", "", "")
+    return (
+        str(load["topics"]),
+        str(load["producers"]),
+        str(load["consumers"]),
+        f"{load['msg_rate_in']:.0f}",
+        f"{load['msg_rate_out']:.0f}",
+    )
+
+
+@namespaces.command("unload")
+def unload_namespace(
+    namespace: NamespaceArgument,
+    bundle: BundleOption = "",
+    destination: Annotated[
+        str,
+        typer.Option("--destination", help="Name of the broker that gets the bundle; default: any"),
+    ] = "",
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Have brokers give up all bundles of a namespace, or one; its clients move along."""
+    from magnetar.deploy import admin_client
+
+    path = f"/admin/v2/namespaces/{admin_client.namespace_argument(namespace)}"
+    if destination and not bundle:
+        raise SettingsError("--destination needs --bundle: one bundle goes to one broker")
+    what = f"bundle {bundle} of {namespace}" if bundle else f"every bundle of {namespace}"
+    _confirm(f"Unload {what}? Its clients are interrupted for a moment.", yes=yes)
+    query = {"destinationBroker": destination} if destination else {}
+    _client(url).put(f"{path}/{bundle}/unload" if bundle else f"{path}/unload", query)
+
+
+@namespaces.command("split-bundle")
+def split_bundle(
+    namespace: NamespaceArgument,
+    bundle: BundleOption,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="range: halves of one width; topics: as many topics in each; load: as much load.",
+        ),
+    ] = "range",
+    at: Annotated[
+        list[str] | None,
+        typer.Option("--at", metavar="HASH", help="Split here instead; may be repeated."),
+    ] = None,
+    unload: Annotated[
+        bool, typer.Option("--unload", help="Give the parts up afterwards, so that they move.")
+    ] = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Split a bundle. No client notices, unless the parts are unloaded as well."""
+    from magnetar.deploy import admin_client
+
+    algorithms = {
+        "range": "range_equally_divide",
+        "topics": "topic_count_equally_divide",
+        "load": "flow_or_qps_equally_divide",
+    }
+    if algorithm not in algorithms:
+        raise SettingsError(f"bad --by {algorithm!r}: give range, topics or load")
+    path = f"/admin/v2/namespaces/{admin_client.namespace_argument(namespace)}/{bundle}/split"
+    question = f"Split bundle {bundle} of {namespace}? Bundles are never merged again."
+    if unload:
+        question += " Its clients are interrupted for a moment."
+    _confirm(question, yes=yes)
+    query = {
+        "splitAlgorithmName": algorithms[algorithm],
+        "unload": "true" if unload else "false",
+    }
+    points = [_hash(each) for each in at or ()]
+    _client(url).put(path, query, points or None)
+
+
+def _hash(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError as error:
+        raise SettingsError(f"bad --at {text!r}: give a hash, as 0x20000000") from error
+
+
+@topics.command("list")
+def list_topics(
+    namespace: NamespaceArgument,
+    bundle: BundleOption = "",
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print the topics of a namespace, or of one of its bundles."""
+    from magnetar.deploy import admin_client
+
+    path = f"/admin/v2/persistent/{admin_client.namespace_argument(namespace)}"
+    found = _client(url).get(path, {"bundle": bundle} if bundle else {})
+    if as_json:
+        _print_json(found)
+    else:
+        for name in found:
+            sys.stdout.write(f"{name}\n")
+
+
+@topics.command("unload")
+def unload_topic(
+    topic: TopicArgument, yes: YesOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Have the owner close a topic; it is loaded anew when a client asks for it."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_argument(topic)
+    _confirm(f"Unload {name}? Its clients are interrupted for a moment.", yes=yes)
+    _client(url).put(f"/admin/v2/{admin_client.topic_path(name)}/unload")
+
+
+def _client(url: str) -> "AdminClient":
+    from magnetar.deploy.admin_client import AdminClient
+
+    return AdminClient(url)
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    """Ask before clients are interrupted.
+
+    Raises:
+        SettingsError: there is nobody to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError(f"{question} Nobody is there to ask: give --yes")
+    typer.confirm(question, abort=True)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(f"{json.dumps(value)}\n")
+
+
+def _print_pairs(pairs: dict[str, str]) -> None:
+    width = max(map(len, pairs)) + 2
+    for name, value in pairs.items():
+        sys.stdout.write(f"{name:<{width}}{value}\n")
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=not sys.stdout.isatty())
+    for row in rows:
+        table.add_row(*row)
+    # Into a pipe, lines are as long as they need to be: whoever cuts them up counts columns.
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 1_000).print(table)

@@ -1,0 +1,130 @@
+"""`magnetar admin`, as a person and a script run it, against a broker that is alone."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from magnetar.broker.balance.bundles import Layout
+from magnetar.deploy.cli import app
+from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.sdk.wire import parse_topic_name
+from tests.integration.deploy.commands import Ended, magnetar
+from tests.processes import HOST, free_ports
+from tests.standalone import Standalone
+
+TOPIC = "persistent://public/default/orders"
+HELD = Layout.even(4).bundle_of(parse_topic_name(TOPIC)).name
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("admin") / "data") as started:
+        ended = magnetar("produce", "orders", "-m", "one", "--url", started.url)
+        assert ended.status == 0, ended.stderr
+        yield started
+
+
+def admin(server: Standalone, *arguments: str) -> Ended:
+    """In this process: starting Python takes longer than any of these commands."""
+    ended = CliRunner().invoke(app, ["admin", *arguments, "--admin-url", server.http_url])
+    if isinstance(ended.exception, DeployError):
+        return Ended(ended.exception.exit_status, ended.stdout, str(ended.exception))
+    return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def done(server: Standalone, *arguments: str) -> str:
+    ended = admin(server, *arguments)
+    assert ended.status == 0, ended.stderr
+    assert ended.stderr == ""
+    return ended.stdout
+
+
+def test_a_lookup_names_the_broker_and_the_bundle(server: Standalone) -> None:
+    shown = done(server, "lookup", "orders")
+    assert server.url in shown
+    assert HELD in shown
+    found = json.loads(done(server, "lookup", TOPIC, "--json"))
+    assert (found["brokerUrl"], found["bundle"]) == (server.url, HELD)
+
+
+def test_the_brokers_are_a_table_for_people_and_json_for_programs(server: Standalone) -> None:
+    shown = done(server, "brokers", "list")
+    assert server.url in shown
+    assert "leader" in shown
+    (known,) = json.loads(done(server, "brokers", "list", "--json"))
+    assert known["native_url"] == server.url
+    assert server.http_url in done(server, "brokers", "leader")
+
+
+def test_bundles_and_topics_are_listed(server: Standalone) -> None:
+    assert len(json.loads(done(server, "namespaces", "bundles", "public/default", "--json"))) >= 4
+    assert HELD in done(server, "namespaces", "bundles", "public/default")
+    assert TOPIC in done(server, "topics", "list", "public/default").splitlines()
+
+
+def test_what_interrupts_clients_asks_first(server: Standalone) -> None:
+    for arguments in (
+        ("topics", "unload", "orders"),
+        ("namespaces", "unload", "public/default"),
+        ("namespaces", "unload", "public/default", "--bundle", HELD),
+    ):
+        ended = admin(server, *arguments)
+        assert ended.status == 2
+        assert "--yes" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+        assert done(server, *arguments, "--yes") == ""
+
+
+def test_a_bundle_is_split_where_one_says(server: Standalone) -> None:
+    bundle = Layout.even(4).bundles[0].name
+    split = ("namespaces", "split-bundle", "public/default", "--yes", "--bundle")
+    done(server, *split, bundle, "--at", "0x10000000", "--at", "0x20000000")
+    done(server, *split, "0x00000000_0x10000000", "--by", "range")
+    shown = done(server, "namespaces", "bundles", "public/default", "--json")
+    names = [each["bundle"] for each in json.loads(shown)]
+    assert names[:4] == [
+        "0x00000000_0x08000000",
+        "0x08000000_0x10000000",
+        "0x10000000_0x20000000",
+        "0x20000000_0x40000000",
+    ]
+    again = admin(server, *split, bundle)
+    assert again.status == 8
+    assert f"no bundle {bundle}" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("lookup", "a/b"), 2, "a/b"),
+        (("namespaces", "bundles", "public"), 2, "tenant/namespace"),
+        (("namespaces", "bundles", "public/nowhere"), 8, "does not exist"),
+        (("namespaces", "unload", "public/default", "--destination", "x", "--yes"), 2, "--bundle"),
+        (("topics", "unload", "missing", "--yes"), 8, "not found"),
+        (("namespaces", "split-bundle", "a/b", "--bundle", "x", "--by", "magic"), 2, "magic"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    server: Standalone, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    ended = admin(server, *arguments)
+    assert ended.status == status
+    assert said in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_the_next_broker_is_asked_when_one_is_away(server: Standalone) -> None:
+    (port,) = free_ports(1)
+    leader = ("admin", "brokers", "leader", "--admin-url")
+    assert magnetar(*leader, f"http://{HOST}:{port},{server.http_url}").status == 0
+    alone = magnetar(*leader, f"http://{HOST}:{port}")
+    assert alone.status == 8
+    assert str(port) in alone.stderr
+    assert len(alone.stderr.splitlines()) == 1
+
+
+def test_an_address_of_another_kind_is_refused() -> None:
+    ended = CliRunner().invoke(app, ["admin", "brokers", "leader", "--admin-url", "pulsar://x:1"])
+    assert isinstance(ended.exception, SettingsError)

@@ -19,6 +19,8 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
 ├── LedgerWriteError               an add could not reach its ack quorum; outcome unknown
+├── BookieRegisteredError          a bookie that is to be given up is running
+├── NoSuchBookieError              the cluster never knew a bookie of this id
 ├── ReplicationLockLostError       the lock of a ledger's replicas went with the session
 ├── RecoveryUndecidedError         too few bookies answered to tell where the ledger ends
 ├── BeyondLastConfirmedError       a read above what is confirmed
@@ -128,6 +130,14 @@ class RecoveryUndecidedError(LedgerError):
     """Too few bookies answered to decide where the ledger ends. Try again later."""
 
     retryable = True
+
+
+class BookieRegisteredError(LedgerError):
+    """The bookie is registered: it cannot be recovered or decommissioned while it runs."""
+
+
+class NoSuchBookieError(LedgerError):
+    """There is no cookie of this id: no such bookie, or it was decommissioned already."""
 
 
 class ReplicationLockLostError(LedgerError):

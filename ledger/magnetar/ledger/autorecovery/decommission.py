@@ -1,0 +1,141 @@
+"""Decommissions a bookie that was stopped for good: no ledger needs it, then its cookie goes.
+
+Every ledger that names the bookie is published as lacking it, which is what an audit would do; the
+auditor is asked for one, too. Workers make the copies. When no ledger names the bookie any more and
+no work item does, the cookie is deleted: the cluster has forgotten the bookie, and its id must not
+come back with empty disks (defect D16). Safe to break off and to run again at any moment.
+Source: auto-recovery, section 8 (BP-68).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from magnetar.ledger.autorecovery.checker import names_any
+from magnetar.ledger.autorecovery.ledger_scan import PacedReads, scan_ledgers
+from magnetar.ledger.autorecovery.recover import check_not_registered
+from magnetar.ledger.autorecovery.work_items import WorkItems
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import (
+    BadVersionError,
+    BookieRegisteredError,
+    NoNodeError,
+    NoSuchBookieError,
+    NoSuchLedgerError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.under_replication import EVERYTHING
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecommissionPace:
+    """How often to look whether the copies are made."""
+
+    poll_s: float = 3.0
+    """Between two looks, times the number of ledgers that are left."""
+    poll_s_max: float = 300.0
+
+
+class Decommission:
+    """Takes bookies out of the cluster for ever."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        store: MetadataStore,
+        *,
+        clock: Clock,
+        random: random.Random,
+        reads: PacedReads,
+        ask_for_audit: Callable[[], Awaitable[None]],
+        on_left: Callable[[int], None] = lambda left: None,
+        pace: DecommissionPace | None = None,
+        root: str = "/ledgers",
+    ) -> None:
+        """
+        Args:
+            on_left: hears how many ledgers still need the bookie, before each wait.
+        """
+        self._client = client
+        self._store = store
+        self._reads = reads
+        self._ask_for_audit = ask_for_audit
+        self._on_left = on_left
+        self._pace = pace or DecommissionPace()
+        self._root = root
+        self._items = WorkItems(store, clock=clock, random=random, root=root)
+
+    async def run(self, bookie_id: str) -> int:
+        """Wait until no ledger needs the bookie, and delete its cookie; returns how many ledgers
+        named it at the begin.
+
+        Raises:
+            NoSuchBookieError: the cluster has no cookie of it.
+            BookieRegisteredError: it runs, or came back meanwhile; its cookie stays.
+            MetadataError: run it again.
+        """
+        if await self._client.registry.read_cookie(bookie_id) is None:
+            raise NoSuchBookieError(
+                f"the cluster has no cookie of a bookie {bookie_id}: check the id; or it was "
+                f"decommissioned already. Nothing was changed"
+            )
+        await check_not_registered(self._store, [bookie_id], root=self._root)
+        named = await self._publish(bookie_id)
+        await self._ask_for_audit()
+        left = set(named)
+        while left or (left := set(await self._publish(bookie_id))):
+            left = await self._still_naming(bookie_id, left)
+            if left:
+                self._on_left(len(left))
+                pace = self._pace
+                await asyncio.sleep(min(pace.poll_s_max, pace.poll_s * len(left)))
+                # Who came back needs no decommission, and workers would wait for nothing.
+                await check_not_registered(self._store, [bookie_id], root=self._root)
+        await self._delete_cookie(bookie_id)
+        return len(named)
+
+    async def _publish(self, bookie_id: str) -> list[int]:
+        """Publish every ledger that names the bookie; returns them."""
+        named: list[int] = []
+        async for ledger in scan_ledgers(self._reads):
+            metadata = ledger.metadata
+            if names_any(metadata, [bookie_id]):
+                await self._items.publish(metadata.ledger_id, {bookie_id: [EVERYTHING]})
+                named.append(metadata.ledger_id)
+        return named
+
+    async def _still_naming(self, bookie_id: str, ledger_ids: set[int]) -> set[int]:
+        """Those of the ledgers of which the metadata or the work item names the bookie."""
+        left: set[int] = set()
+        for ledger_id in sorted(ledger_ids):
+            try:
+                metadata = (await self._client.manager.read(ledger_id)).metadata
+            except NoSuchLedgerError:
+                continue
+            item = await self._items.read(ledger_id)
+            if names_any(metadata, [bookie_id]) or (item is not None and bookie_id in item.missing):
+                left.add(ledger_id)
+        return left
+
+    async def _delete_cookie(self, bookie_id: str) -> None:
+        cookie = await self._client.registry.read_cookie(bookie_id)
+        # As late as can be: a bookie that starts now finds its cookie, or none and refuses.
+        await check_not_registered(self._store, [bookie_id], root=self._root)
+        if cookie is None:
+            return
+        try:
+            await self._store.delete(f"{self._root}/cookies/{bookie_id}", version=cookie.version)
+        except NoNodeError:
+            pass  # an earlier attempt of ours
+        except BadVersionError as error:
+            raise BookieRegisteredError(
+                f"bookie {bookie_id} has changed its cookie just now, and so it runs; the cookie "
+                f"stays. Stop the bookie and decommission it again"
+            ) from error
+        _log.warning("bookie_decommissioned", bookie=bookie_id)

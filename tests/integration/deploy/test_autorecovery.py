@@ -1,0 +1,254 @@
+"""Auto-recovery as real processes: bookies die with their disks, auditors die, operators look."""
+
+import asyncio
+import json
+import random
+import re
+import shutil
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from magnetar.ledger.autorecovery.work_items import WorkItems
+from magnetar.ledger.autorecovery.worker import make_checker
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.under_replication import EVERYTHING
+from tests.integration.deploy.commands import Ended, magnetar
+from tests.real_cluster import RealCluster
+
+WAIT_S = 60.0
+ENVIRONMENT = {
+    "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": "1500",
+    "MAGNETAR_AUDITOR_SETTLE_S": "0.5",
+    "MAGNETAR_AUDITOR_GATHER_S": "0.1",
+    "MAGNETAR_AUDITOR_SURVEY_INTERVAL_S": "0.2",
+    "MAGNETAR_AUDITOR_AUDIT_AGAIN_S": "2",
+    "MAGNETAR_WORKER_OPEN_LEDGER_GRACE_S": "1",
+    "MAGNETAR_WORKER_RETRY_DELAY_S": "0.5",
+}
+PAYLOADS = [b"%06d" % number * 20 for number in range(200)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """Bookies, of which tests may lose four, two processes of auto-recovery, and no broker."""
+    with RealCluster(
+        tmp_path_factory.mktemp("autorecovery"),
+        bookies=7,
+        brokers=0,
+        autorecovery=2,
+        environment=ENVIRONMENT,
+    ) as made:
+        yield made
+
+
+@asynccontextmanager
+async def client_of(cluster: RealCluster) -> AsyncIterator[tuple[LedgerClient, MetadataStore]]:
+    store = await open_store(cluster.metadata_url)
+    client = LedgerClient(
+        store, network=SystemNetwork(), clock=SystemClock(), random=random.Random(1)
+    )
+    await client.start()
+    try:
+        yield client, store
+    finally:
+        await client.close()
+        await store.close()
+
+
+async def write_ledgers(client: LedgerClient, count: int, bookie_id: str) -> list[int]:
+    """Closed ledgers of three copies, of which at least some lie on the bookie."""
+    ids: list[int] = []
+    named = 0
+    while len(ids) < count or not named:
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*map(writer.add, PAYLOADS))
+        await writer.close()
+        ids.append(writer.ledger_id)
+        named += bookie_id in writer.metadata.ensembles[0].bookies
+    return ids
+
+
+async def wait_whole(client: LedgerClient, ledger_ids: list[int], *, without: str) -> None:
+    """Wait until none of the ledgers names the bookie, and each has all its copies."""
+    checker = make_checker(client)
+    async with asyncio.timeout(WAIT_S):
+        for ledger_id in ledger_ids:
+            while True:
+                metadata = (await client.manager.read(ledger_id)).metadata
+                named = {name for each in metadata.ensembles for name in each.bookies}
+                check = await checker.check(metadata, {})
+                if without not in named and check.is_whole and not check.missing():
+                    break
+                await asyncio.sleep(0.05)
+
+
+def victim_of(cluster: RealCluster) -> str:
+    """A bookie that still runs."""
+    return next(
+        name for name in cluster.names if name.startswith("bookie-") and cluster.is_running(name)
+    )
+
+
+async def status_of(cluster: RealCluster) -> dict[str, Any]:
+    """What `recovery status` says."""
+    found: dict[str, Any] = json.loads((await recovery(cluster, "status", "--json")).stdout)
+    return found
+
+
+async def recovery(cluster: RealCluster, *arguments: str) -> Ended:
+    return await asyncio.to_thread(
+        magnetar, "admin", "recovery", *arguments, "--metadata", cluster.metadata_url
+    )
+
+
+def metric(cluster: RealCluster, name: str, metric_name: str) -> float:
+    """One number of a process's /metrics."""
+    with urllib.request.urlopen(f"{cluster.http_url(name)}/metrics") as answer:
+        text = answer.read().decode()
+    found = re.search(rf"^magnetar_autorecovery_{metric_name} (\S+)$", text, re.MULTILINE)
+    assert found, f"{name} shows no {metric_name}"
+    return float(found[1])
+
+
+def auditor_of(cluster: RealCluster) -> str:
+    """The process that says that it is the auditor; empty if none does now."""
+    running = [name for name in ("autorecovery-1", "autorecovery-2") if cluster.is_running(name)]
+    found = [name for name in running if metric(cluster, name, "auditor_is_auditor") == 1.0]
+    return found[0] if len(found) == 1 else ""
+
+
+async def wait_auditor(cluster: RealCluster) -> str:
+    def wait() -> str:
+        until(lambda: auditor_of(cluster) != "", "an auditor")
+        return auditor_of(cluster)
+
+    return await asyncio.to_thread(wait)
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    """Ask again and again; blocks."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def lose(cluster: RealCluster, name: str) -> None:
+    """The bookie dies, and its disk with it."""
+    cluster.kill(name)
+    shutil.rmtree(cluster.directory / name)
+
+
+async def test_after_a_bookie_is_lost_with_its_disk_every_ledger_is_whole_again_by_itself(
+    cluster: RealCluster,
+) -> None:
+    async with client_of(cluster) as (client, _):
+        auditor, victim = await wait_auditor(cluster), victim_of(cluster)
+        ledgers = await write_ledgers(client, 12, victim)
+        assert (await recovery(cluster, "auditor")).stdout.strip() == auditor
+        lost = metric(cluster, auditor, "auditor_bookies_lost")
+        lose(cluster, victim)
+        await wait_whole(client, ledgers, without=victim)
+        await wait_metric(cluster, auditor, "auditor_under_replicated_ledgers", 0.0)
+        assert metric(cluster, auditor, "auditor_bookies_lost") == lost + 1
+        status = await status_of(cluster)
+        assert status["bookies"][victim] == "lost"
+        assert (status["under_replicated_ledgers"], status["lost"]) == (0, {})
+        for ledger_id in ledgers:
+            reader = await client.open(ledger_id)
+            assert await reader.read(0, len(PAYLOADS) - 1) == PAYLOADS
+
+
+async def test_switched_off_nothing_is_copied_and_the_list_shows_what_waits(
+    cluster: RealCluster,
+) -> None:
+    async with client_of(cluster) as (client, store):
+        auditor, victim = await wait_auditor(cluster), victim_of(cluster)
+        ledgers = await write_ledgers(client, 4, victim)
+        assert (await recovery(cluster, "disable")).stdout == "switched off\n"
+        assert (await recovery(cluster, "disable")).stdout == "it was off already\n"
+        await wait_metric(cluster, auditor, "auditor_is_disabled", 1.0)
+        lost = metric(cluster, auditor, "auditor_bookies_lost")
+        lose(cluster, victim)
+        await wait_metric(cluster, auditor, "auditor_bookies_lost", lost + 1)
+        assert (
+            await recovery(cluster, "trigger-audit")
+        ).stdout == f"asked {auditor} for an audit\n"
+        named = [
+            ledger_id
+            for ledger_id in ledgers
+            if victim in (await client.manager.read(ledger_id)).metadata.ensembles[0].bookies
+        ]
+        # The auditor waits, too; somebody else may still publish what it found.
+        items = WorkItems(store, clock=SystemClock(), random=random.Random(2))
+        await items.publish(named[0], {victim: [EVERYTHING]})
+        await wait_metric(cluster, auditor, "auditor_under_replicated_ledgers", 1.0)
+        status = await status_of(cluster)
+        assert (status["enabled"], status["in_work"]) == (False, 0)
+        assert status["bytes_to_copy"] == sum(map(len, PAYLOADS))
+        (line, summary) = (await recovery(cluster, "list")).stdout.splitlines()
+        assert line.startswith(f"{named[0]}  lacks {victim}  about 0.0 MB  since ")
+        assert line.endswith("  waits")
+        assert summary == "1 ledgers, about 0.0 MB to copy"
+        assert (await recovery(cluster, "enable")).stdout == "switched on\n"
+        await wait_whole(client, ledgers, without=victim)
+        assert (await recovery(cluster, "list")).stdout == "0 ledgers, about 0.0 MB to copy\n"
+
+
+async def test_a_bookie_that_restarts_within_the_delay_loses_no_ledger(
+    cluster: RealCluster,
+) -> None:
+    async with client_of(cluster) as (client, _):
+        auditor, name = await wait_auditor(cluster), victim_of(cluster)
+        ledgers = await write_ledgers(client, 4, name)
+        await wait_metric(cluster, auditor, "auditor_under_replicated_ledgers", 0.0)
+        assert (await recovery(cluster, "delay", "600")).stdout == "600 s\n"
+        await wait_metric(cluster, auditor, "auditor_delay_seconds", 600.0)
+        before = [(await client.manager.read(ledger_id)).metadata for ledger_id in ledgers]
+        scheduled = metric(cluster, auditor, "auditor_delayed_audits_scheduled_total")
+        cancelled = metric(cluster, auditor, "auditor_delayed_audits_cancelled_total")
+        assert await asyncio.to_thread(cluster.terminate, name) == 0
+        await wait_metric(cluster, auditor, "auditor_delayed_audits_scheduled_total", scheduled + 1)
+        await asyncio.to_thread(cluster.start, name)
+        await wait_metric(cluster, auditor, "auditor_delayed_audits_cancelled_total", cancelled + 1)
+        after = [(await client.manager.read(ledger_id)).metadata for ledger_id in ledgers]
+        assert after == before
+        assert "not set" in (await recovery(cluster, "delay", "--unset")).stdout
+
+
+async def test_when_the_auditor_is_killed_the_other_process_takes_over(
+    cluster: RealCluster,
+) -> None:
+    async with client_of(cluster) as (client, _):
+        first, victim = await wait_auditor(cluster), victim_of(cluster)
+        ledgers = await write_ledgers(client, 4, victim)
+        cluster.kill(first)
+        lose(cluster, victim)
+        second = await wait_auditor(cluster)
+        assert second != first
+        await wait_whole(client, ledgers, without=victim)
+        assert (await recovery(cluster, "auditor")).stdout.strip() == second
+    await asyncio.to_thread(cluster.start, first)
+
+
+async def test_sigterm_ends_the_process_with_status_zero_and_hands_the_office_over(
+    cluster: RealCluster,
+) -> None:
+    first = await wait_auditor(cluster)
+    assert await asyncio.to_thread(cluster.terminate, first) == 0
+    assert await wait_auditor(cluster) != first
+    await asyncio.to_thread(cluster.start, first)
+
+
+async def wait_metric(cluster: RealCluster, name: str, metric_name: str, value: float) -> None:
+    await asyncio.to_thread(
+        until, lambda: metric(cluster, name, metric_name) == value, f"{metric_name} {value}"
+    )

@@ -31,7 +31,7 @@ from magnetar.cursors.recovery import get_or_create_node, recover_state
 from magnetar.cursors.saver import CursorSaver
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, LogFencedError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, Position
@@ -110,7 +110,8 @@ class Cursor(SubscriptionCursor):
         Raises:
             NoSuchCursorError: there is no such cursor, and `initial` is None.
             CursorUnavailableError: bookies or metadata cannot be reached; nothing is changed.
-            CursorFencedError: others keep opening the cursor at the same time.
+            CursorFencedError: others keep opening the cursor at the same time, or the log has
+                another owner.
             InvalidCursorNameError, InvalidCursorNodeError, UnsupportedCursorRecordError
         """
         settings = settings or CursorSettings()
@@ -123,6 +124,8 @@ class Cursor(SubscriptionCursor):
                     )
                 except CursorFencedError:
                     continue  # the former owner wrote once more: read again what it wrote
+        except LogFencedError as exc:
+            raise CursorFencedError(f"cursor {path}: another owner has the log: {exc}") from exc
         except LedgerError as exc:
             raise CursorUnavailableError(f"cursor {path} cannot be opened now: {exc}") from exc
         raise CursorFencedError(f"cursor {path} is being opened by others, too")
@@ -158,6 +161,9 @@ class Cursor(SubscriptionCursor):
         recovered = await recover_state(client, owned.node, path)
         state = AckState.restore(log, recovered.snapshot)
         if not is_new:
+            # The state was fitted to the log as this handle knows it. Who has lost the log by now
+            # would cut off what was acknowledged at the next owner since.
+            await log.check_owned()
             await saver.own(
                 CursorRecord(state.snapshot(), clock.wall_ms(), recovered.position_properties)
             )

@@ -13,6 +13,15 @@ class CursorLog(LogShape, Protocol):
         """Node of the log in the metadata store; cursors are its children."""
         ...
 
+    async def check_owned(self) -> None:
+        """Look at the store whether the log is still ours.
+
+        Raises:
+            LogFencedError: another owner has taken it over.
+            MetadataError: that cannot be told now.
+        """
+        ...
+
 
 class RecordWriter(Protocol):
     """An open cursor ledger."""

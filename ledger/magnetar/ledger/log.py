@@ -242,6 +242,18 @@ class ManagedLog:
         """The entry before `position`; (first ledger, -1) when there is none."""
         return self._appender.extent.shape.previous_position(position)
 
+    async def check_owned(self) -> None:
+        """Look at the store whether this handle owned the log at some time after the call.
+
+        For whoever is about to change something beside the log by what it knows of it. Together
+        with a version that was read before, the change is safe: the next owner reads later.
+
+        Raises:
+            LogFencedError: another owner has taken the log over.
+            MetadataError: that cannot be told now.
+        """
+        await self._list.check_owned()
+
     def entries_between(self, lower: Position, upper: Position) -> int:
         """Number of confirmed entries in (lower, upper]."""
         return self._appender.extent.shape.entries_between(lower, upper)

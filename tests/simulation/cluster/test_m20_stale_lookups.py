@@ -55,3 +55,34 @@ async def test_m20_a_broker_that_was_paused_while_it_loaded_does_not_take_the_to
     await producer.publish(1)
     assert sim.owner_of("t") is second, "the owner kept it"
     await sim.inspect()
+
+
+@story()
+async def test_m20_a_broker_paused_before_it_opens_a_cursor_leaves_it_to_the_next_owner(
+    sim: Cluster,
+) -> None:
+    """It knows of the log's end as it was, and would cut what was acknowledged since."""
+    consumer = await sim.user("c").consumer("t")
+    producer = await sim.user("p").producer("t")
+    await producer.publish(2)
+    first = sim.owner_of("t")
+    slow = sim.another(first)
+    opening = sim.store.hold(client=slow.name, kind="get", path=sim.cursor_path("t"))
+    await first.unload("t", destination=slow.name)
+    await sim.until(lambda: bool(opening.operations))
+    slow.pause()
+    await sim.moved("t", away_from=slow)
+    await producer.publish(2)
+    got = set(await consumer.take(4))
+    assert len(got) == 4
+    consumer.ack(*consumer.got)
+    await sim.settle()  # saved
+
+    slow.resume()
+    opening.release()
+    await sim.settle()
+    assert sim.owner_of("t") is first
+    await producer.publish(1)
+    assert await consumer.take() == [b"p:4"]
+    assert await consumer.has_nothing(for_s=1.0)
+    await sim.inspect()

@@ -1,5 +1,6 @@
 """A log without storage, for tests of cursors: the ledger component's own arithmetic."""
 
+from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 
@@ -10,8 +11,13 @@ class GrowingLog:
     path = "/managed-ledgers/public/default/persistent/topic"
 
     def __init__(self, *ledgers: tuple[int, int]) -> None:
+        self.has_other_owner = False
         self._ledgers = list(ledgers)
         self._shape = LogShape(self._ledgers)
+
+    async def check_owned(self) -> None:
+        if self.has_other_owner:
+            raise LogFencedError(f"{self.path}: another owner changed the ledger list")
 
     def append(self, entries: int = 1) -> None:
         ledger_id, count = self._ledgers[-1]

@@ -556,6 +556,17 @@ async def test_an_owner_that_rolls_over_during_the_takeover_is_read_again(world:
     assert new.mark_delete == Position(3, 7)
 
 
+async def test_m20_who_has_lost_the_log_leaves_its_cursors_to_the_next_owner(world: World) -> None:
+    old = await world.open()
+    old.ack(Position(3, 0))
+    await old.persist()
+    before = dict(world.store.nodes)
+    world.log.has_other_owner = True
+    with pytest.raises(CursorFencedError):
+        await world.open()
+    assert world.store.nodes == before
+
+
 async def test_a_deleted_node_fences_the_owner(world: World) -> None:
     cursor = await world.open()
     world.store.nodes.clear()

@@ -190,6 +190,18 @@ class LogList:
         self._metadata, self._version = metadata, version
         self._unresolved = []
 
+    async def check_owned(self) -> None:
+        """Look whether the list is still as we know it: nobody took it over by now.
+
+        Raises:
+            LogFencedError: somebody changed it.
+            MetadataError: that cannot be told now.
+        """
+        async with self._lock:
+            if self._unresolved:
+                await self._resolve()
+            await self.check_unchanged()
+
     async def check_unchanged(self) -> None:
         """
         Raises:

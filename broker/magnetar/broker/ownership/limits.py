@@ -22,6 +22,6 @@ class OwnershipLimits:
     expiry_margin_s: float = 3.0
     """The store may take this much longer than the session timeout to end a dead session."""
     probe_timeout_s: float = 1.0
-    """A broker that takes no connection in this time is taken for gone."""
-    probe_fresh_s: float = 1.0
-    """A broker that took one is not asked again for this long."""
+    """A broker that does not answer in this time is taken for gone."""
+    probe_fresh_s: float = 0.3
+    """A broker that answered is not asked again for this long."""

@@ -64,7 +64,7 @@ class OwnerLookup:
             network, clock=clock, timeout_s=limits.probe_timeout_s, fresh_s=limits.probe_fresh_s
         )
         self._silent: dict[BundleId, tuple[str, float]] = {}
-        """Owners that take no connections from here: session token, and since when."""
+        """Owners that do not answer us: session token, and since when."""
         self.is_draining = False
         """The broker stops: it takes nothing more, whoever sends it."""
 
@@ -137,7 +137,7 @@ class OwnerLookup:
             if destination is not None:
                 return self._here(listener)  # loading waits until the lease is ours
         if await self._is_dead(bundle, lease):
-            return f"its owner {lease.broker} takes no connections, and its lease stands yet"
+            return f"its owner {lease.broker} does not answer, and its lease stands yet"
         return Owner(_url(lease, listener), is_self=False, http_url=lease.http_url)
 
     async def _is_dead(self, bundle: BundleId, lease: LeaseRecord) -> bool:
@@ -164,7 +164,7 @@ class OwnerLookup:
                 if leader is None or leader.name == self._registration.name:
                     return "no broker leads the others yet"
                 if not await self._reachability.answers(leader.native_url):
-                    return f"the leader {leader.name} takes no connections"
+                    return f"the leader {leader.name} does not answer"
                 return _redirect(leader, listener, is_authoritative=False)
             chosen = placement.choose(
                 bundle, excluding=(self._registration.name,) if self.is_draining else ()
@@ -173,8 +173,8 @@ class OwnerLookup:
                 return "no broker can take it"
             if chosen != self._registration.name:
                 record = placement.broker(chosen)
-                if record is None:
-                    return f"broker {chosen} is gone"
+                if record is None or not await self._reachability.answers(record.native_url):
+                    return f"broker {chosen}, which was chosen, does not answer"
                 return _redirect(record, listener, is_authoritative=True)
         lease = await self._leases.take(bundle)
         if self._leases.holds(bundle):

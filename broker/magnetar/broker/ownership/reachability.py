@@ -1,19 +1,43 @@
-"""Whether another broker takes connections: asked before clients are sent there.
+"""Whether another broker answers: asked before clients are sent there.
 
-The lease of a broker that was killed stands until its session ends. A client that is sent there
-fails, waits longer and longer between its tries, and is late when somebody else has the topic. A
-lookup that waits instead is answered at that very moment.
+The lease of a broker that was killed or stopped stands until its session ends. A client that is
+sent there fails, waits longer and longer between its tries, and is late when somebody else has the
+topic. A lookup that waits instead is answered at that very moment.
+
+The question is the handshake of a client: a process that is stopped still takes connections.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from magnetar.broker.ownership.listeners import host_and_port
 from magnetar.ledger.ports import Clock, Network
+from magnetar.sdk.wire import BaseCommand, encode_command
+from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
 
-_SOONER = 5
-"""Who did not answer is asked again after this part of the time: it may be starting."""
+_CONNECT = encode_command(
+    BaseCommand(
+        type=BaseCommand.CONNECT,
+        connect=CommandConnect(client_version="Magnetar-broker", protocol_version=20),
+    )
+)
+
+
+class _Handshake(asyncio.Protocol):
+    """Says who it is, and waits for any answer."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._answer(False)
+
+    def _answer(self, is_there: bool) -> None:
+        if not self.answered.done():
+            self.answered.set_result(is_there)
 
 
 class Reachability:
@@ -25,11 +49,11 @@ class Reachability:
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
         self._answers: dict[str, tuple[bool, float]] = {}
-        """Per URL: whether it took a connection, and until when that is taken for true."""
+        """Per URL: whether it answered, and until when that is taken for true."""
         self._asking: dict[str, asyncio.Task[bool]] = {}
 
     async def answers(self, url: str) -> bool:
-        """Whether somebody takes connections at pulsar://host:port."""
+        """Whether a broker answers at pulsar://host:port."""
         known = self._answers.get(url)
         if known is not None and self._clock.monotonic_s() < known[1]:
             return known[0]
@@ -45,19 +69,23 @@ class Reachability:
             return
         now_s = self._clock.monotonic_s()
         self._answers = {each: known for each, known in self._answers.items() if now_s < known[1]}
-        is_there = asking.result()
-        fresh_s = self._fresh_s if is_there else self._fresh_s / _SOONER
-        self._answers[url] = (is_there, now_s + fresh_s)
+        self._answers[url] = (asking.result(), now_s + self._fresh_s)
 
     async def _ask(self, url: str) -> bool:
-        make: Callable[[], asyncio.Protocol] = asyncio.Protocol
         try:
             host, port = host_and_port(url)
-            transport = await self._network.connect(host, port, make, timeout_s=self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                handshake = _Handshake()
+                transport = await self._network.connect(
+                    host, port, lambda: handshake, timeout_s=self._timeout_s
+                )
+                try:
+                    transport.write(_CONNECT)
+                    return await handshake.answered
+                finally:
+                    transport.close()
         except (OSError, TimeoutError, ValueError):
             return False
-        transport.close()
-        return True
 
     def close(self) -> None:
         for asking in self._asking.values():

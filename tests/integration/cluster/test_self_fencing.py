@@ -1,0 +1,90 @@
+"""A broker without contact to the metadata store stops by itself. Real processes, real ZooKeeper."""
+
+import time
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.integration.cluster.flow import Flow
+from tests.integration.cluster.questions import health, owner_of
+from tests.real_cluster import RealCluster
+
+SESSION_TIMEOUT_S = 3.0
+TOPIC = "persistent://public/default/guarded"
+OTHER = {"broker-1": "broker-2", "broker-2": "broker-1"}
+WAIT_S = 20.0
+
+
+def _cluster(directory: Path) -> RealCluster:
+    timeout_ms = str(int(SESSION_TIMEOUT_S * 1000))
+    return RealCluster(directory, environment={"MAGNETAR_METADATA_SESSION_TIMEOUT_MS": timeout_ms})
+
+
+def _wait_for(cluster: RealCluster, broker: str, wanted: tuple[int, str]) -> float:
+    """When the broker said so for the first time."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (found := health(cluster, broker)) != wanted:
+        assert time.monotonic() < deadline_s, f"{broker} is {found}, not {wanted}"
+        time.sleep(0.02)
+    return time.monotonic()
+
+
+def test_m13_topics_are_served_until_the_lease_runs_out_and_come_back_with_the_store(
+    tmp_path: Path,
+) -> None:
+    with _cluster(tmp_path) as cluster, Flow(cluster.service_url, TOPIC) as flow:
+        flow.wait_receipts(100)
+        owner = owner_of(cluster, TOPIC, asked="broker-1")
+        cluster.kill("zookeeper-1")
+        killed_s = time.monotonic()
+        flow.wait_receipts(50)  # what is owned is served
+        without_lease_s = _wait_for(cluster, owner, (503, "no lease"))
+        assert without_lease_s - killed_s < SESSION_TIMEOUT_S
+        served = len(flow.receipts)
+        with pytest.raises(AssertionError, match="more receipts"):
+            flow.wait_receipts(1, wait_s=1.0)
+        assert len(flow.receipts) == served
+        assert "no contact with the metadata store" in cluster.log_text(owner)
+        cluster.start("zookeeper-1")
+        _wait_for(cluster, owner, (200, "ok"))
+        flow.wait_receipts(100)
+        flow.drain()
+        flow.check()
+
+
+def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_from_before(
+    tmp_path: Path,
+) -> None:
+    """The zombie has messages to send, credit of a consumer, and publishes in its sockets."""
+    with _cluster(tmp_path) as cluster, Flow(cluster.service_url, TOPIC) as flow:
+        flow.wait_receipts(100)
+        owner = owner_of(cluster, TOPIC, asked="broker-1")
+        other = OTHER[owner]
+        cluster.pause(owner)
+        flow.wait_until(
+            lambda: owner_of(cluster, TOPIC, asked=other) == other, "another owner", WAIT_S
+        )
+        # Somebody who asks the other one: it takes the topic when the session is over.
+        client = pulsar.Client(
+            cluster.url(other), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        theirs = client.create_producer(TOPIC, batching_enabled=False)
+        place = theirs.send(b"-1")
+        taken_s = time.monotonic()
+        before = len(flow.receipts)
+        cluster.resume(owner)
+        assert owner_of(cluster, TOPIC, asked=other) == other
+        flow.wait_receipts(100)
+        # Whatever was acknowledged since is behind what the new owner had stored before.
+        border = (place.ledger_id(), place.entry_id())
+        for at, _, mine in flow.receipts[before:]:
+            assert at > taken_s
+            assert (mine.ledger_id(), mine.entry_id()) > border
+        client.close()
+        assert f'"topics": 1, "reason": "no contact with the metadata store' in cluster.log_text(
+            owner
+        )
+        flow.drain()
+        flow.received = [each for each in flow.received if each[1] >= 0]
+        flow.check()

@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +77,7 @@ async def copy_rate(
     started_s = clock.monotonic_s()
     await worker.start()
     try:
-        while worker.metrics.items_finished < len(ledger_ids):
-            await asyncio.sleep(0.01)
+        await _until(lambda: worker.metrics.items_finished >= len(ledger_ids))
         return CopyFigures(clock.monotonic_s() - started_s, worker.metrics)
     finally:
         await worker.stop()
@@ -100,6 +99,13 @@ async def fill(client: LedgerClient, *, ledgers: int, entries: int, entry_bytes:
     return ledger_ids
 
 
+async def _until(is_so: Callable[[], bool]) -> None:
+    while True:
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+
+
 async def _run(url: str, cluster: ProcessCluster, options: argparse.Namespace) -> None:
     store = await open_store(url)
     client = LedgerClient(
@@ -113,15 +119,14 @@ async def _run(url: str, cluster: ProcessCluster, options: argparse.Namespace) -
     victim = known[0]
     cluster.servers[0].kill()
     await store.delete(f"/ledgers/available/{victim}")
-    while client.registry.resolve(victim) is not None:
-        await asyncio.sleep(0.01)
+    await _until(lambda: client.registry.resolve(victim) is None)
     settings = WorkerSettings(
         copy_bytes_per_s_max=options.rate, ledgers_at_once=options.at_once, items_per_s_max=10_000
     )
     before = [server.cpu_s() for server in cluster.servers[1:]]
     figures = await copy_rate(client, store, victim, ledger_ids, settings=settings)
     cpu_s = sum(server.cpu_s() for server in cluster.servers[1:]) - sum(before)
-    print(figures, f"; bookies used {cpu_s:.1f} s of processor time")  # noqa: T201
+    print(figures, f"; bookies used {cpu_s:.1f} s of processor time")
     await client.close()
     await store.close()
 

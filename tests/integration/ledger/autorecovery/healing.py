@@ -6,7 +6,7 @@ with the checker under test but the requests.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -164,15 +164,38 @@ class Healing:
         finally:
             await worker.stop()
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not is_so():
-                await asyncio.sleep(0.002)
+    def is_read_only(self, bookie_id: str) -> bool:
+        info = self.client.registry.resolve(bookie_id)
+        return info is not None and info.readonly
 
-    async def until_no_items(self) -> None:
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async def ask() -> bool:
+            return is_so()
+
+        await self.until_async(ask)
+
+    async def until_published(self, ledger_id: int) -> None:
+        async def is_published() -> bool:
+            return await self.items.read(ledger_id) is not None
+
+        await self.until_async(is_published)
+
+    async def until_no_items(self, *workers: Worker) -> None:
+        """Until no item is left, and the workers have ended what they did."""
+
+        async def is_done() -> bool:
+            return not await self.items.ids() and not any(
+                worker.metrics.items_in_work for worker in workers
+            )
+
+        await self.until_async(is_done)
+
+    async def until_async(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while await self.items.ids():
-                await asyncio.sleep(0.005)
+            while True:
+                if await is_so():
+                    return
+                await asyncio.sleep(0.002)
 
 
 def members(metadata: LedgerMetadata, entry_id: int) -> Iterator[str]:

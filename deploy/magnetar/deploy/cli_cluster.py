@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from magnetar.deploy.cluster import Cluster, ClusterSettings, Restart
-from magnetar.deploy.cluster_plan import Kind
+from magnetar.deploy.cluster_plan import Kind, Restart
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import ConfigOption, LogFormatOption, LogLevelOption, parse_quorum
 
@@ -141,6 +140,7 @@ def cluster(
     them in order and ends with status 0; kill -9 takes all of them along.
     """
     configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.cluster import Cluster, ClusterSettings
     from magnetar.deploy.process import run_server
 
     settings = ClusterSettings(

@@ -12,14 +12,20 @@ import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 import structlog
 
 from magnetar.deploy.cluster_child import Child, describe_status, last_words
 from magnetar.deploy.cluster_files import ClusterFiles, ClusterRecord, Layout, RunningServer
-from magnetar.deploy.cluster_plan import TIERS, ClusterPlan, ClusterShape, Kind, plan_cluster
+from magnetar.deploy.cluster_plan import (
+    TIERS,
+    ClusterPlan,
+    ClusterShape,
+    Kind,
+    Restart,
+    plan_cluster,
+)
 from magnetar.deploy.cluster_ports import choose_ports
 from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.explain import explained
@@ -37,13 +43,6 @@ _STABLE_S = 60.0
 """A server that ran for so long starts anew with the shortest delay."""
 
 _DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=1)
-
-
-class Restart(StrEnum):
-    """What becomes of a server that has ended by itself."""
-
-    ON_FAILURE = "on-failure"
-    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)

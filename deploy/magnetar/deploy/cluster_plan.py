@@ -26,6 +26,13 @@ class Kind(StrEnum):
     AUTORECOVERY = "autorecovery"
 
 
+class Restart(StrEnum):
+    """What becomes of a server that has ended by itself."""
+
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
 TIERS = (Kind.ZOOKEEPER, Kind.BOOKIE, Kind.BROKER, Kind.AUTORECOVERY)
 
 PORTS: Mapping[Kind, tuple[str, ...]] = {

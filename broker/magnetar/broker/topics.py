@@ -459,4 +459,6 @@ def _log_config(settings: BrokerSettings) -> LogConfig:
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_min_s=settings.ledger_age_min_s,
         ledger_age_max_s=settings.ledger_age_max_s,
+        # Most topics of a broker are idle: they cost no ledger, and a move of theirs one write.
+        opens_without_ledger=True,
     )

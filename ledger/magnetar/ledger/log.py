@@ -39,7 +39,7 @@ from magnetar.ledger.managed_log.log_ledgers import LogLedgers
 from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_reads import OwnerReads
-from magnetar.ledger.managed_log.log_takeover import take_over
+from magnetar.ledger.managed_log.log_takeover import claim, take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -139,6 +139,18 @@ class ManagedLog:
         return self
 
     async def _take_over(self) -> None:
+        if self._config.opens_without_ledger and self._list.terminated is None:
+            await claim(
+                self.path,
+                self._list,
+                self._ledgers,
+                self._client,
+                clock=self._clock,
+                random=self._random,
+                password=self._config.password,
+            )
+            self._appender.start_idle(self._list.ledgers)
+            return
         writer = await take_over(
             self.path,
             self._list,

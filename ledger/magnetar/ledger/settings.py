@@ -268,6 +268,11 @@ class LogConfig(BaseModel):
         description="Appends that wait for a confirmation or for the next ledger; beyond it they "
         "are refused.",
     )
+    opens_without_ledger: bool = Field(
+        default=False,
+        description="Whoever opens the log creates its ledger with the first append, not before: "
+        "for many logs of which few are written to.",
+    )
     unavailable_retry_s: float = Field(
         default=10.0,
         gt=0,

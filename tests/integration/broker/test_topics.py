@@ -1,13 +1,19 @@
 """Topics on real ledgers: loading, takeover by another broker, restart, stopping."""
 
 import asyncio
+import random
 from pathlib import Path
 
+from magnetar.broker.naming import log_path, topic_of
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.settings import LogConfig
+from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
-from tests.integration.ledger.cluster import cluster_of
+from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.integration.ledger.log_parts import append
 
 
 async def test_messages_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
@@ -89,10 +95,23 @@ async def test_requests_wait_for_bookies_instead_of_failing(tmp_path: Path) -> N
 
 
 async def test_what_cannot_be_loaded_in_time_is_given_up(tmp_path: Path) -> None:
-    async with (
-        cluster_of(0, tmp_path) as cluster,
-        broker_on(cluster, topic_load_timeout_ms=50, topic_load_retry_ms=10) as broker,
-    ):
+    async with cluster_of(1, tmp_path) as cluster, cluster.client() as crashed:
+        log = await ManagedLog.open(
+            crashed,
+            cluster.store,
+            log_path(topic_of(TOPIC)),
+            LogConfig(ensemble_size=1, write_quorum=1, ack_quorum=1),
+            clock=SystemClock(),
+            random=random.Random(1),
+        )
+        await append(log, [b"what must be recovered first"]).outcome
+        (bookie,) = cluster.bookies
+        await cluster.stop_bookie(bookie)
+        await check_that_loading_is_given_up(cluster)
+
+
+async def check_that_loading_is_given_up(cluster: Cluster) -> None:
+    async with broker_on(cluster, topic_load_timeout_ms=50, topic_load_retry_ms=10) as broker:
         producing = await WireClient.open(broker.port)
         answer = await producing.produce(TOPIC)
         assert answer.error.error == pb.ServerError.ServiceNotReady

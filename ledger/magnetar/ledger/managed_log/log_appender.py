@@ -48,6 +48,10 @@ class LedgerEvents(Protocol):
         """The current ledger should be followed by the next."""
         ...
 
+    def on_first_append(self) -> None:
+        """There is something to append, and no ledger yet; appends wait for it."""
+        ...
+
     def on_drained(self) -> None:
         """Everything on the draining ledger is confirmed and reported."""
         ...
@@ -62,6 +66,8 @@ class LedgerEvents(Protocol):
 
 
 class AppendState(Enum):
+    IDLE = auto()
+    """Opened without a ledger; the first append asks for one."""
     WRITING = auto()
     WAITING = auto()
     """An open ledger failed; appends wait for the next."""
@@ -123,12 +129,17 @@ class LogAppender:
             self._refuse(batch, self._refusal())
         elif self.state is AppendState.WRITING:
             self._write(batch)
-        elif self.state is AppendState.WAITING or self._is_time_to_retry():
+        elif self.state is AppendState.WAITING or self._is_time_to_begin():
             self._enqueue(batch)
         else:
             self._refuse(batch, self._unavailable())
 
-    def _is_time_to_retry(self) -> bool:
+    def _is_time_to_begin(self) -> bool:
+        """Whether the first ledger, or another one after a failure, is to be had now."""
+        if self.state is AppendState.IDLE:
+            self.state = AppendState.WAITING
+            self.events.on_first_append()
+            return True
         if self._clock.monotonic_s() < self._retry_at_s:
             return False
         self.state = AppendState.WAITING
@@ -306,6 +317,18 @@ class LogAppender:
         self.extent.last_confirmed = self.extent.shape.last_confirmed
         self.state = AppendState.WRITING
 
+    def start_idle(self, listed: Sequence[LogLedger]) -> None:
+        """Begin behind the ledgers of the list, all of them closed, without one of our own."""
+        self.extent.reach_end(listed)
+        self.state = AppendState.IDLE
+
+    def begin(self, writer: LedgerWriter) -> None:
+        """The first ledger of our own is there, and listed: write what waits for it."""
+        waiting = self._order.take_all()
+        self._set_current(writer)
+        self.state = AppendState.WRITING
+        self._write_all(waiting)
+
     def _set_current(self, writer: LedgerWriter) -> None:
         self.writer = writer
         self._fullness.begin()
@@ -369,7 +392,10 @@ class LogAppender:
                 waiting,
                 LogUnavailableError(f"{self._path}: the ledger failed in the middle of a batch"),
             )
-            return
+        else:
+            self._write_all(waiting)
+
+    def _write_all(self, waiting: Sequence[AppendBatch]) -> None:
         for batch in waiting:
             if self.state is AppendState.WRITING:
                 self._write(batch)

@@ -11,6 +11,8 @@ that failed while L2 took appends already, nothing of L2 was reported yet. L2 le
 before L1 is closed, since readers may go on behind L1 from then on, and its batches are written
 again behind those of L1.
 
+*Beginning*, in a log that was opened without a ledger: with the first append, which waits for it.
+
 All of it happens in one task, one change at a time. It ends when there is nothing left to change.
 """
 
@@ -90,6 +92,9 @@ class LedgerChanges:
 
     def on_full(self) -> None:
         self.want_rotation()
+
+    def on_first_append(self) -> None:
+        self._start_repair()
 
     def on_drained(self) -> None:
         self._wake.set()
@@ -184,6 +189,9 @@ class LedgerChanges:
         appender = self._appender
         if appender.state is AppendState.WAITING and self._repair_until_s is not None:
             await self._repair()
+        elif appender.state is AppendState.IDLE:
+            self._finish_rotation(None)  # an empty ledger is not followed by another
+            return False
         elif appender.state is not AppendState.WRITING or self._is_stopping:
             return False
         elif appender.draining is not None:
@@ -295,7 +303,9 @@ class LedgerChanges:
         if delay_s:
             await asyncio.sleep(delay_s)
         old = appender.draining
-        if old is None:
+        if appender.writer is None:
+            await self._begin()
+        elif old is None:
             await self._replace()
         elif appender.is_drained:
             await self._close_and_record(old)
@@ -306,6 +316,17 @@ class LedgerChanges:
             await self._wait(max(0.0, self._repair_until_s - self._clock.monotonic_s()))
         else:
             await self._replace_both(old)
+
+    async def _begin(self) -> None:
+        """The log was opened without a ledger: chain the first one."""
+        new = await self._take_spare()
+        await self._update(lambda metadata: metadata.with_next(new.ledger_id))
+        self._ledgers.spare_listed()
+        log.info("ledger_begun", path=self._path, ledger_id=new.ledger_id)
+        self._repair_until_s = None
+        self._finish_rotation(None)
+        if self._appender.state is not AppendState.FENCED:
+            self._appender.begin(new)
 
     async def _replace(self) -> None:
         """The only open ledger failed: close it, and chain the next one."""

@@ -23,7 +23,7 @@ OPEN_LEDGERS_MAX = 2
 """Ledgers of a log that may be open at once (rule 9.1)."""
 
 _FIELDS = {"format", "ledgers", "properties"}
-_OPTIONAL_FIELDS = {"removed_through", "terminated", "token"}
+_OPTIONAL_FIELDS = {"owner", "removed_through", "terminated", "token"}
 _LEDGER_FIELDS = {"id", "entries", "bytes", "closed_ms"}
 _INT64_MAX = (1 << 63) - 1
 
@@ -55,9 +55,17 @@ class LogMetadata:
     whether it missed entries: a ledger that was left out because it was empty is beyond it."""
     creation_token: int = 0
     """Tells a creation whose reply was lost from somebody else's."""
+    owner_token: int = 0
+    """Of the last owner that took the log over without a ledger of its own; 0: none did so. Two
+    that do it at once would write the same value without it, and each take the other's for its own.
+    """
 
     def with_ledgers(self, ledgers: Iterable[LogLedger]) -> "LogMetadata":
         return replace(self, ledgers=tuple(ledgers))
+
+    def claimed(self, ledgers: Iterable[LogLedger], owner_token: int) -> "LogMetadata":
+        """With these ledgers, all of them closed, and an owner who has none of its own yet."""
+        return replace(self, ledgers=tuple(ledgers), owner_token=owner_token)
 
     def with_next(self, ledger_id: int) -> "LogMetadata":
         """With an open ledger behind all others."""
@@ -130,6 +138,8 @@ class LogMetadata:
             fields["removed_through"] = self.removed_through
         if self.creation_token:
             fields["token"] = self.creation_token
+        if self.owner_token:
+            fields["owner"] = self.owner_token
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
@@ -170,6 +180,7 @@ class LogMetadata:
             terminated=None if terminated is None else Position(*terminated),
             removed_through=data.get("removed_through", -1),
             creation_token=data.get("token", 0),
+            owner_token=data.get("owner", 0),
         )
         problem = _problem_with_list(metadata)
         if problem is not None:
@@ -201,9 +212,10 @@ def _problem_with_fields(data: dict[str, object]) -> str | None:
         return "a property is no text"
     if not _is_int64(data.get("removed_through", 0)):
         return "removed_through is no int64 from 0"
-    token = data.get("token", 1)
-    if not _is_int64(token) or token == 0:
-        return "token is no int64 from 1"
+    for name in ("token", "owner"):
+        token = data.get(name, 1)
+        if not _is_int64(token) or token == 0:
+            return f"{name} is no int64 from 1"
     if "terminated" in data:
         terminated = data["terminated"]
         if not isinstance(terminated, list) or len(terminated) != 2:

@@ -7,12 +7,17 @@ in the middle of a change of ledgers and still writing to the one before the las
 behind them. 5. Only then is anything appended. From step 2 on the previous owner can add nothing,
 from step 4 on it can chain nothing, whatever it believes.
 
+An owner that may never write does without step 3 (`claim`): it sets the list all the same, with a
+token of its own, and creates a ledger when there is something to append. What is promised at the
+end of step 4 holds for it, too.
+
 Nothing here tries twice: of two that take the log over at once, the slower one fails with
 LogFencedError, and whether it still wants the log is its caller's decision (they would duel).
 
 Source: managed ledger, sections 2 and 9.
 """
 
+import random
 from collections.abc import Sequence
 
 import structlog
@@ -26,6 +31,8 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.writer import LedgerWriter
 
 log = structlog.get_logger()
+
+_TOKEN_MAX = (1 << 63) - 1
 
 
 async def take_over(
@@ -66,6 +73,33 @@ async def take_over(
             await ledgers.delete(ledger.ledger_id)
     log.info("log_opened", path=path, ledger_id=writer.ledger_id, ledgers=len(log_list.ledgers))
     return writer
+
+
+async def claim(
+    path: str,
+    log_list: LogList,
+    ledgers: LogLedgers,
+    client: LedgerClient,
+    *,
+    clock: Clock,
+    random: random.Random,
+    password: bytes,
+) -> None:
+    """Make a loaded list ours without a ledger to write to; a terminated one is left as it is.
+
+    Raises:
+        As `take_over`.
+    """
+    if log_list.terminated is not None:
+        return
+    recovered = await _recover(path, log_list, client, clock, password)
+    kept = [ledger for ledger in recovered if ledger.entries > 0]
+    token = random.randint(1, _TOKEN_MAX)
+    await log_list.update(lambda metadata: metadata.claimed(kept, token))
+    for ledger in recovered:
+        if ledger.entries == 0:
+            await ledgers.delete(ledger.ledger_id)
+    log.info("log_claimed", path=path, ledgers=len(log_list.ledgers))
 
 
 async def _recover(

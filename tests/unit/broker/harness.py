@@ -139,6 +139,16 @@ class MemoryLog:
         self._shape = LogShape([(each, len(entries)) for each, entries in self.entries.items()])
 
 
+class HeldTenure:
+    """A tenure that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_held = True
+
+    def holds(self) -> bool:
+        return self.is_held
+
+
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
 
@@ -148,6 +158,7 @@ class MemoryTopics:
         self.logs: dict[str, MemoryLog] = {}
         self.cursors: dict[str, SubscriptionCursor] = {}
         self.gate: asyncio.Event | None = None
+        self.tenure = HeldTenure()
         self.is_unavailable = False
         self.cached_bytes = 0
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
@@ -176,7 +187,8 @@ class MemoryTopics:
         if topic is None and not may_create:
             raise TopicNotFoundError(f"{name} does not exist")
         log = self.logs.setdefault(str(name), MemoryLog())
-        topic = Topic(name, log, TailCache(self.pool), topic_limits(self._settings))
+        limits = topic_limits(self._settings)
+        topic = Topic(name, log, TailCache(self.pool), limits, self.tenure)
         self._topics[name] = topic
         return topic
 

@@ -141,6 +141,14 @@ class Healing:
         )
         assert frame.status == Status.OK
 
+    async def store_good(
+        self, metadata: LedgerMetadata, bookie_id: str, entry_id: int, payload: bytes
+    ) -> None:
+        """Have a bookie store an entry that fits the end of the ledger."""
+        before = metadata.length - len(payload)
+        (packet,) = codec_for(metadata).seal(entry_id, entry_id - 1, before, [payload])
+        await self.store_packet(metadata, bookie_id, entry_id, packet)
+
     async def spoil(self, metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> None:
         """The bookie's copy of an entry has another payload than its digest says."""
         (packet,) = codec_for(metadata).seal(entry_id, entry_id - 1, 0, [b"spoilt"])

@@ -1,6 +1,6 @@
-"""The commands that manage a cluster: admin lookup, brokers, namespaces, topics, recovery.
+"""The commands that manage a cluster: admin lookup, brokers, namespaces, topics, recovery, bookies.
 
-They talk to the HTTP interface of any broker; `recovery` talks to the metadata store. Tables are
+They talk to the HTTP interface of any broker; the last two talk to the metadata store. Tables are
 for people, `--json` is for programs. What interrupts clients asks first, unless `--yes` is given.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from magnetar.deploy.cli_bookies import bookies
 from magnetar.deploy.cli_recovery import recovery
 from magnetar.deploy.errors import SettingsError
 
@@ -31,6 +32,7 @@ admin.add_typer(brokers, name="brokers")
 admin.add_typer(namespaces, name="namespaces")
 admin.add_typer(topics, name="topics")
 admin.add_typer(recovery, name="recovery")
+admin.add_typer(bookies, name="bookies")
 
 UrlOption = Annotated[
     str,

@@ -34,11 +34,13 @@ from magnetar.deploy.errors import (
     UnreadableMetadataError,
 )
 from magnetar.ledger.errors import (
+    BookieRegisteredError,
     InvalidLedgerMetadataError,
     InvalidPathError,
     LedgerLayoutError,
     MetadataError,
     NoNodeError,
+    NoSuchBookieError,
     NoSuchLedgerError,
 )
 
@@ -89,6 +91,8 @@ def explain(
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
+        case BookieRegisteredError() | NoSuchBookieError():
+            return SettingsError(text)
         case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():
             return SettingsError(text)
         case InvalidLedgerMetadataError():

@@ -28,8 +28,8 @@ from magnetar.ledger.system import SystemClock
 
 ROOT = "/ledgers"
 _ITEMS_MAX = 100_000
-_READS_PER_S_MAX = 2_000.0
-_READS_AT_ONCE_MAX = 64
+READS_PER_S_MAX = 2_000.0
+READS_AT_ONCE_MAX = 64
 
 
 class RecoveryTools:
@@ -41,7 +41,7 @@ class RecoveryTools:
         self._controls = Controls(store, ROOT)
         self._items = WorkItems(store, clock=clock, random=random.Random(), root=ROOT)
         self._reads = PacedReads(
-            manager, clock, per_s_max=_READS_PER_S_MAX, at_once_max=_READS_AT_ONCE_MAX
+            manager, clock, per_s_max=READS_PER_S_MAX, at_once_max=READS_AT_ONCE_MAX
         )
 
     async def show_status(self, *, as_json: bool) -> None:

@@ -38,10 +38,10 @@ PAYLOADS = [b"%06d" % number * 20 for number in range(200)]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    """Bookies, of which tests may lose four, two processes of auto-recovery, and no broker."""
+    """Bookies, of which tests may lose five, two processes of auto-recovery, and no broker."""
     with RealCluster(
         tmp_path_factory.mktemp("autorecovery"),
-        bookies=7,
+        bookies=8,
         brokers=0,
         autorecovery=2,
         environment=ENVIRONMENT,
@@ -106,6 +106,12 @@ async def status_of(cluster: RealCluster) -> dict[str, Any]:
 async def recovery(cluster: RealCluster, *arguments: str) -> Ended:
     return await asyncio.to_thread(
         magnetar, "admin", "recovery", *arguments, "--metadata", cluster.metadata_url
+    )
+
+
+async def bookies(cluster: RealCluster, *arguments: str) -> Ended:
+    return await asyncio.to_thread(
+        magnetar, "admin", "bookies", *arguments, "--metadata", cluster.metadata_url
     )
 
 
@@ -237,6 +243,52 @@ async def test_when_the_auditor_is_killed_the_other_process_takes_over(
         await wait_whole(client, ledgers, without=victim)
         assert (await recovery(cluster, "auditor")).stdout.strip() == second
     await asyncio.to_thread(cluster.start, first)
+
+
+async def test_with_recovery_switched_off_a_bookie_is_recovered_and_decommissioned_by_hand(
+    cluster: RealCluster,
+) -> None:
+    async with client_of(cluster) as (client, _):
+        victim = victim_of(cluster)
+        ledgers = await write_ledgers(client, 4, victim)
+        refused = await bookies(cluster, "decommission", victim, "--yes")
+        assert refused.status == 2
+        assert refused.messages() == [
+            f"magnetar: bookie {victim} is registered, and so running: nothing was changed. Stop "
+            f"it for good and wait until its session has ended, or name another bookie"
+        ]
+        refused = await bookies(cluster, "recover", victim, "--yes")
+        assert refused.status == 2
+        await recovery(cluster, "disable")
+        lost = metric(cluster, await wait_auditor(cluster), "auditor_bookies_lost")
+        lose(cluster, victim)
+        await wait_metric(cluster, await wait_auditor(cluster), "auditor_bookies_lost", lost + 1)
+        planned = (await bookies(cluster, "recover", victim, "--dry-run")).stdout.splitlines()
+        named = len(planned) - 1
+        assert planned[-1] == f"{named} would be repaired"
+        done = await bookies(cluster, "recover", victim, "--yes")
+        assert done.stdout.splitlines()[-1] == f"{named} repaired", done
+        await wait_whole(client, ledgers, without=victim)
+        assert (await bookies(cluster, "decommission", victim, "--yes")).status == 1
+        await recovery(cluster, "enable")
+        done = await bookies(cluster, "decommission", victim, "--yes")
+        assert done.stdout == f"{victim} is decommissioned; 0 ledgers were moved\n", done
+        listed = (await bookies(cluster, "list")).stdout
+        assert victim not in listed
+        assert f"{victim_of(cluster)}  writable  address 127.0.0.1:" in listed
+        again = await bookies(cluster, "decommission", victim, "--yes")
+        assert again.status == 2
+        assert "was decommissioned already" in again.stderr
+
+
+async def test_a_metadata_url_without_a_cluster_is_refused(
+    cluster: RealCluster,
+) -> None:
+    url = f"{cluster.metadata_url}/elsewhere"
+    for arguments in (("recovery", "disable"), ("recovery", "status"), ("bookies", "list")):
+        ended = await asyncio.to_thread(magnetar, "admin", *arguments, "--metadata", url)
+        assert ended.status == 2
+        assert ended.messages() == [f"magnetar: {url} holds no cluster; check the URL"]
 
 
 async def test_sigterm_ends_the_process_with_status_zero_and_hands_the_office_over(

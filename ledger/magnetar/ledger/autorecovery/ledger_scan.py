@@ -27,6 +27,9 @@ class PacedReads:
         self.at_once_max = at_once_max
         self._clock = clock
         self._pace = Pace(per_s_max)
+        self.unreadable: dict[int, str] = {}
+        """Ledgers whose metadata could not be understood when it was read last, and why. Who
+        concludes something from "no ledger does" has to look here."""
 
     async def read_all(self, ledger_ids: Sequence[int]) -> list[VersionedLedger]:
         """The metadata of these ledgers, as far as there is any that can be read; at most
@@ -42,12 +45,14 @@ class PacedReads:
         return [ledger for ledger in read if ledger is not None]
 
     async def _read(self, ledger_id: int) -> VersionedLedger | None:
+        self.unreadable.pop(ledger_id, None)
         try:
             return await self.manager.read(ledger_id)
         except NoSuchLedgerError:
             return None  # Deleted since it was listed.
         except InvalidLedgerMetadataError as error:
             _log.error("ledger_not_audited", ledger_id=ledger_id, error=str(error))
+            self.unreadable[ledger_id] = str(error)
             return None
 
 

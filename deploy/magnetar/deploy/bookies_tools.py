@@ -1,0 +1,177 @@
+"""What `magnetar admin bookies` does."""
+
+import asyncio
+import json
+import os
+import random
+import socket
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from magnetar.deploy.errors import DeployError
+from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Sources
+from magnetar.deploy.recovery_tools import (
+    READS_AT_ONCE_MAX,
+    READS_PER_S_MAX,
+    ROOT,
+    check_cluster,
+    say,
+)
+from magnetar.ledger.autorecovery.controls import Controls
+from magnetar.ledger.autorecovery.decommission import Decommission
+from magnetar.ledger.autorecovery.ledger_scan import PacedReads
+from magnetar.ledger.autorecovery.recover import ManualRecovery, Recovered
+from magnetar.ledger.autorecovery.status import report_bookies
+from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemNetwork
+
+
+class BookiesTools:
+    """The tools, on one open metadata store and a ledger client that is started."""
+
+    def __init__(
+        self, store: MetadataStore, client: LedgerClient, clock: SystemClock, sources: Sources
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._clock = clock
+        self._sources = sources
+        self._reads = PacedReads(
+            client.manager, clock, per_s_max=READS_PER_S_MAX, at_once_max=READS_AT_ONCE_MAX
+        )
+
+    async def list_bookies(self, *, as_json: bool) -> None:
+        """Print a line for each bookie."""
+        for bookie in await report_bookies(self._store, ROOT):
+            info = self._client.registry.resolve(bookie.bookie_id)
+            fields: dict[str, object] = {"bookie": bookie.bookie_id, "state": bookie.state}
+            if info is not None:
+                fields |= {
+                    "address": f"{info.host}:{info.port}",
+                    "rack": info.rack,
+                    "zone": info.zone,
+                }
+            if as_json:
+                say(json.dumps(fields))
+            else:
+                said = [f"{name} {value}" for name, value in fields.items() if value]
+                say(f"{bookie.bookie_id}  {bookie.state:<8}  {'  '.join(said[2:])}".rstrip())
+
+    async def recover(
+        self,
+        bookies: Sequence[str],
+        *,
+        ledger_id: int | None,
+        is_dry_run: bool,
+        skips_open: bool,
+        deletes_cookies: bool,
+        as_json: bool,
+    ) -> None:
+        """Recover bookies, and print what became of each of their ledgers.
+
+        Raises:
+            DeployError: some ledgers still need the bookies.
+            LedgerError
+        """
+        manual = ManualRecovery(
+            self._client,
+            self._store,
+            clock=self._clock,
+            random=random.SystemRandom(),
+            holder=f"admin at {socket.gethostname()}:{os.getpid()}",
+            reads=self._reads,
+            settings=self._sources.component(WorkerSettings, "worker"),
+            root=ROOT,
+        )
+        counts: Counter[Recovered] = Counter()
+        async for done in manual.recover(
+            bookies, ledger_id=ledger_id, is_dry_run=is_dry_run, skips_open=skips_open
+        ):
+            counts[done.outcome] += 1
+            fields = {"ledger_id": done.ledger_id, "outcome": done.outcome.value}
+            if as_json:
+                say(json.dumps({**fields, "reason": done.reason}))
+            else:
+                why = f": {done.reason}" if done.reason else ""
+                say(f"{done.ledger_id}  {done.outcome.value}{why}")
+        if not as_json:
+            said = [f"{count} {outcome.value}" for outcome, count in counts.items()]
+            say(", ".join(said) or "no ledger names them")
+        if left := counts[Recovered.FAILED] + counts[Recovered.BUSY]:
+            raise DeployError(
+                f"{left} ledgers still need {', '.join(bookies)}: see above, and run it again"
+            )
+        if deletes_cookies:
+            for bookie_id in bookies:
+                await self.decommission(bookie_id)
+
+    async def decommission(self, bookie_id: str) -> None:
+        """Wait until no ledger needs the bookie, and delete its cookie.
+
+        Raises:
+            LedgerError
+        """
+        controls = Controls(self._store, ROOT)
+        if not await controls.is_enabled():
+            raise DeployError(
+                "re-replication is switched off, so nobody makes the copies: "
+                "`magnetar admin recovery enable` switches it on"
+            )
+
+        def on_left(left: int) -> None:
+            sys.stderr.write(f"{left} ledgers still need {bookie_id}\n")
+
+        moved = await Decommission(
+            self._client,
+            self._store,
+            clock=self._clock,
+            random=random.SystemRandom(),
+            reads=self._reads,
+            ask_for_audit=controls.ask_for_audit,
+            on_left=on_left,
+            root=ROOT,
+        ).run(bookie_id)
+        say(f"{bookie_id} is decommissioned; {moved} ledgers were moved")
+
+
+def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> None:
+    """Run one tool against the cluster behind a metadata URL.
+
+    Raises:
+        DeployError: in words for a person.
+    """
+
+    async def on_store() -> None:
+        sources = Sources()
+        store = await open_store(metadata_url)
+        try:
+            await check_cluster(store, metadata_url)
+            clock = SystemClock()
+            settings = sources.component(
+                LedgerSettings, "ledger", {"ledger_manager": await layout_name_of(store, ROOT)}
+            )
+            client = LedgerClient(
+                store,
+                network=SystemNetwork(),
+                clock=clock,
+                random=random.SystemRandom(),
+                settings=settings,
+                root=ROOT,
+            )
+            await client.start()
+            try:
+                await work(BookiesTools(store, client, clock, sources))
+            finally:
+                await client.close()
+        finally:
+            await store.close()
+
+    with explained(metadata_url=metadata_url):
+        asyncio.run(on_store())

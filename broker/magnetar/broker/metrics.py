@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from magnetar.broker.balance.balancer import Balancer
     from magnetar.broker.broker import Broker
     from magnetar.broker.cluster import Cluster
 
@@ -151,6 +152,36 @@ def _cluster_metrics(cluster: "Cluster") -> Iterator[Metric]:
         ("leases_taken", "Bundles that it took.", ownership.leases_taken),
         ("unloads", "Bundles that it gave up on purpose.", ownership.unloads),
         ("unload_failures", "Bundles that it could not give up.", ownership.unload_failures),
+    ):
+        yield CounterMetricFamily(f"magnetar_broker_{name}", text, count)
+    if cluster.balancer is not None:
+        yield from _balance_metrics(cluster.balancer)
+
+
+def _balance_metrics(balancer: "Balancer") -> Iterator[Metric]:
+    """Samples of the broker's part in balance."""
+    reporter, shedder = balancer.reporter, balancer.shedder
+    load = reporter.latest
+    yield GaugeMetricFamily(
+        "magnetar_broker_load_usage_ratio",
+        "Use of the processor or the network, whichever is nearer to its limit.",
+        load.usage_percent / 100,
+    )
+    yield GaugeMetricFamily(
+        "magnetar_broker_load_cost",
+        "What its bundles are worth; 1 is one bundle at its limit of topics, sessions or traffic.",
+        reporter.cost,
+    )
+    for name, text, count in (
+        ("load_reports_sent", "Load reports that were sent to the others.", reporter.reports_sent),
+        ("bundle_splits", "Bundles split because they were over a limit.", reporter.splits),
+        ("bundles_shed", "Bundles moved for balance, as the leader.", shedder.moves),
+        ("bundle_shed_failures", "Moves that failed, as the leader.", shedder.failed_moves),
+        (
+            "bundle_splits_for_balance",
+            "Bundles split because no move could even out the load, as the leader.",
+            shedder.splits,
+        ),
     ):
         yield CounterMetricFamily(f"magnetar_broker_{name}", text, count)
 

@@ -101,6 +101,11 @@ class LoadReporter:
         self.splits = 0
         """Bundles of this broker that were split because they were over a limit."""
 
+    @property
+    def cost(self) -> float:
+        """What the bundles of the last sample are worth."""
+        return sum(self._limits.costs(self.latest).values())
+
     def start(self) -> None:
         """Sample from now on."""
         assert self._running is None, "started twice"

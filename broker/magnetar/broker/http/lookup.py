@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError
@@ -19,10 +19,12 @@ ListenerHeader = Annotated[str, Header(alias="X-Pulsar-ListenerName")]
 class LookupData(BaseModel):
     """The broker to connect to."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     broker_url: str = Field(serialization_alias="brokerUrl")
+    broker_url_tls: str = Field(default="", serialization_alias="brokerUrlTls")
+    """Empty, and not left out as empty fields are elsewhere: the C++ client takes an answer without
+    it for malformed, and dies of it."""
     http_url: str = Field(serialization_alias="httpUrl")
+    http_url_tls: str = Field(default="", serialization_alias="httpUrlTls")
     native_url: str = Field(serialization_alias="nativeUrl")
     """What brokerUrl was called once."""
 

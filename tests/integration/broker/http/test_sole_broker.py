@@ -23,7 +23,9 @@ async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
         assert answer.status == 200
         assert answer.json == {
             "brokerUrl": broker.service_url,
+            "brokerUrlTls": "",
             "httpUrl": broker.http_url,
+            "httpUrlTls": "",
             "nativeUrl": broker.service_url,
         }
         assert (await get(broker.http_port, f"{LOOKUP}/topic?listenerName=outside")).status == 412

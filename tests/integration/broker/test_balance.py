@@ -1,0 +1,277 @@
+"""Several broker processes: lookups agree, bundles move and split, who joins gets a part."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from magnetar.broker.balance.bundles import Layout
+from magnetar.sdk.wire import parse_topic_name
+from tests.integration.broker.http.http_calls import Answer, request
+from tests.real_cluster import RealCluster
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+WAIT_S = 30.0
+"""Nothing that a test waits for takes this long, unless it never comes."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """Two brokers that move nothing by themselves."""
+    with RealCluster(
+        tmp_path_factory.mktemp("balance") / "cluster",
+        bookies=1,
+        brokers=2,
+        environment={
+            "MAGNETAR_BROKER_SHEDDING": "false",
+            "MAGNETAR_BROKER_BUNDLE_AUTO_SPLIT": "false",
+            "MAGNETAR_BROKER_LOAD_SAMPLE_INTERVAL_MS": "200",
+        },
+    ) as started:
+        yield started
+
+
+def call(cluster: RealCluster, broker: str, method: str, path: str, body: object = None) -> Answer:
+    """One request to one broker; redirects are answers, too."""
+    port = cluster.server(broker).ports["http"]
+    return asyncio.run(request(port, method, path, body))
+
+
+def follow(cluster: RealCluster, broker: str, method: str, path: str) -> Answer:
+    """The same as a client does it: to the broker that a redirect names."""
+    for _ in range(5):
+        answer = call(cluster, broker, method, path)
+        if answer.status != 307:
+            return answer
+        location = answer.headers["location"]
+        broker = next(
+            name for name in brokers_of(cluster) if location.startswith(cluster.http_url(name))
+        )
+        path = location.removeprefix(cluster.http_url(broker))
+    raise AssertionError(f"redirected in circles: {path}")
+
+
+def brokers_of(cluster: RealCluster) -> list[str]:
+    return [name for name in cluster.names if name.startswith("broker-")]
+
+
+def lookup(cluster: RealCluster, broker: str, topic: str) -> str:
+    """Name of the broker that a lookup at `broker` ends at."""
+    path = f"/lookup/v2/topic/persistent/public/default/{topic}"
+    found = follow(cluster, broker, "GET", path)
+    assert found.status == 200, found
+    return next(
+        name for name in brokers_of(cluster) if cluster.url(name) == found.json["brokerUrl"]
+    )
+
+
+def owners(cluster: RealCluster, broker: str = "broker-1") -> dict[str, str | None]:
+    """Who has each bundle."""
+    found = call(cluster, broker, "GET", "/magnetar/v1/namespaces/public/default/bundles")
+    return {each["bundle"]: each["broker"] for each in found.json}
+
+
+def bundle_of(cluster: RealCluster, topic: str) -> str:
+    found = call(
+        cluster, "broker-1", "GET", f"/lookup/v2/topic/persistent/public/default/{topic}/bundle"
+    )
+    return found.text
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"never: {what}"
+        time.sleep(0.05)
+
+
+def topics_in_each_bundle(prefix: str) -> list[str]:
+    """A topic for each of the four bundles of a new namespace."""
+    layout = Layout.even(4)
+    chosen: dict[str, str] = {}
+    number = 0
+    while len(chosen) < 4:
+        name = f"{prefix}-{number}"
+        chosen.setdefault(layout.bundle_of(parse_topic_name(name)).name, name)
+        number += 1
+    return [chosen[bundle.name] for bundle in layout.bundles]
+
+
+def test_lookups_by_http_and_by_the_binary_protocol_agree_at_every_broker(
+    cluster: RealCluster,
+) -> None:
+    found: dict[str, str] = {}
+    for topic in topics_in_each_bundle("agree"):
+        by_http = {lookup(cluster, broker, topic) for broker in brokers_of(cluster)}
+        assert len(by_http) == 1
+        (found[topic],) = by_http
+    # Two brokers, four bundles with nothing in them: each has two.
+    assert sorted(found.values()) == ["broker-1", "broker-1", "broker-2", "broker-2"]
+    for broker in brokers_of(cluster):
+        client = pulsar.Client(cluster.url(broker), operation_timeout_seconds=10)
+        for topic, owner in found.items():
+            with_producer = client.create_producer(topic)
+            with_producer.send(broker.encode())
+            report = call(cluster, owner, "GET", "/admin/v2/broker-stats/load-report").json
+            bundle = f"public/default/{bundle_of(cluster, topic)}"
+            assert report["lastStats"][bundle]["producerCount"] == 1
+            with_producer.close()
+        client.close()
+
+
+def test_a_client_with_an_http_url_is_led_to_the_owner(cluster: RealCluster) -> None:
+    client = pulsar.Client(cluster.http_url("broker-1"), operation_timeout_seconds=10)
+    for topic in topics_in_each_bundle("by-http"):
+        producer = client.create_producer(topic)
+        producer.send(b"one")
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        assert reader.read_next(timeout_millis=10_000).data() == b"one"
+    client.close()
+
+
+def test_who_is_not_the_owner_redirects_with_method_and_query_kept(cluster: RealCluster) -> None:
+    (topic, *_) = topics_in_each_bundle("redirect")
+    owner = lookup(cluster, "broker-1", topic)
+    (other,) = set(brokers_of(cluster)) - {owner}
+    bundle = bundle_of(cluster, topic)
+    for path in (
+        f"{NAMESPACE}/{bundle}/unload?destinationBroker={other}",
+        f"{NAMESPACE}/{bundle}/split",
+    ):
+        answer = call(cluster, other, "PUT", path)
+        assert answer.status == 307
+        assert answer.headers["location"].startswith(cluster.http_url(owner) + path.split("?")[0])
+        assert "authoritative=true" in answer.headers["location"]
+        assert ("destinationBroker=" in path) == (
+            f"destinationBroker={other}" in answer.headers["location"]
+        )
+
+
+def test_an_unloaded_bundle_is_where_it_was_sent_and_its_clients_follow(
+    cluster: RealCluster,
+) -> None:
+    (_, topic, *_) = topics_in_each_bundle("moving")
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
+    producer = client.create_producer(topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    bundle = bundle_of(cluster, topic)
+    for number in range(4):
+        source = owners(cluster)[bundle]
+        (destination,) = set(brokers_of(cluster)) - {source}
+        producer.send(f"{number} before".encode())
+        path = f"{NAMESPACE}/{bundle}/unload?destinationBroker={destination}"
+        assert follow(cluster, "broker-1", "PUT", path).status == 204
+        producer.send(f"{number} after".encode())
+        assert owners(cluster)[bundle] == destination
+        for when in ("before", "after"):
+            message = reader.read_next(timeout_millis=20_000)
+            assert message.data() == f"{number} {when}".encode()
+    client.close()
+
+
+def test_an_unload_to_nowhere_is_refused_and_moves_nothing(cluster: RealCluster) -> None:
+    (topic, *_) = topics_in_each_bundle("nowhere")
+    owner = lookup(cluster, "broker-1", topic)
+    bundle = bundle_of(cluster, topic)
+    for destination in ("broker-9", owner):
+        path = f"{NAMESPACE}/{bundle}/unload?destinationBroker={destination}"
+        answer = call(cluster, owner, "PUT", path)
+        assert answer.status == 412
+        assert destination in answer.json["reason"]
+    assert owners(cluster)[bundle] == owner
+
+
+def test_a_namespace_is_unloaded_at_all_brokers(cluster: RealCluster) -> None:
+    topics = topics_in_each_bundle("all")
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
+    producers = {topic: client.create_producer(topic) for topic in topics}
+    assert call(cluster, "broker-2", "PUT", f"{NAMESPACE}/unload").status == 204
+    for producer in producers.values():
+        producer.send(b"again")
+    for topic in topics:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        assert reader.read_next(timeout_millis=20_000).data() == b"again"
+    client.close()
+
+
+def test_a_split_is_seen_by_every_broker_and_by_no_client(cluster: RealCluster) -> None:
+    (*_, topic) = topics_in_each_bundle("split")
+    bundle = bundle_of(cluster, topic)
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    owner = owners(cluster)[bundle]
+    assert owner is not None
+    closed = cluster.log_text(owner).count("topic_closed")
+    assert follow(cluster, "broker-1", "PUT", f"{NAMESPACE}/{bundle}/split").status == 204
+    producer.send(b"after")
+    assert cluster.log_text(owner).count("topic_closed") == closed
+    for broker in brokers_of(cluster):
+        wait_until(
+            lambda broker=broker: bundle not in owners(cluster, broker),  # type: ignore[misc]
+            f"{broker} knows of the split",
+        )
+        assert lookup(cluster, broker, topic) == owner
+    halves = [each for each in owners(cluster) if each not in {bundle}]
+    half = bundle_of(cluster, topic)
+    assert half in halves
+    # Only now a half moves, by a lease of its own (RULE 11.1).
+    (other,) = set(brokers_of(cluster)) - {owner}
+    path = f"{NAMESPACE}/{half}/unload?destinationBroker={other}"
+    assert follow(cluster, "broker-1", "PUT", path).status == 204
+    producer.send(b"elsewhere")
+    assert owners(cluster)[half] == other
+    client.close()
+
+
+def test_a_broker_that_joins_gets_its_part_and_then_nothing_moves(tmp_path: Path) -> None:
+    environment = {
+        "MAGNETAR_BROKER_BUNDLES_PER_NAMESPACE": "8",
+        "MAGNETAR_BROKER_LOAD_SAMPLE_INTERVAL_MS": "100",
+        "MAGNETAR_BROKER_SHEDDING_INTERVAL_MS": "300",
+        "MAGNETAR_BROKER_SHEDDING_TOPICS_MIN": "4",
+        "MAGNETAR_BROKER_SHEDDING_MOVES_MAX": "2",
+        # The machine that tests run on is busy with other things: judge by the bundles alone.
+        "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MIN": "100",
+        "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MAX": "100",
+    }
+    with RealCluster(
+        tmp_path / "cluster", bookies=1, brokers=2, environment=environment
+    ) as cluster:
+        assert cluster.terminate("broker-2") == 0
+        client = pulsar.Client(cluster.service_url, operation_timeout_seconds=30)
+        producers = [client.create_producer(f"joined-{number}") for number in range(40)]
+        for producer in producers:
+            producer.send(b"0")
+        assert set(owners(cluster).values()) == {"broker-1"}
+        cluster.start("broker-2")
+        rounds = 0
+
+        def publish_and_compare() -> bool:
+            nonlocal rounds
+            rounds += 1
+            for producer in producers:
+                producer.send(str(rounds).encode())
+            return sorted(loaded(cluster)) == [4, 4]
+
+        wait_until(publish_and_compare, "both brokers have four bundles")
+        settled = owners(cluster)
+        for _ in range(5):  # Some looks of the leader later nothing has moved.
+            publish_and_compare()
+            time.sleep(0.3)
+        assert owners(cluster) == settled
+        for number in range(len(producers)):
+            reader = client.create_reader(f"joined-{number}", pulsar.MessageId.earliest)
+            read = [reader.read_next(timeout_millis=20_000).data() for _ in range(rounds + 1)]
+            assert read == [str(each).encode() for each in range(rounds + 1)]
+            reader.close()
+        client.close()
+
+
+def loaded(cluster: RealCluster) -> list[int]:
+    """How many bundles each broker has."""
+    held = list(owners(cluster).values())
+    return [held.count(name) for name in brokers_of(cluster)]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple
 
@@ -97,7 +98,7 @@ class Flow:
         before = [at for at, _, _ in self.receipts if at <= since_s][-1:]
         times = before + [at for at, _, _ in self.receipts if at > since_s]
         return max(
-            (Gap(later - at, at) for at, later in zip(times, times[1:], strict=False)),
+            (Gap(later - at, at) for at, later in pairwise(times)),
             default=Gap(0.0, since_s),
         )
 

@@ -1,4 +1,4 @@
-"""A broker without contact to the metadata store stops by itself. Real processes, real ZooKeeper."""
+"""A broker without contact to the metadata store stops by itself. Real processes and ZooKeeper."""
 
 import time
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_
             assert at > taken_s
             assert (mine.ledger_id(), mine.entry_id()) > border
         client.close()
-        assert f'"topics": 1, "reason": "no contact with the metadata store' in cluster.log_text(
+        assert '"topics": 1, "reason": "no contact with the metadata store' in cluster.log_text(
             owner
         )
         flow.drain()

@@ -26,6 +26,7 @@ from tests.bench.ledger_bench import LedgerBench
 from tests.bench.recovery_bench import RecoveryBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.bench.storage_bench import StorageBench
+from tests.bench.storage_client import LoadProcess
 from tests.bench.storage_upkeep import UpkeepBench
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
@@ -192,12 +193,12 @@ def main() -> None:
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_gb} GB, {machine.system}, "
         f"Python {machine.python}\n"
     )
-    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder, LoadProcess() as load:
         effort = QUICK if arguments.quick else FULL
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
         gaps, recovery = GapsBench(report, effort), RecoveryBench(report, effort)
-        storage, upkeep = StorageBench(report, effort), UpkeepBench(report, effort)
+        storage, upkeep = StorageBench(report, effort, load), UpkeepBench(report, effort)
         for measurement in (
             storage.storage_writes,
             storage.storage_reads,

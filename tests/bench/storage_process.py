@@ -19,6 +19,7 @@ class Seen:
     """What the probe of a bookie process says (storage_server.py)."""
 
     lateness_ms: dict[str, float]
+    latest_ms: list[float]
     metrics: dict[str, object]
     resident_bytes: int
     written_bytes: int

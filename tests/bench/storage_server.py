@@ -10,6 +10,7 @@ since the last one asked:
   thread waited, for the processor or for the interpreter's lock; `own_p999`, `own_max`: the same
   without the time for which this thread was ready and had no processor, which on a machine that
   does other things is theirs;
+- `latest_ms`: the highest hundredth of these moments;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
@@ -51,6 +52,7 @@ class Probe:
         self._cpu_s = 0.0
         self._worst_s = self._worst_cpu_s = 0.0
         self._own_lateness_s = array("d")
+        self.latest_ms: list[float] = []
         self._queued_s = 0.0
         # Of the thread that makes it: the loop's.
         self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
@@ -62,9 +64,11 @@ class Probe:
         loop.call_later(_INTERVAL_S, self._strike, loop)
 
     def take(self) -> dict[str, float]:
-        """Percentiles in milliseconds since the last call."""
+        """Percentiles in milliseconds since the last call; `latest_ms` has the highest of a hundred
+        of these, so that several runs can be taken together."""
         seen, self._lateness_s = sorted(self._lateness_s), array("d")
         own, self._own_lateness_s = sorted(self._own_lateness_s), array("d")
+        self.latest_ms = [round(each * 1000, 3) for each in seen[-max(1, len(seen) // 100) :]]
         if not seen:
             return {}
         last = len(seen) - 1
@@ -145,6 +149,7 @@ class ProbedBookie(BookieServer):
     def _look(self) -> dict[str, object]:
         return {
             "lateness_ms": self._probe.take(),
+            "latest_ms": self._probe.latest_ms,
             "metrics": _values(self.bookie.metrics),
             "resident_bytes": _resident_bytes(),
             "written_bytes": _written_bytes(),

@@ -11,11 +11,10 @@ class MetadataSettings(BaseModel):
     session_timeout_ms: int = Field(
         default=10_000,
         ge=300,
-        # A ZooKeeper server with its default tick would silently shorten a longer one, and leases
-        # are counted by this setting.
+        # A ZooKeeper server with its default tick shortens a longer one.
         le=40_000,
         description="Ephemeral nodes of a process that was not heard of for this long are deleted. "
-        "A ZooKeeper server lengthens it to its own minimum.",
+        "A ZooKeeper server brings it within its own bounds; what it grants is what counts.",
     )
     operation_timeout_s: float = Field(
         default=10.0,

@@ -44,6 +44,7 @@ def draw(seed: int) -> ClusterPlan:
         keeps_frames=random.random() < 0.5,
         flush_interval_s=random.choice((0.5, 5.0)),
         ack_persist_ms=random.choice((0, 50, 300)),
+        recoveries=random.choice((0, 0, 0, 1, 2)),
         steps=(),
     )
     steps = _Drawer(random, plan).draw()
@@ -63,6 +64,8 @@ class _Drawer:
     def draw(self) -> list[Step]:
         random = self._random
         theme = random.choice(tuple(_THEMES.values()))
+        if self._plan.recoveries:
+            theme = random.choice((theme, _REPAIRS))
         weights = [weight * (6 if kind in theme else 1) for kind, weight in _FAULTS.items()]
         steps: list[Step] = []
         for kind in random.choices(list(_FAULTS), weights, k=random.choice((0, 1, 2, 3, 4, 6))):
@@ -165,7 +168,37 @@ class _Drawer:
     def _crash_consumer(self) -> list[Step]:
         return [Step(self._time(), "crash_consumer", self._topic(), "", self._short())]
 
+    # Auto-recovery
+
+    def _recovery(self) -> str:
+        return f"ar{self._random.randint(1, max(1, self._plan.recoveries))}"
+
+    def _crash_recovery(self) -> list[Step]:
+        return [Step(self._later_time(), "crash_recovery", self._recovery(), "", self._long())]
+
+    def _pause_recovery(self) -> list[Step]:
+        return [Step(self._later_time(), "pause_recovery", self._recovery(), "", self._long())]
+
+    def _cut_recovery(self) -> list[Step]:
+        return [Step(self._later_time(), "store_stall", self._recovery(), "", self._long())]
+
+    def _hold_recovery(self) -> list[Step]:
+        number = self._random.randrange(2)
+        at_s = self._later_time()
+        return [Step(at_s, "store_hold", self._recovery(), "", self._long(), number)]
+
+    def _later_time(self) -> float:
+        """A repair begins seconds after the loss."""
+        return round(self._begin_s + self._random.random() * 8.0, 6)
+
     # Bookies
+
+    def _rot(self) -> list[Step]:
+        if self._losses_left <= 0:
+            return []
+        self._losses_left -= 1
+        at_s, bookie, number = self._time(), self._bookie(), self._random.randrange(1000)
+        return [Step(at_s, "rot", bookie, number=number + each) for each in range(3)]
 
     def _crash(self) -> list[Step]:
         number = self._random.randrange(2)
@@ -212,11 +245,18 @@ _FAULTS = {
     "crash": 3,
     "pause_bookie": 1,
     "lose": 1,
+    "rot": 1,
+    "crash_recovery": 1,
+    "pause_recovery": 1,
+    "cut_recovery": 1,
+    "hold_recovery": 1,
     "slow_link": 3,
     "partition": 1,
     "refuse": 2,
 }
 """Faults and how often they are drawn; the methods of `_Drawer` say what they are."""
+
+_REPAIRS = ("lose", "rot", "crash_recovery", "pause_recovery", "cut_recovery", "hold_recovery")
 
 _THEMES = {
     "anything": (),

@@ -3,6 +3,7 @@
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.drawing import COMMANDS
+from tests.simulation.cluster.recovery import SimRecovery
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Step
 
@@ -105,6 +106,32 @@ class ClusterFaults(Faults):
         if owner is not None:
             owner.unload_soon(step.who, step.number)
 
+    # Auto-recovery
+
+    def _crash_recovery(self, step: Step) -> None:
+        recovery = self._cluster.recoveries.get(step.who)
+        if recovery is None:
+            return
+        recovery.crash()
+        self._later(step, lambda: self._start_recovery(recovery))
+
+    def _start_recovery(self, recovery: SimRecovery) -> None:
+        if recovery.process is None:
+            recovery.start_soon()
+
+    def _pause_recovery(self, step: Step) -> None:
+        recovery = self._cluster.recoveries.get(step.who)
+        if recovery is None or recovery.process is None:
+            return
+        process = recovery.process
+        recovery.pause()
+
+        def go_on() -> None:
+            if recovery.process is process:
+                recovery.resume()
+
+        self._later(step, go_on)
+
     # Metadata
 
     def _store_lose_of(self, step: Step) -> None:
@@ -135,3 +162,5 @@ class ClusterFaults(Faults):
         self._cluster.heal()
         for broker in self._cluster.brokers.values():
             self._start_broker(broker)
+        for recovery in self._cluster.recoveries.values():
+            self._start_recovery(recovery)

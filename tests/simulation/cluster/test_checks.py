@@ -304,7 +304,8 @@ def repaired() -> list[Line]:
 
 
 def final_of(metadata: LedgerMetadata) -> FinalState:
-    return FinalState(metadata={0: metadata}, items={})
+    packets = {each: {0: {0: b"", 1: b""}} for each in ("b2", "b3", "b4")}
+    return FinalState(metadata={0: metadata}, packets=packets, items={})
 
 
 def repair_violations(lines: Sequence[Line], final: FinalState, *, is_complete: bool) -> set[str]:
@@ -321,8 +322,10 @@ def test_r01_a_member_is_named_that_has_no_copies() -> None:
 
 
 def test_r02_copies_are_missing_and_there_is_no_item() -> None:
-    lines = [*repaired(), ("b2", Lost("b2"))]
-    only("R2", lines, final=final_of(on("b4", "b2", "b3")), is_complete=True)
+    final = final_of(on("b4", "b2", "b3"))
+    only("R2", [*repaired(), ("b2", Lost("b2"))], final=final, is_complete=True)
+    del final.packets["b4"][0][1]
+    only("R2", repaired(), final=final, is_complete=True)
 
 
 def test_r03_the_end_of_a_closed_ledger_moves() -> None:

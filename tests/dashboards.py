@@ -251,6 +251,7 @@ BROKERS = Dashboard(
                     ],
                 ),
                 Panel("Topics", [(by_broker("magnetar_broker_topics{}"), "{{instance}}")]),
+                Panel("Leader", [(by_broker("magnetar_broker_leader{}"), "{{instance}}")]),
                 Panel(
                     "Topics loaded, failed to load, fenced",
                     [
@@ -605,7 +606,7 @@ RECOVERY = Dashboard(
             [
                 Panel(
                     "Lost bookies",
-                    [(f"max({_RECOVERY}auditor_lost_bookies)", "")],
+                    [(f"max({_RECOVERY}auditor_bookies_lost)", "")],
                     is_number=True,
                     red_above=1,
                 ),
@@ -636,7 +637,7 @@ RECOVERY = Dashboard(
                 ),
                 Panel(
                     "Switched off",
-                    [(f"max({_RECOVERY}auditor_disabled)", "")],
+                    [(f"max({_RECOVERY}auditor_is_disabled)", "")],
                     is_number=True,
                     red_above=1,
                 ),
@@ -659,7 +660,7 @@ RECOVERY = Dashboard(
                 ),
                 Panel(
                     "Mass loss",
-                    [(f"max({_RECOVERY}auditor_mass_loss)", "brake")],
+                    [(f"max({_RECOVERY}auditor_is_mass_loss)", "brake")],
                     text="1: so many bookies vanished at once that the auditor doubts it.",
                 ),
             ],

@@ -1,0 +1,312 @@
+"""The files in deploy/ hold before the tools that read them: the real ones, without an engine."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python.chart import Chart, lint
+from helm_python.errors import HelmError
+
+from magnetar.deploy.config import component_settings, read_config_file
+from magnetar.ledger.metadata.url import parse_zookeeper_url
+from tests.artifacts import (
+    ALERT_TESTS,
+    CHART,
+    COMPONENTS,
+    COMPOSE,
+    DEPLOY,
+    DOCKERFILE,
+    RULES,
+    SERVERS,
+    SYSTEMD,
+    check_environment,
+    commands,
+    dashboard_queries,
+    options_of,
+    read_yaml,
+)
+
+KUBERNETES_VERSIONS = ("1.27", "1.31", "1.37")
+"""The oldest that the chart takes, a usual one, and the newest with a schema here."""
+
+EVERYTHING_ON: dict[str, Any] = {
+    "settings": {
+        "bookie": {"allow_storage_expansion": True, "disk_full_share": 0.9},
+        "worker": {"copy_bytes_per_s_max": 134_217_728},
+    },
+    "imagePullSecrets": [{"name": "registry"}],
+    "bookie": {
+        "zoneFromPodLabel": True,
+        "storage": {"ledgers": {"volumes": 2, "size": "1Ti", "storageClassName": "fast"}},
+        "extraEnv": [{"name": "MAGNETAR_LOG_LEVEL", "value": "debug"}],
+        "nodeSelector": {"disk": "nvme"},
+        "tolerations": [{"key": "storage", "operator": "Exists"}],
+        "priorityClassName": "high",
+    },
+    "broker": {
+        "external": {
+            "enabled": True,
+            "domain": "mq.example.com",
+            "sourceRanges": ["10.0.0.0/8"],
+            "annotations": {"load-balancer": "internal"},
+        }
+    },
+    "monitoring": {
+        "labels": {"release": "prometheus"},
+        "podMonitors": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
+    "networkPolicy": {"monitoring": [{"namespaceSelector": {"matchLabels": {"name": "m"}}}]},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it stands": {},
+    "everything on": EVERYTHING_ON,
+    "single node": read_yaml(CHART / "values-single-node.yaml"),
+    "own ZooKeeper": {
+        "zookeeper": {"enabled": False},
+        "metadata": {"url": "zk://zk-1:2181,zk-2:2181/mq"},
+    },
+}
+OPERATORS = {"PodMonitor", "PrometheusRule"}
+"""Kinds of the Prometheus operator, of which Kubernetes has no schema."""
+
+
+def tool(name: str) -> str:
+    """A program beside this interpreter, or on the PATH."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    assert found, f"{name} is not there: sh deploy/bootstrap/linters.sh .venv/bin"
+    return found
+
+
+def run(*command: str) -> str:
+    """Run a linter; its output if it is content."""
+    environment = {name: value for name, value in os.environ.items() if name[:8] != "MAGNETAR"}
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+        cwd=DEPLOY,
+    )
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output
+    return output
+
+
+def test_hadolint_is_content_with_the_dockerfile() -> None:
+    assert run(tool("hadolint"), str(DOCKERFILE)).strip() == ""
+
+
+def test_docker_compose_reads_the_file() -> None:
+    command = (tool("docker-compose"), "--file", str(COMPOSE), "config", "--format", "json")
+    # Warnings go to stderr, for instance of variables that are not set.
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert set(json.loads(ended.stdout)["services"]) == set(read_yaml(COMPOSE)["services"])
+
+
+def test_yamllint_is_content() -> None:
+    run(tool("yamllint"), "--strict", "--config-file", ".yamllint.yaml", ".")
+
+
+def test_promtool_is_content_with_configuration_and_rules() -> None:
+    promtool = tool("promtool")
+    run(promtool, "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
+    run(promtool, "check", "rules", "--lint-fatal", str(RULES))
+
+
+def test_each_alert_fires_when_it_should_and_only_then() -> None:
+    run(tool("promtool"), "test", "rules", *map(str, ALERT_TESTS))
+
+
+def test_prometheus_understands_every_query_of_the_dashboards(tmp_path: Path) -> None:
+    queries = [query for queries in dashboard_queries().values() for query in queries]
+    rules = [
+        {"record": f"panel:{number}", "expr": re.sub(r"\$\w+", "x", query)}
+        for number, query in enumerate(queries)
+    ]
+    path = tmp_path / "panels.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in run(tool("promtool"), "check", "rules", str(path))
+
+
+@pytest.mark.parametrize("name", [*(f"magnetar-{server}" for server in SERVERS), "zookeeper"])
+def test_systemd_is_content_with_the_unit(name: str, tmp_path: Path) -> None:
+    text = (SYSTEMD / f"{name}.service").read_text()
+    # The program must be there; where it really lies is a matter of the installation.
+    program = re.search(r"^ExecStart=(\S+)", text, re.MULTILINE)
+    assert program
+    unit = tmp_path / f"{name}.service"
+    unit.write_text(text.replace(f"ExecStart={program[1]}", "ExecStart=/bin/true"))
+    analyze = tool("systemd-analyze")
+    assert run(analyze, "verify", "--man=no", str(unit)).strip() == ""
+    exposure = run(analyze, "security", "--offline=true", "--threshold=20", str(unit))
+    assert "OK" in exposure.splitlines()[-1]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_helm_is_content_with_the_chart(variant: str) -> None:
+    report = lint(CHART, VARIANTS[variant], strict=True, kube_version="v1.31.0")
+    serious = [each for each in report["messages"] if each["severity"] > 1]
+    assert (serious, report["errors"]) == ([], [])
+
+
+def rendered(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The objects that the chart makes of these values."""
+    with Chart.load(CHART) as chart:
+        for name, text in chart.render(values, name="test", namespace="mq").items():
+            if not name.endswith("NOTES.txt"):
+                yield from (each for each in yaml.safe_load_all(text) if each)
+
+
+OBJECTS = {variant: list(rendered(values)) for variant, values in VARIANTS.items()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_kubernetes_takes_what_the_chart_makes(version: str, variant: str) -> None:
+    for each in OBJECTS[variant]:
+        if each["kind"] not in OPERATORS:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_each_option_of_the_chart_makes_what_it_says() -> None:
+    plain = [each["kind"] for each in OBJECTS["as it stands"]]
+    assert plain.count("StatefulSet") == 3
+    assert plain.count("Deployment") == 1
+    assert plain.count("PodDisruptionBudget") == 4
+    assert plain.count("NetworkPolicy") == 2
+    assert not OPERATORS & set(plain)
+    everything = [each["kind"] for each in OBJECTS["everything on"]]
+    assert everything.count("PodMonitor") == 4
+    assert everything.count("PrometheusRule") == 1
+    (rules,) = (each for each in OBJECTS["everything on"] if each["kind"] == "PrometheusRule")
+    assert rules["spec"] == read_yaml(RULES)
+    (pages,) = (
+        each
+        for each in OBJECTS["everything on"]
+        if each["metadata"]["name"] == "test-magnetar-dashboards"
+    )
+    assert {name for name, text in pages["data"].items() if json.loads(text)} == set(
+        dashboard_queries()
+    )
+
+
+def workloads(variant: str) -> dict[str, dict[str, Any]]:
+    """The StatefulSets and Deployments, by their part."""
+    return {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each
+        for each in OBJECTS[variant]
+        if each["kind"] in {"StatefulSet", "Deployment"}
+    }
+
+
+def environment_of(container: dict[str, Any]) -> dict[str, str]:
+    """What a container's process finds in its environment, references resolved."""
+    found = {"POD_NAME": "pod-0", "NODE_NAME": "node-1"}
+    for each in container["env"]:
+        value = each.get("value", found.get(each["name"], "from-elsewhere"))
+        found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("server", SERVERS)
+def test_servers_of_the_chart_know_their_commands_variables_and_settings(
+    server: str, variant: str, tmp_path: Path
+) -> None:
+    (container,) = workloads(variant)[server]["spec"]["template"]["spec"]["containers"]
+    command, *options = container["args"]
+    assert command == server
+    assert {each for each in options if each.startswith("--")} <= options_of(commands()[server])
+    environment = environment_of(container)
+    assert check_environment(server, environment) == []
+    parse_zookeeper_url(environment[f"MAGNETAR_{server.upper()}_METADATA"])
+    (settings,) = (
+        each
+        for each in OBJECTS[variant]
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-settings")
+    )
+    (name,) = settings["data"]
+    assert options == ["--config", f"/etc/magnetar/{name}"]
+    path = tmp_path / name
+    path.write_text(settings["data"][name])
+    tables = read_config_file(path)
+    assert tables["auditor"]["lost_bookie_recovery_delay_s"] == 900
+    for component, model in COMPONENTS.items():
+        options_given = {"data_directory": "/data"} if component == "bookie" else {}
+        component_settings(model, component, tables=tables, environment={}, options=options_given)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pods_are_confined_and_watched(variant: str) -> None:
+    for part, workload in workloads(variant).items():
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False, part
+        assert pod["securityContext"]["runAsNonRoot"] is True, part
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, part
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, part
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["timeoutSeconds"] > 1, part
+        assert container["resources"]["limits"]["memory"], part
+        mounted = {each["name"] for each in container["volumeMounts"]}
+        claimed = {
+            each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])
+        }
+        assert mounted == claimed | {each["name"] for each in pod["volumes"]}, part
+
+
+def test_ports_that_are_named_are_there() -> None:
+    for each in OBJECTS["everything on"]:
+        if each["kind"] != "Service":
+            continue
+        part = each["spec"]["selector"]["app.kubernetes.io/component"]
+        workload = workloads("everything on")[part]
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        named = {port["name"]: port["containerPort"] for port in container["ports"]}
+        for port in each["spec"]["ports"]:
+            assert named[port["targetPort"]] == port["port"]
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        selector = dict(each["spec"]["selector"])
+        selector.pop("statefulset.kubernetes.io/pod-name", None)
+        assert selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"broker": {"quorum": "three"}}, "quorum"),
+        ({"broker": {"external": {"enabled": True}}}, "sourceRanges"),
+        ({"zookeeper": {"replicas": 2}}, "replicas"),
+        ({"bookies": 3}, "bookies"),
+        ({"zookeeper": {"enabled": False}}, "metadata.url"),
+    ],
+    ids=["quorum", "external without ranges", "even ensemble", "unknown value", "no ensemble"],
+)
+def test_wrong_values_are_refused(values: dict[str, Any], word: str) -> None:
+    with pytest.raises(HelmError, match=word):
+        checked_and_rendered(values)
+
+
+def checked_and_rendered(values: dict[str, Any]) -> None:
+    with Chart.load(CHART) as chart:
+        chart.validate_schema(chart.merge_values(values))
+        chart.render(values, name="test", namespace="mq")

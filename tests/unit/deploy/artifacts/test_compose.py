@@ -1,0 +1,177 @@
+"""The Compose file starts a cluster that the product understands."""
+
+import re
+from typing import Any
+
+import pytest
+
+from magnetar.deploy.options import parse_quorum
+from magnetar.ledger.metadata.url import parse_zookeeper_url
+from tests.artifacts import (
+    COMPOSE,
+    DEPLOY,
+    SERVERS,
+    check_environment,
+    commands,
+    options_of,
+    read_yaml,
+    seconds,
+    stop_bound_s,
+    zookeeper_settings,
+)
+
+FILE = read_yaml(COMPOSE)
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+OURS = {name: each for name, each in SERVICES.items() if each["image"].startswith("magnetar:")}
+
+
+def named(prefix: str) -> list[str]:
+    return [name for name in SERVICES if re.fullmatch(rf"{prefix}-\d+", name)]
+
+
+def test_it_is_a_whole_cluster() -> None:
+    assert len(named("zookeeper")) == 3
+    assert len(named("bookie")) == 4
+    assert len(named("broker")) == 2
+    assert {"autorecovery", "prometheus", "grafana"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_each_server_knows_its_command_and_its_variables(name: str) -> None:
+    service = OURS[name]
+    server, *options = service["command"]
+    assert server in SERVERS
+    assert set(options) <= options_of(commands()[server])
+    assert check_environment(server, service["environment"]) == []
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_each_server_is_pointed_at_the_ensemble(name: str) -> None:
+    environment = OURS[name]["environment"]
+    (url,) = (value for key, value in environment.items() if key.endswith("_METADATA"))
+    hosts, path = parse_zookeeper_url(url)
+    assert {host.partition(":")[0] for host in hosts.split(",")} == set(named("zookeeper"))
+    assert path == "/magnetar"
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_each_server_has_time_for_an_orderly_end(name: str) -> None:
+    service = OURS[name]
+    assert seconds(service["stop_grace_period"]) > stop_bound_s(service["command"][0])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_each_service_is_watched_confined_and_pinned(name: str) -> None:
+    service = SERVICES[name]
+    assert service["healthcheck"]["test"]
+    assert service["stop_grace_period"]
+    assert service["restart"] == "unless-stopped"
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
+    # The image of Magnetar says itself who it runs as.
+    user = service.get("user", "10001" if name in OURS else "")
+    assert re.match(r"[1-9]", user), f"{name} runs as {user or 'root'}"
+
+
+def test_what_is_published_is_published_on_loopback_only() -> None:
+    ports = [port for each in SERVICES.values() for port in each.get("ports", [])]
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+    published = [port.rsplit(":", 1)[0] for port in ports]
+    assert len(set(published)) == len(published)
+
+
+def test_health_is_asked_where_each_server_answers() -> None:
+    for name, service in OURS.items():
+        program, url = service["healthcheck"]["test"][1:]
+        assert program == "magnetar-health"
+        environment = service["environment"]
+        port = environment.get("MAGNETAR_BROKER_HTTP_PORT") or next(
+            value for key, value in environment.items() if key.endswith("_METRICS_PORT")
+        )
+        assert url == f"http://127.0.0.1:{port}/health", name
+
+
+def test_volumes_are_declared_and_belong_to_one_service_each() -> None:
+    used = [
+        volume.partition(":")[0]
+        for each in SERVICES.values()
+        for volume in each.get("volumes", [])
+        if not volume.startswith(".")
+    ]
+    assert sorted(used) == sorted(FILE["volumes"])
+
+
+def test_directories_of_bookies_lie_on_their_volumes() -> None:
+    for name in named("bookie"):
+        mounts = [volume.rpartition(":")[2] for volume in SERVICES[name]["volumes"]]
+        environment = SERVICES[name]["environment"]
+        paths = re.findall(
+            r"/[\w/-]+",
+            " ".join(
+                environment[f"MAGNETAR_BOOKIE_{each}"]
+                for each in ("DATA", "JOURNAL_DIRECTORIES", "LEDGER_DIRECTORIES")
+            ),
+        )
+        assert len(paths) == 3
+        for path in paths:
+            assert any(path.startswith(mount + "/") for mount in mounts), path
+
+
+def test_servers_have_names_of_their_own() -> None:
+    for variable, prefix in (
+        ("MAGNETAR_BOOKIE_ID", "bookie"),
+        ("MAGNETAR_BOOKIE_RACK", "bookie"),
+        ("MAGNETAR_BROKER_NAME", "broker"),
+        ("MAGNETAR_BROKER_ADVERTISED_LISTENERS", "broker"),
+    ):
+        values = [SERVICES[name]["environment"][variable] for name in named(prefix)]
+        assert len(set(values)) == len(values), variable
+
+
+def test_there_is_a_spare_bookie_for_each_ensemble() -> None:
+    for name in named("broker"):
+        quorum = parse_quorum(SERVICES[name]["environment"]["MAGNETAR_BROKER_QUORUM"])
+        assert quorum.ensemble < len(named("bookie"))
+
+
+def test_listeners_for_this_machine_name_published_ports() -> None:
+    for name in named("broker"):
+        environment = SERVICES[name]["environment"]
+        listeners = dict(
+            each.split(":", 1)
+            for each in environment["MAGNETAR_BROKER_ADVERTISED_LISTENERS"].split(",")
+        )
+        inside = environment["MAGNETAR_BROKER_PORT"]
+        assert listeners["internal"] == f"pulsar://{name}:{inside}"
+        outside = listeners["host"].removeprefix("pulsar://")
+        assert f"{outside}:{inside}" in SERVICES[name]["ports"]
+
+
+def test_prometheus_scrapes_every_server_where_it_shows_its_metrics() -> None:
+    scraped = {
+        target
+        for job in read_yaml(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
+        for target in job["static_configs"][0]["targets"]
+    }
+    wanted = {f"{name}:7000" for name in named("zookeeper")}
+    for name, service in OURS.items():
+        environment = service["environment"]
+        port = environment.get("MAGNETAR_BROKER_HTTP_PORT", "8000")
+        wanted.add(f"{name}:{port}")
+    assert scraped == wanted
+
+
+def test_zookeeper_is_set_up_as_in_production() -> None:
+    here = zookeeper_settings((COMPOSE.parent / "zoo.cfg").read_text())
+    production = zookeeper_settings((DEPLOY / "zookeeper" / "zoo.cfg").read_text())
+    places = {"dataDir", "dataLogDir", "server.1", "server.2", "server.3"}
+    assert {key: here[key] for key in here if key not in places} == {
+        key: production[key] for key in production if key not in places
+    }
+    assert {here[f"server.{n}"].partition(":")[0] for n in (1, 2, 3)} == set(named("zookeeper"))
+    numbers = {SERVICES[name]["environment"]["ZOO_MY_ID"]: name for name in named("zookeeper")}
+    assert {here[f"server.{n}"].partition(":")[0]: n for n in numbers} == {
+        name: n for n, name in numbers.items()
+    }

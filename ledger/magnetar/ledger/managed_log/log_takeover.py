@@ -32,7 +32,7 @@ from magnetar.ledger.writer import LedgerWriter
 
 log = structlog.get_logger()
 
-_TOKEN_MAX = (1 << 63) - 1
+_TOKEN_BITS = 62
 
 
 async def take_over(
@@ -94,7 +94,7 @@ async def claim(
         return
     recovered = await _recover(path, log_list, client, clock, password)
     kept = [ledger for ledger in recovered if ledger.entries > 0]
-    token = random.randint(1, _TOKEN_MAX)
+    token = 1 + random.getrandbits(_TOKEN_BITS)
     await log_list.update(lambda metadata: metadata.claimed(kept, token))
     for ledger in recovered:
         if ledger.entries == 0:

@@ -26,6 +26,7 @@ async def test_m13_a_broker_cut_off_from_the_store_stops_before_its_leases_are_g
 ) -> None:
     consumer = await sim.user("c").consumer("t")
     producer = await sim.user("p").producer("t")
+    await producer.publish(1)
     first = sim.owner_of("t")
     sim.store.stall(first.name)
     cut_s = sim.loop.time()

@@ -75,6 +75,7 @@ class AuditorTerm:
         metrics.delay_s = settings.lost_bookie_recovery_delay_s
         self._is_enabled = False
         self._auditing = asyncio.Lock()
+        self._loading = asyncio.Lock()
         self._delay_version: int | None = None
         self._is_loaded = False
         self._must_load = asyncio.Event()
@@ -131,6 +132,10 @@ class AuditorTerm:
         Raises:
             LedgerError: nothing was concluded.
         """
+        async with self._loading:  # what was read first must not be believed last
+            await self._load_alone()
+
+    async def _load_alone(self) -> None:
         # A server that is behind could show us a bookie as gone that has just come back.
         await self._store.catch_up()
         is_enabled = await self._controls.is_enabled()
@@ -216,6 +221,8 @@ class AuditorTerm:
             except LedgerError as error:
                 self._metrics.audit_failures += 1
                 _log.warning("audit_failed", reason=due[1], error=str(error))
+                if due[1] == "asked":  # whoever asked is not there to ask again
+                    self._lost.on_asked(now_s=now_s)
                 await asyncio.sleep(self._settings.retry_delay_s)
 
     def _due(self, now_s: float) -> tuple[float, str] | None:
@@ -243,7 +250,14 @@ class AuditorTerm:
             LedgerError: incomplete, to be done again.
         """
         async with self._auditing:
-            await self._audit_alone(reason)
+            # A timer may be long overdue, in a process that was paused: look before believing.
+            await self._load()
+            now_s = self._clock.monotonic_s()
+            due = self._due(now_s)
+            if due is not None and due[0] <= now_s:
+                await self._audit_alone(due[1])
+            elif reason == "periodic":
+                await self._audit_alone(reason)
 
     async def _audit_alone(self, reason: str) -> None:
         lost = self._lost

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.metadata.url import open_store
-from magnetar.ledger.under_replication import EVERYTHING
+from magnetar.ledger.under_replication import EVERYTHING, item_path
 from tests.integration.ledger.autorecovery.auditing import (
     AUDITOR,
     auditor_of,
@@ -245,8 +246,6 @@ async def test_a_second_auditor_takes_over_when_the_first_one_goes(tmp_path: Pat
 async def test_an_audit_that_fails_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from magnetar.ledger.errors import MetadataUnavailableError
-
     async with healing_of(4, tmp_path) as healing:
         named, _ = await ledgers_without(healing, "b1")
         read, failures = healing.client.manager.read, [1, 2]
@@ -265,9 +264,28 @@ async def test_an_audit_that_fails_is_done_again(
             assert auditor.metrics.audit_failures == 2
 
 
-async def test_an_item_that_is_not_understood_is_left_alone_and_said_so(tmp_path: Path) -> None:
-    from magnetar.ledger.under_replication import item_path
+async def test_an_audit_that_was_asked_for_and_failed_is_done_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with healing_of(3, tmp_path) as healing:
+        await healing.write(PAYLOADS)
+        read, failures = healing.client.manager.read, [1]
 
+        async def read_or_fail(ledger_id: int) -> object:
+            if failures:
+                failures.pop()
+                raise MetadataUnavailableError("no answer")
+            return await read(ledger_id)
+
+        async with auditor_of(healing) as auditor:
+            await healing.until(lambda: auditor.metrics.bookies_registered == 3)
+            monkeypatch.setattr(healing.client.manager, "read", read_or_fail)
+            await controls_of(healing).ask_for_audit()
+            await healing.until(lambda: auditor.metrics.audits == {"asked": 1})
+            assert auditor.metrics.audit_failures == 1
+
+
+async def test_an_item_that_is_not_understood_is_left_alone_and_said_so(tmp_path: Path) -> None:
     async with healing_of(4, tmp_path) as healing:
         metadata = await healing.write(PAYLOADS)
         path = item_path("/ledgers", metadata.ledger_id)

@@ -1,5 +1,6 @@
 """The periodic checks over real bookies: what they find, and what they never report."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,7 @@ async def lose_copies(healing: Healing, metadata: LedgerMetadata, bookie_id: str
     """The bookie forgets the ledger, as if its disk had been replaced."""
     await healing.cluster.stop_bookie(bookie_id)
     directory = healing.cluster.settings_of(bookie_id).data_directory
-    from shutil import rmtree
-
-    rmtree(directory)
+    shutil.rmtree(directory)
     await healing.store.delete(f"/ledgers/cookies/{bookie_id}")
     await healing.come_back(bookie_id)
 

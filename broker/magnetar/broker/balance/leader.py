@@ -98,9 +98,9 @@ class LeaderBroker:
         """A bundle moves to a broker: whoever asks before it is there is sent to the same one."""
         self._placing.note(bundle, broker, now_s=self._clock.monotonic_s())
 
-    def pending(self) -> Collection[BundleId]:
-        """Bundles that were given away and that no report shows at their new owner yet."""
-        return self._placing.assigned.keys()
+    def pending(self) -> Mapping[BundleId, str]:
+        """Bundles that were given to a broker whose report does not show them yet."""
+        return {bundle: given.broker for bundle, given in self._placing.assigned.items()}
 
     def _learn(self) -> None:
         self._placing.learn(

@@ -99,7 +99,12 @@ class Shedder:
             bundle: at_s for bundle, at_s in self._moved.items() if now_s - at_s < self._grace_s
         }
         loads = await self._loads()
-        plan = plan_moves(loads, self._policy, staying=self._staying(loads))
+        plan = plan_moves(
+            loads,
+            self._policy,
+            staying=self._staying(loads),
+            under_way=self._leader.pending(),
+        )
         done = 0
         for move in plan.moves:
             if not self._leader.is_leader:
@@ -134,8 +139,8 @@ class Shedder:
         return bundle.bundle in layout and len(layout) < self._bundles_max
 
     def _staying(self, loads: dict[str, BrokerLoad]) -> set[BundleId]:
-        """What was moved in the grace period, or is on its way now. Halves of it as well."""
-        lately = [*self._moved, *self._leader.pending()]
+        """What was moved in the grace period. Halves of it as well."""
+        lately = list(self._moved)
         return {
             bundle
             for load in loads.values()
@@ -164,7 +169,9 @@ class Shedder:
         try:
             await self._orders.unload(owner, move.bundle, move.destination)
         except BrokerMetadataError as error:
+            # No grace for what has not moved; but while it may be on its way, it is left alone.
             self.failed_moves += 1
+            del self._moved[move.bundle]
             _log.warning("bundle_not_moved", bundle=str(move.bundle), error=str(error))
             return False
         self.moves += 1

@@ -20,6 +20,7 @@ taken to have the share that it has in the cost.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from magnetar.broker.balance.bundles import BundleId
 
@@ -91,11 +92,13 @@ def plan_moves(
     policy: SheddingPolicy,
     *,
     staying: Collection[BundleId] = (),
+    under_way: Mapping[BundleId, str] = MappingProxyType({}),
 ) -> Plan:
     """What to move now.
 
     `brokers`: those that may have bundles, by name: none that is draining. `staying`: bundles in
-    their grace period.
+    their grace period. `under_way`: bundles that were given to a broker whose report does not show
+    them yet: they count for that one, or what was just ordered would be ordered once more.
     """
     if len(brokers) < 2:
         return Plan()
@@ -108,7 +111,11 @@ def plan_moves(
     for side in sides:
         for bundle in side.costs:
             reported[bundle] = reported.get(bundle, 0) + 1
-    fixed = {bundle for bundle, times in reported.items() if times > 1} | set(staying)
+    fixed = {bundle for bundle, times in reported.items() if times > 1} | {*staying, *under_way}
+    for bundle, destination in under_way.items():
+        source = next((side for side in sides if bundle in side.costs), None)
+        if source is not None and source.name != destination and destination in brokers:
+            _apply(Move(bundle, source.name, destination), sides)
     moves: list[Move] = []
     while len(moves) < policy.moves_max:
         move = _relief(sides, policy, fixed) or _evening(sides, policy, fixed)

@@ -129,3 +129,21 @@ def test_equal_bundles_end_up_as_even_as_they_can_be(brokers: int, each: int) ->
         carry_out(where, moves)
     counts = [list(where.values()).count(name) for name in names]
     assert counts == [each] * brokers
+
+
+@given(clusters())
+def test_orders_that_no_report_shows_yet_are_not_given_twice(
+    cluster: tuple[Where, dict[BundleId, float], list[str]],
+) -> None:
+    where, costs, names = cluster
+    reported = loads(where, costs, names, {})
+    ordered: dict[BundleId, str] = {}
+    for _ in range(ROUNDS_MAX):
+        moves = list(plan_moves(reported, POLICY, under_way=ordered).moves)
+        assert not ordered.keys() & {move.bundle for move in moves}
+        carry_out(where, moves)
+        ordered |= {move.bundle: move.destination for move in moves}
+        if not moves:
+            break
+    # As even as reports in between would have made it, or at least no worse than before.
+    assert square_sum(loads(where, costs, names, {})) <= square_sum(reported) + 1e-9

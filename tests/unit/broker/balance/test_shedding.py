@@ -93,3 +93,15 @@ def test_evening_out_topics_does_not_overload_a_machine() -> None:
     moves = plan_moves(brokers, POLICY).moves
     # Each bundle carries 5 points: the second would lift the destination over what is bearable.
     assert len(moves) == 1
+
+
+def test_what_is_under_way_counts_for_its_new_owner_and_is_not_ordered_again() -> None:
+    brokers = {"a": load(0, 1.0, 1.0, 1.0, 1.0), "b": BrokerLoad(0.0, {})}
+    moved = {move.bundle: move.destination for move in plan_moves(brokers, POLICY).moves}
+    assert len(moved) == 2
+    assert plan_moves(brokers, POLICY, under_way=moved).moves == ()
+
+
+def test_what_was_given_to_a_broker_that_is_gone_counts_where_it_is() -> None:
+    brokers = {"a": load(0, 1.0, 1.0), "b": load(4, 1.0, 1.0)}
+    assert plan_moves(brokers, POLICY, under_way={BUNDLES[0]: "gone"}).moves == ()

@@ -65,6 +65,7 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-cluster-"))
     result = run(plan, directory)
+    (directory / "result.json").write_text(json.dumps(result, indent=1))
     sys.stdout.write(json.dumps(result) + "\n")
     if not result["ok"]:
         sys.stderr.write(f"promises were broken; all files are in {directory}\n")

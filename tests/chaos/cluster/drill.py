@@ -12,6 +12,7 @@ from tests.chaos.cluster.checker import Counts, Windows, check
 from tests.chaos.cluster.faults import FAULTS, Scene
 from tests.chaos.cluster.field import open_field
 from tests.chaos.cluster.lookups import NoOwnerError
+from tests.chaos.cluster.moves import moves_in
 from tests.chaos.cluster.player import SINGLE
 from tests.chaos.cluster.records import Records
 from tests.chaos.cluster.replication import Replication, count_copies, wait_whole
@@ -28,6 +29,8 @@ RECOVERY_TIMEOUT_S = 90.0
 _WHOLE_TIMEOUT_S = 120.0
 _ACK_SLACK_S = 0.6
 """The client groups acknowledgements for 0.1 s; a record takes a moment to write."""
+_MOVE_S = 3.0
+"""Until clients are with the next owner of a topic."""
 _EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
 _PROBLEMS_SHOWN_MAX = 50
 
@@ -58,6 +61,7 @@ class Course:
     """Times whose acknowledgements may be lost."""
     problems: list[str] = field(default_factory=list)
     is_aborted: bool = False
+    replication: Replication = field(default_factory=Replication)
 
 
 def run(plan: Plan, directory: Path) -> dict[str, object]:
@@ -65,7 +69,6 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
     started_s = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     course = Course()
-    replication = Replication()
     with (
         open_field(plan.network) as ground,
         Stage(
@@ -80,37 +83,24 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
     ):
         sys.stderr.write(f"everything runs after {time.monotonic() - started_s:.0f} s\n")
         try:
-            _strike(plan, stage, course)
-            course.problems += stage.end()
-            if plan.autorecovery:
-                missing = wait_whole(stage, timeout_s=_WHOLE_TIMEOUT_S)
-                if missing:
-                    course.problems.append(f"copies are missing: {missing}")
-                replication = count_copies(stage)
-            stage.check_nobody_ended()
+            _play(plan, stage, course)
         except (ProcessEndedError, NotRecoveredError, ServerFailedError) as error:
             course.problems.append(f"{type(error).__name__}: {error}")
             course.is_aborted = True
         course.problems += [
             problem for path in stage.log_paths() for problem in _problems_logged(path)
         ]
-        histories, kind = stage.histories, ground.kind
-    played_s = time.monotonic() - started_s
-    sys.stderr.write(f"played for {played_s:.0f} s; judging\n")
-    records = Records().load(histories, content_reader="finish", ordered=[SINGLE])
-    counts = Counts()
-    for history in records.histories.values():
-        if course.is_aborted:
-            continue  # Nobody has looked what the topics hold.
-        found, counted = check(history, Windows(course.windows))
-        course.problems += [f"{each.kind}: {each.text}" for each in found]
-        counts += counted
-    course.problems += records.wrong + replication.problems
-    problems = course.problems
+        moves_s = list(moves_in(map(stage.cluster.log_path, stage.brokers)))
+    sys.stderr.write(f"played for {time.monotonic() - started_s:.0f} s; judging\n")
+    records = Records().load(stage.histories, content_reader="finish", ordered=[SINGLE])
+    course.problems += records.wrong + course.replication.problems
+    during_faults = Windows(course.windows)
+    moves_s = [at_s for at_s in moves_s if at_s not in during_faults]
+    counts = _judge(records, course, moves_s)
     return {
-        "ok": not problems,
+        "ok": not course.problems,
         "seed": plan.seed,
-        "network": kind,
+        "network": ground.kind,
         "zookeepers": plan.zookeepers,
         "brokers": plan.brokers,
         "bookies": plan.bookies,
@@ -122,14 +112,44 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
             }
             for name, gaps in sorted(course.gaps_s.items())
         },
+        "moves_without_a_fault": len(moves_s),
         **asdict(counts),
         "tried_again": dict(sorted(records.tried_again.items())),
-        "ledgers_closed": replication.ledgers,
-        "entries_short_of_copies": replication.short,
+        "ledgers_closed": course.replication.ledgers,
+        "entries_in_closed_ledgers": course.replication.entries,
+        "entries_short_of_copies": course.replication.short,
         "seconds": round(time.monotonic() - started_s, 1),
-        "problems": problems[:_PROBLEMS_SHOWN_MAX],
-        "problems_found": len(problems),
+        "problems": course.problems[:_PROBLEMS_SHOWN_MAX],
+        "problems_found": len(course.problems),
     }
+
+
+def _play(plan: Plan, stage: Stage, course: Course) -> None:
+    """All faults, the end of the clients, and a look at the copies.
+
+    Raises:
+        ProcessEndedError, NotRecoveredError, ServerFailedError
+    """
+    _strike(plan, stage, course)
+    course.problems += stage.end()
+    if plan.autorecovery:
+        missing = wait_whole(stage, timeout_s=_WHOLE_TIMEOUT_S)
+        if missing:
+            course.problems.append(f"copies are missing: {missing}")
+        course.replication = count_copies(stage)
+    stage.check_nobody_ended()
+
+
+def _judge(records: Records, course: Course, moves_s: list[float]) -> Counts:
+    """The histories; problems go to `course`. An aborted drill did not look what there is."""
+    excused = Windows([*course.windows, *(_around(at_s, at_s + _MOVE_S) for at_s in moves_s)])
+    counts = Counts()
+    if not course.is_aborted:
+        for history in records.histories.values():
+            found, counted = check(history, excused)
+            course.problems += [f"{each.kind}: {each.text}" for each in found]
+            counts += counted
+    return counts
 
 
 def _strike(plan: Plan, stage: Stage, course: Course) -> None:
@@ -155,16 +175,20 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         gap_s = stage.watch.longest_publish_gap_s()
         course.gaps_s.setdefault(name, []).append(gap_s)
         if FAULTS[name].may_lose_acks:
-            course.windows.append(
-                (start_s - ACK_PERSIST_S - _ACK_SLACK_S, max(end_s, over_s) + _ACK_SLACK_S)
-            )
+            course.windows.append(_around(start_s, max(end_s, over_s)))
         course.problems += [f"{name}, number {number}: {text}" for text in scene.problems]
         sys.stderr.write(
-            f"{number:3} of {len(names)} {name:<26} {over_s - start_s:5.1f} s, all go on "
+            f"{number:3} of {len(names)} at {start_s:.1f} {name:<26} {over_s - start_s:5.1f} s, "
+            f"all go on "
             f"{max(0.0, end_s - over_s):5.1f} s later, longest publish gap {gap_s:5.2f} s"
             f"{'; the old owner said: ' + scene.told if scene.told else ''}"
             f"{'  PROBLEM ' + '; '.join(scene.problems) if scene.problems else ''}\n"
         )
+
+
+def _around(start_s: float, end_s: float) -> tuple[float, float]:
+    """Acknowledgements of this time may be lost when something happens in that time."""
+    return start_s - ACK_PERSIST_S - _ACK_SLACK_S, end_s + _ACK_SLACK_S
 
 
 def _problems_logged(path: Path) -> Iterator[str]:

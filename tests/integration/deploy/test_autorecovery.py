@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,11 +116,18 @@ async def bookies(cluster: RealCluster, *arguments: str) -> Ended:
     )
 
 
+def page_of(cluster: RealCluster, name: str) -> str:
+    """A process's /metrics."""
+    with urllib.request.urlopen(f"{cluster.http_url(name)}/metrics") as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def metric(cluster: RealCluster, name: str, metric_name: str) -> float:
     """One number of a process's /metrics."""
-    with urllib.request.urlopen(f"{cluster.http_url(name)}/metrics") as answer:
-        text = answer.read().decode()
-    found = re.search(rf"^magnetar_autorecovery_{metric_name} (\S+)$", text, re.MULTILINE)
+    found = re.search(
+        rf"^magnetar_autorecovery_{metric_name} (\S+)$", page_of(cluster, name), re.MULTILINE
+    )
     assert found, f"{name} shows no {metric_name}"
     return float(found[1])
 
@@ -304,3 +312,24 @@ async def wait_metric(cluster: RealCluster, name: str, metric_name: str, value: 
     await asyncio.to_thread(
         until, lambda: metric(cluster, name, metric_name) == value, f"{metric_name} {value}"
     )
+
+
+async def test_inside_the_bookies_it_does_the_same(tmp_path: Path) -> None:
+    with RealCluster(
+        tmp_path,
+        bookies=4,
+        brokers=0,
+        autorecovery=0,
+        environment=ENVIRONMENT,
+        arguments={"bookie": ["--autorecovery"]},
+    ) as cluster:
+        async with client_of(cluster) as (client, _):
+            ledgers = await write_ledgers(client, 4, "bookie-1")
+            lose(cluster, "bookie-1")  # the auditor, as a rule: it was the first to start
+            await wait_whole(client, ledgers, without="bookie-1")
+        auditors = [
+            metric(cluster, f"bookie-{number}", "auditor_is_auditor") for number in (2, 3, 4)
+        ]
+        assert sum(auditors) == 1
+        assert "magnetar_bookie_add_requests_total" in page_of(cluster, "bookie-2")
+        assert cluster.terminate("bookie-2") == 0

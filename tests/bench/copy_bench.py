@@ -115,8 +115,8 @@ async def _run(url: str, cluster: ProcessCluster, options: argparse.Namespace) -
     ledger_ids = await fill(
         client, ledgers=options.ledgers, entries=options.entries, entry_bytes=options.entry_bytes
     )
-    known = sorted(client.registry.writable())
-    victim = known[0]
+    # "ready bookie://HOST:PORT ...": the id of a bookie that was given no other.
+    victim = cluster.servers[0].ready_line.split()[1].removeprefix("bookie://")
     cluster.servers[0].kill()
     await store.delete(f"/ledgers/available/{victim}")
     await _until(lambda: client.registry.resolve(victim) is None)

@@ -22,6 +22,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BadVersionError,
     BookieRegisteredError,
+    InvalidLedgerMetadataError,
     NoNodeError,
     NoSuchBookieError,
     NoSuchLedgerError,
@@ -76,6 +77,7 @@ class Decommission:
         named it at the begin.
 
         Raises:
+            InvalidLedgerMetadataError: some ledger's metadata cannot be read; the cookie stays.
             NoSuchBookieError: the cluster has no cookie of it.
             BookieRegisteredError: it runs, or came back meanwhile; its cookie stays.
             MetadataError: run it again.
@@ -97,6 +99,7 @@ class Decommission:
                 await asyncio.sleep(min(pace.poll_s_max, pace.poll_s * len(left)))
                 # Who came back needs no decommission, and workers would wait for nothing.
                 await check_not_registered(self._store, [bookie_id], root=self._root)
+        self._check_all_readable(bookie_id)
         await self._delete_cookie(bookie_id)
         return len(named)
 
@@ -109,6 +112,20 @@ class Decommission:
                 await self._items.publish(metadata.ledger_id, {bookie_id: [EVERYTHING]})
                 named.append(metadata.ledger_id)
         return named
+
+    def _check_all_readable(self, bookie_id: str) -> None:
+        """
+        Raises:
+            InvalidLedgerMetadataError: a ledger may name the bookie for all that is known.
+        """
+        unreadable = self._reads.unreadable
+        if unreadable:
+            first = min(unreadable)
+            raise InvalidLedgerMetadataError(
+                f"bookie {bookie_id} keeps its cookie: the metadata of {len(unreadable)} ledgers "
+                f"cannot be read, and may name it. The first is ledger {first}: "
+                f"{unreadable[first]}"
+            )
 
     async def _still_naming(self, bookie_id: str, ledger_ids: set[int]) -> set[int]:
         """Those of the ledgers of which the metadata or the work item names the bookie."""

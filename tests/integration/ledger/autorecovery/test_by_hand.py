@@ -11,7 +11,11 @@ from magnetar.ledger.autorecovery.controls import Controls
 from magnetar.ledger.autorecovery.decommission import Decommission, DecommissionPace
 from magnetar.ledger.autorecovery.ledger_scan import PacedReads
 from magnetar.ledger.autorecovery.recover import ManualRecovery, Recovered
-from magnetar.ledger.errors import BookieRegisteredError, NoSuchBookieError
+from magnetar.ledger.errors import (
+    BookieRegisteredError,
+    InvalidLedgerMetadataError,
+    NoSuchBookieError,
+)
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from tests.integration.ledger.autorecovery.healing import WORKER, Healing, healing_of
 
@@ -163,3 +167,18 @@ async def test_a_bookie_that_comes_back_meanwhile_keeps_its_cookie(tmp_path: Pat
         with pytest.raises(BookieRegisteredError):
             await running
         assert await healing.client.registry.read_cookie("b1") is not None
+
+
+async def test_a_ledger_that_cannot_be_read_keeps_the_cookie(healing: Healing) -> None:
+    """It may name the bookie: what is unknown is not absent."""
+    metadata = await healing.write(PAYLOADS)
+    other = await healing.write(PAYLOADS)
+    path = f"/ledgers/00/0000/L{other.ledger_id:04d}"
+    await healing.store.set(path, b"{}", version=(await healing.store.get(path)).version)
+    lost = metadata.ensembles[0].bookies[0]
+    await healing.lose(lost)
+    async with healing.worker():
+        with pytest.raises(InvalidLedgerMetadataError, match=f"ledger {other.ledger_id}"):
+            await decommission_of(healing).run(lost)
+    assert await healing.client.registry.read_cookie(lost) is not None
+    assert (await healing.store.get(path)).value == b"{}"

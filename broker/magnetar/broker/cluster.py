@@ -6,7 +6,8 @@ its addresses known, and takes it down before it stops listening.
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -28,6 +29,18 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
 
 _log = structlog.get_logger()
+
+_WITHDRAWAL_TIMEOUT_S = 3.0
+
+
+@asynccontextmanager
+async def _bounded(event: str) -> AsyncIterator[None]:
+    """What the others learn at once, or from the end of the session if the store is away."""
+    try:
+        async with asyncio.timeout(_WITHDRAWAL_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        _log.warning(event)
 
 
 class Cluster:
@@ -143,24 +156,31 @@ class Cluster:
         )
 
     async def drain(self, timeout_s: float) -> None:
-        """Hand every bundle over; lead no longer."""
+        """Hand every bundle over; balance and lead no longer."""
         if self._balancer is not None:
             await self._balancer.close()
         await self.ownership.drain(timeout_s)
-        if self._leader is not None:
-            await self._leader.close()
+        # Led to the end, so that lookups for what was handed over are answered.
+        await self._step_down()
 
     async def close(self) -> None:
         """Leave. Leases that were not handed over are gone when the store is closed."""
         if self._balancer is not None:
             await self._balancer.close()
-        if self._leader is not None:
-            await self._leader.close()
+        await self._step_down()
         await self.ownership.close()
-        await self.registration.withdraw()
+        # The guard first: it would take a node that is gone for the end of the session.
         await self.guard.close()
+        async with _bounded("broker_not_withdrawn_in_time"):
+            await self.registration.withdraw()
         await self.brokers.close()
         self.layouts.close()
+
+    async def _step_down(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            async with _bounded("vote_not_withdrawn_in_time"):
+                await leader.close()
 
     @property
     def leader_broker(self) -> LeaderBroker:

@@ -273,14 +273,30 @@ def broker(
             help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
         ),
     ] = "3,3,2",
+    name: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_NAME",
+            help="Unique among the brokers of the cluster; default: HOST:PORT.",
+        ),
+    ] = "",
+    advertised_listeners: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_BROKER_ADVERTISED_LISTENERS",
+            metavar="NAME:URL,...",
+            help="Its addresses in several networks, for clients that ask for one by name, as "
+            "inside:pulsar://10.0.0.1:6650; the first is for all others.",
+        ),
+    ] = "",
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
     """Run one broker.
 
-    Prints one line when it serves: ready pulsar://HOST:PORT http://HOST:PORT. SIGTERM drains and
-    ends with status 0.
+    Several of them share the topics of one metadata store. Prints one line when it serves: ready
+    pulsar://HOST:PORT http://HOST:PORT. SIGTERM hands its topics over and ends with status 0.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
@@ -293,6 +309,8 @@ def broker(
         port=port,
         http_port=http_port,
         quorum=parse_quorum(quorum),
+        name=name,
+        advertised_listeners=advertised_listeners,
     )
     sources = sources_of(context)
     run_server(lambda: BrokerServer(settings, sources))

@@ -19,7 +19,7 @@ from magnetar.broker.http_server import HttpServer
 from magnetar.broker.settings import BrokerSettings
 from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
-from magnetar.deploy.errors import DataDirectoryError
+from magnetar.deploy.errors import DataDirectoryError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.process_usage import process_usage
@@ -27,6 +27,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _log = structlog.get_logger(__name__)
+
+_CLUSTER_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,10 @@ class BrokerServerSettings:
     port: int
     http_port: int
     quorum: Quorum
+    name: str = ""
+    """Among the brokers of the cluster; empty: host:port."""
+    advertised_listeners: str = ""
+    """As in `BrokerSettings`."""
 
 
 class BookieServer:
@@ -184,6 +191,12 @@ class BrokerServer:
                     settings=self._sources.component(MetadataSettings, "metadata"),
                 )
                 opened.push_async_callback(store.close)
+                broker_settings = self._sources.component(BrokerSettings, "broker")
+                await wait_for_cluster(
+                    store,
+                    settings.metadata_url,
+                    timeout_s=broker_settings.register_timeout_ms / 1000,
+                )
                 from magnetar.deploy.metrics_http import process_collectors
 
                 self._broker = await start_broker(
@@ -196,6 +209,8 @@ class BrokerServer:
                     quorum=settings.quorum,
                     collectors=process_collectors(opened),
                     is_clustered=True,
+                    name=settings.name,
+                    advertised_listeners=settings.advertised_listeners,
                 )
                 self._opened = opened.pop_all()
 
@@ -205,6 +220,27 @@ class BrokerServer:
 
     async def stop(self) -> None:
         await self._opened.aclose()
+
+
+async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) -> None:
+    """Wait until the path of the metadata URL holds a cluster: its first bookie makes one.
+
+    A broker on a mistyped path would make topics where nobody looks for them.
+
+    Raises:
+        SettingsError: it holds none.
+        InvalidLedgerMetadataError: what it holds is not for this release.
+        MetadataError
+    """
+    registry, clock = BookieRegistry(store), SystemClock()
+    until_s = clock.monotonic_s() + timeout_s
+    while await registry.find_instance_id() is None:
+        if clock.monotonic_s() >= until_s:
+            raise SettingsError(
+                f"{url} holds no cluster, no bookie was ever started there; check the path, or "
+                f"start a bookie first"
+            )
+        await asyncio.sleep(_CLUSTER_POLL_S)
 
 
 def make_bookie(
@@ -257,16 +293,20 @@ async def start_broker(
     quorum: Quorum,
     collectors: "Sequence[Collector]",
     is_clustered: bool = False,
+    name: str = "",
+    advertised_listeners: str = "",
 ) -> Broker:
     """Start a ledger client and a broker on it; `opened` gets what must be closed again.
 
     `collectors`: what its /metrics shows besides its own. `is_clustered`: it may have others
     beside it.
     """
+    given = {"name": name, "advertised_listeners": advertised_listeners}
     settings = sources.component(
         BrokerSettings,
         "broker",
         {
+            **{key: value for key, value in given.items() if value},
             "host": listen.host,
             "advertised_host": listen.told_host,
             "port": port,

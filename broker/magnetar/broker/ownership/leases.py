@@ -278,11 +278,16 @@ class Leases:
 
     async def _check(self, bundle: BundleId) -> None:
         """Somebody changed the node, we perhaps: look whether it is still ours."""
+        held = self._held.get(bundle)
         try:
-            record = await self.read(bundle)
-        except BrokerMetadataError as error:
+            found = await self._get(bundle)
+            record = decode(LeaseRecord, bundle.lease_path, found.value) if found else None
+        except (MetadataError, BrokerMetadataError) as error:
             _log.info("lease_not_checked", bundle=str(bundle), error=str(error))
             return  # if the session is over, the guard finds out
+        if held is None or self._held.get(bundle) is not held:
+            return  # given up since
         if record is None or not self.is_ours(record):
             _log.warning("lease_lost", bundle=str(bundle))
+            self._forget(bundle)
             self._on_lost(bundle)

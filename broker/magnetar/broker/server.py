@@ -102,7 +102,8 @@ class BinaryServer:
         self.services = services
         self._network = network
         self._listener: Listener | None = None
-        self._connections: set[Connection] = set()
+        # A dict keeps the order of arrival; a set's order would differ from run to run.
+        self._connections: dict[Connection, None] = {}
         self._is_accepting = False
         self._is_full = False
 
@@ -159,10 +160,10 @@ class BinaryServer:
             return None
         counters.connections_opened += 1
         connection = Connection(shell, self.services, address)
-        self._connections.add(connection)
+        self._connections[connection] = None
         return connection
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._is_full = False

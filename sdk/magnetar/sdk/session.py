@@ -73,7 +73,8 @@ class Session:
         """How often we were attached."""
         self._quick_losses = 0
         self._lost = asyncio.Event()
-        self._changed: set[asyncio.Future[None]] = set()
+        # In the order of waiting: what happens next must not depend on addresses.
+        self._changed: dict[asyncio.Future[None], None] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -98,11 +99,11 @@ class Session:
         """
         while self.failure is None and (self.attachments <= attachments or self.connection is None):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._changed.add(future)
+            self._changed[future] = None
             try:
                 await future
             finally:
-                self._changed.discard(future)
+                self._changed.pop(future, None)
         if self.failure is not None:
             raise self.failure
 

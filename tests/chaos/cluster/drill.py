@@ -18,6 +18,7 @@ from tests.chaos.cluster.records import Records
 from tests.chaos.cluster.replication import Replication, count_copies, wait_whole
 from tests.chaos.cluster.stage import (
     ACK_PERSIST_S,
+    SESSION_S,
     NotRecoveredError,
     ProcessEndedError,
     Stage,
@@ -142,7 +143,9 @@ def _play(plan: Plan, stage: Stage, course: Course) -> None:
 
 def _judge(records: Records, course: Course, moves_s: list[float]) -> Counts:
     """The histories; problems go to `course`. An aborted drill did not look what there is."""
-    excused = Windows([*course.windows, *(_around(at_s, at_s + _MOVE_S) for at_s in moves_s)])
+    excused = Windows(
+        [*course.windows, *(_around(at_s, at_s + _MOVE_S, lag_s=SESSION_S) for at_s in moves_s)]
+    )
     counts = Counts()
     if not course.is_aborted:
         for history in records.histories.values():
@@ -163,6 +166,8 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
     source.shuffle(names)
     for number, name in enumerate(names, start=1):
         stage.pass_time(source.uniform(0.3, 3))
+        stage.watch.look()
+        lag_s = stage.watch.longest_publish_gap_s()
         stage.watch.forget_gaps()
         scene = Scene(stage, random.Random(source.getrandbits(31)), number)
         start_s = time.monotonic()
@@ -175,7 +180,8 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         gap_s = stage.watch.longest_publish_gap_s()
         course.gaps_s.setdefault(name, []).append(gap_s)
         if FAULTS[name].may_lose_acks:
-            course.windows.append(_around(start_s, max(end_s, over_s)))
+            course.windows.append(_around(start_s, max(end_s, over_s), lag_s=lag_s))
+        stage.watch.forget_gaps()
         course.problems += [f"{name}, number {number}: {text}" for text in scene.problems]
         sys.stderr.write(
             f"{number:3} of {len(names)} at {start_s:.1f} {name:<26} {over_s - start_s:5.1f} s, "
@@ -186,9 +192,13 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         )
 
 
-def _around(start_s: float, end_s: float) -> tuple[float, float]:
-    """Acknowledgements of this time may be lost when something happens in that time."""
-    return start_s - ACK_PERSIST_S - _ACK_SLACK_S, end_s + _ACK_SLACK_S
+def _around(start_s: float, end_s: float, *, lag_s: float) -> tuple[float, float]:
+    """Acknowledgements of this time may be lost when something happens in that time.
+
+    Args:
+        lag_s: how long a write may have taken just before, on a machine with too much to do.
+    """
+    return start_s - ACK_PERSIST_S - _ACK_SLACK_S - lag_s, end_s + _ACK_SLACK_S
 
 
 def _problems_logged(path: Path) -> Iterator[str]:

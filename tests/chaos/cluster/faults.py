@@ -58,7 +58,7 @@ class Fault:
 def _owner_killed(scene: Scene) -> None:
     owner = scene.owner()
     scene.stage.kill(owner)
-    scene.last(0, 2 * SESSION_S)
+    scene.last(0, SESSION_S + 1)
     scene.stage.start(owner)
 
 
@@ -75,7 +75,7 @@ def _owner_paused(scene: Scene) -> None:
             os.kill(pid, signal.SIGSTOP)
             try:
                 witness.want()
-                await asyncio.to_thread(scene.last, SESSION_S + 0.5, SESSION_S + 2.5)
+                await asyncio.to_thread(scene.last, SESSION_S + 0.3, SESSION_S + 2)
                 await _rival(scene, owner)
             finally:
                 os.kill(pid, signal.SIGCONT)
@@ -98,7 +98,7 @@ def _broker_cut_from_zookeeper(scene: Scene) -> None:
         try:
             stage.cut(owner, stage.zookeepers)
             try:
-                await asyncio.to_thread(scene.last, SESSION_S + 0.5, SESSION_S + 2.5)
+                await asyncio.to_thread(scene.last, SESSION_S + 0.3, SESSION_S + 2)
                 await _rival(scene, owner)
                 try:
                     witness.want()
@@ -199,7 +199,7 @@ def _zookeeper_restarted(scene: Scene) -> None:
     """All of ZooKeeper is away, at times for longer than the sessions."""
     stage = scene.stage
     stage.kill(*stage.zookeepers)
-    scene.last(0.2, 2 * SESSION_S)
+    scene.last(0.2, SESSION_S + 2)
     stage.start(*stage.zookeepers)
 
 
@@ -207,7 +207,7 @@ def _zookeeper_leader_killed(scene: Scene) -> None:
     stage = scene.stage
     leader = stage.zookeeper_leader()
     stage.kill(leader)
-    scene.last(0.5, 2 * SESSION_S)
+    scene.last(0.5, SESSION_S + 1)
     stage.start(leader)
 
 

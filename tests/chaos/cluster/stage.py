@@ -18,7 +18,7 @@ from tests.processes import ServerProcess
 from tests.real_cluster import RealCluster
 from tests.small_disk import SmallDisk
 
-SESSION_S = 2.0
+SESSION_S = 3.0
 ACK_PERSIST_S = 0.5
 QUORUM = "3,3,2"
 FULL_DISK = "bookie-1"

@@ -217,7 +217,6 @@ def ownership_limits(settings: BrokerSettings) -> OwnershipLimits:
     """The bounds of ownership, as plain values."""
     return OwnershipLimits(
         lookup_wait_s=settings.lookup_wait_ms / 1000,
-        acquire_wait_s=settings.topic_load_timeout_ms / 1000,
         retry_s=settings.lookup_retry_ms / 1000,
         leases_remembered_max=settings.leases_remembered_max,
         unload_timeout_s=settings.unload_timeout_ms / 1000,

@@ -104,6 +104,8 @@ class Topics:
         self._logs: dict[Topic, ManagedLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, _Closing] = {}
+        self._moving: dict[TopicName, asyncio.Task[None]] = {}
+        """Topics that are being handed over."""
         self._unwanted: set[TopicName] = set()
         """Topics that were dropped while they were being loaded."""
         self._is_stopping = False
@@ -212,7 +214,7 @@ class Topics:
         deadline_s = started_s + self._settings.topic_load_timeout_ms / 1000
         while True:
             try:
-                topic = await self._try_load(name)
+                topic = await self._try_load(name, deadline_s)
             except (LedgerError, CursorError, BrokerPersistenceError) as error:
                 # Losing a race for the log is no reason to give up: whoever won may be gone.
                 may_pass = getattr(error, "retryable", False) or isinstance(error, LogFencedError)
@@ -230,9 +232,10 @@ class Topics:
                 )
                 return topic
 
-    async def _try_load(self, name: TopicName) -> Topic:
+    async def _try_load(self, name: TopicName, deadline_s: float) -> Topic:
         self._unwanted.discard(name)
-        tenure = await self._ownership.acquire(name)
+        left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+        tenure = await self._ownership.acquire(name, timeout_s=left_s)
         log = await ManagedLog.open(
             self._client,
             self._store,
@@ -340,11 +343,21 @@ class Topics:
             self.drop(names, "it could not be closed in time")
 
     async def _hand_over(self, name: TopicName, destination: Destination | None) -> None:
+        """Once, whoever asks: the first destination counts."""
+        moving = self._moving.get(name)
+        if moving is None:
+            moving = self._moving[name] = asyncio.get_running_loop().create_task(
+                self._move(name, destination), name=f"hand-over-{name}"
+            )
+            moving.add_done_callback(lambda _: self._moving.pop(name))
+        await asyncio.wait([moving])
+
+    async def _move(self, name: TopicName, destination: Destination | None) -> None:
         loading = self._loading.get(name)
         if loading is not None:
             await asyncio.wait([loading])
         topic = self._topics.get(name)
-        if topic is not None and not topic.is_draining:
+        if topic is not None:
             await topic.drain(self._settings.publish_drain_timeout_ms / 1000)
             if topic in self._logs:
                 self._start_closing(topic, destination)

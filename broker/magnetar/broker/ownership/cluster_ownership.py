@@ -206,9 +206,8 @@ class ClusterOwnership:
 
     # Loading
 
-    async def acquire(self, topic: TopicName) -> TermTenure:
-        """Raises: ServiceNotReadyError, as the protocol says; waits a while for what may pass."""
-        deadline_s = self._clock.monotonic_s() + self._limits.acquire_wait_s
+    async def acquire(self, topic: TopicName, *, timeout_s: float) -> TermTenure:
+        deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
             ticket = self._changes.ticket()
             try:

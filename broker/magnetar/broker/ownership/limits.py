@@ -9,8 +9,6 @@ class OwnershipLimits:
 
     lookup_wait_s: float
     """A lookup that cannot be answered now waits this long."""
-    acquire_wait_s: float
-    """A topic that cannot be loaded for want of a lease waits this long."""
     retry_s: float
     """What waits looks again after this, if nothing tells it to before."""
     leases_remembered_max: int

@@ -70,8 +70,10 @@ class Ownership(Protocol):
         """
         ...
 
-    async def acquire(self, topic: TopicName) -> Tenure:
+    async def acquire(self, topic: TopicName, *, timeout_s: float) -> Tenure:
         """Make sure, by a look at the store, that this broker owns the topic: before each load.
+
+        Waits up to `timeout_s` for what may pass.
 
         Raises:
             ServiceNotReadyError: another broker does, or that cannot be told now.

@@ -40,6 +40,6 @@ class SoleOwner:
             raise NotAllowedError(f"there is no advertised listener {listener!r}")
         return Owner(service_url, is_self=True, http_url=self._http_url())
 
-    async def acquire(self, topic: TopicName) -> _Always:
+    async def acquire(self, topic: TopicName, *, timeout_s: float) -> _Always:
         """Nobody else could own it."""
         return ALWAYS

@@ -23,6 +23,9 @@ beyond them is in its totals only, and not moved."""
 CHANGE_SHARE = 0.1
 """A change of this much is worth a report: all brokers follow all registrations."""
 
+USAGE_CHANGE_POINTS = 5.0
+"""So much less or more use of the machine is worth one as well: half of what shedding looks for."""
+
 _COST_OF_A_BUNDLE = 0.001
 """Of its mere existence: empty bundles are spread, and never worth a move."""
 
@@ -137,7 +140,7 @@ def is_worth_sending(
         return True
     if before.bundles.keys() != now.bundles.keys():
         return True
-    if abs(before.usage_percent - now.usage_percent) >= 100 * CHANGE_SHARE:
+    if abs(before.usage_percent - now.usage_percent) >= USAGE_CHANGE_POINTS:
         return True
     was, is_ = limits.costs(before), limits.costs(now)
     total_was, total_is = sum(was.values()), sum(is_.values())

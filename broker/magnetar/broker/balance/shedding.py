@@ -163,7 +163,10 @@ def _evening(
         return None
     # Well below where relief begins: otherwise the two would pass bundles to and fro for ever.
     average = sum(side.usage_percent for side in sides) / len(sides)
-    bearable = min(policy.usage_percent_max, average + policy.usage_over_average_percent / 2)
+    bearable = min(
+        policy.usage_percent_max,
+        max(policy.usage_percent_min, average + policy.usage_over_average_percent / 2),
+    )
     movable = {
         bundle: cost
         for bundle, cost in source.costs.items()

@@ -40,9 +40,9 @@ def test_load_that_went_from_one_bundle_to_another_is_sent() -> None:
     assert is_sent(LoadReport(bundles=before), LoadReport(bundles=after))
 
 
-def test_ten_points_of_use_are_sent_and_less_is_not() -> None:
-    assert is_sent(report(1, cpu=20.0), report(1, cpu=30.0))
-    assert not is_sent(report(1, cpu=20.0), report(1, cpu=29.9))
+def test_five_points_of_use_are_sent_and_less_is_not() -> None:
+    assert is_sent(report(1, cpu=20.0), report(1, cpu=25.0))
+    assert not is_sent(report(1, cpu=20.0), report(1, cpu=24.9))
 
 
 def test_another_set_of_bundles_is_sent() -> None:

@@ -105,3 +105,9 @@ def test_what_is_under_way_counts_for_its_new_owner_and_is_not_ordered_again() -
 def test_what_was_given_to_a_broker_that_is_gone_counts_where_it_is() -> None:
     brokers = {"a": load(0, 1.0, 1.0), "b": load(4, 1.0, 1.0)}
     assert plan_moves(brokers, POLICY, under_way={BUNDLES[0]: "gone"}).moves == ()
+
+
+def test_a_machine_that_is_a_little_busy_with_its_new_bundles_gets_the_rest_of_its_part() -> None:
+    """What it did while it took them is in its last report, and not worth a newer one."""
+    brokers = {"a": load(0, *[1.0] * 12, usage=2.0), "b": load(12, *[1.0] * 4, usage=18.0)}
+    assert len(plan_moves(brokers, POLICY).moves) == 4

@@ -73,11 +73,11 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
 	$(BIN)/pytest tests/property tests/simulation tests/integration tests/fuzz tests/chaos $(ARGS)
 
-sim: $(VENV)/.stamp-test ## simulate clusters, or with STORAGE=1 a bookie's storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
-	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
+sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers and auto-recovery, with STORAGE=1 a bookie's storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
 
-mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, or with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
-	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing).mutate --runs $(or $(RUNS),2000) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
+mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,2000)) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times
 	$(if $(CLUSTER),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)

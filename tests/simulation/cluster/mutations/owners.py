@@ -1,0 +1,244 @@
+"""The rules of brokers: who may speak for a topic, and what subscriptions may store."""
+
+from magnetar.broker.dispatch.base import SingleActiveDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.source import EntrySource
+from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.ownership.leases import Leases
+from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.producer import Producer
+from magnetar.broker.subscription import Subscription
+from magnetar.cursors.cursor import Cursor
+from magnetar.cursors.saver import CursorSaver
+from magnetar.ledger.managed_log import log_takeover
+from magnetar.ledger.managed_log.log_list import LogList
+from tests.simulation.mutations.mutation import Mutation, edited
+
+MUTATIONS: list[Mutation] = [
+    Mutation(
+        name="guard_outlives_its_session",
+        rule="10, self-fencing",
+        defects=("M13",),
+        invariants=("C8",),
+        description="a broker believes in its session for longer than the store does",
+        apply=lambda: edited(
+            SessionGuard,
+            "_proven",
+            (
+                "until_s = sent_s + self._session.timeout_s * self._share",
+                "until_s = sent_s + self._session.timeout_s * 4",
+            ),
+        ),
+    ),
+    Mutation(
+        name="guard_sleeps_with_the_machine",
+        rule="10, self-fencing",
+        defects=("M13",),
+        invariants=("C8",),
+        description="the guard's clock stands still while the machine is suspended",
+        apply=lambda: edited(
+            SessionGuard,
+            "holds",
+            (
+                "if self._clock.boot_s() < self._until_s:",
+                "if self._clock.monotonic_s() < self._until_s:",
+            ),
+        ),
+    ),
+    Mutation(
+        name="guard_waits_for_its_timer",
+        rule="10, self-fencing",
+        defects=("M13",),
+        invariants=("C8",),
+        description="a term ends when a timer fires, not when somebody asks",
+        apply=lambda: edited(
+            SessionGuard,
+            "holds",
+            ("if self._clock.boot_s() < self._until_s:", "if self._timer is not None:"),
+        ),
+    ),
+    Mutation(
+        name="receipts_without_tenure",
+        rule="10.1",
+        defects=("M13",),
+        invariants=("C8",),
+        description="a broker confirms publishes although its time has run out",
+        apply=lambda: edited(
+            Producer,
+            "batch_appended",
+            (
+                "if not self.is_closed and self.topic.tenure.holds():",
+                "if not self.is_closed:",
+            ),
+        ),
+    ),
+    Mutation(
+        name="messages_without_tenure",
+        rule="10.1",
+        defects=("M13",),
+        invariants=("C8",),
+        description="a broker goes on delivering in order although its time has run out",
+        apply=lambda: edited(
+            SingleActiveDispatcher, "wake", ("if not self.context.tenure.holds():", "if False:")
+        ),
+    ),
+    Mutation(
+        name="shared_messages_without_tenure",
+        rule="10.1",
+        defects=("M13",),
+        invariants=("C8",),
+        description="a broker goes on spreading messages although its time has run out",
+        apply=lambda: edited(SharedDispatcher, "wake", (" or not self.context.tenure.holds()", "")),
+    ),
+    Mutation(
+        name="topics_loaded_without_a_look",
+        rule="10, leases",
+        defects=("M20",),
+        invariants=("C8",),
+        description="whoever is asked for a topic loads it, and does not look at the lease",
+        apply=lambda: edited(
+            ClusterOwnership,
+            "_try_acquire",
+            (
+                "    bundle = await self.bundle_of(topic)\n",
+                "    return TermTenure(self._guard, term)\n"
+                "    bundle = await self.bundle_of(topic)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="leases_are_overwritten",
+        rule="10.2",
+        defects=("M15",),
+        invariants=("C8",),
+        description="a broker removes the lease that it finds, and takes it",
+        apply=lambda: edited(
+            Leases,
+            "_take",
+            (
+                "        if record is not None:\n            return record\n",
+                "        if record is not None and self.is_ours(record):\n"
+                "            return record\n"
+                "        if record is not None:\n"
+                "            await self._store.delete(bundle.lease_path)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="cursors_of_a_lost_log_are_opened",
+        rule="5.3, 10",
+        defects=("M20",),
+        invariants=("C5",),
+        description="a cursor is taken over by whoever once owned the log",
+        apply=lambda: edited(Cursor, "_try_open", ("        await log.check_owned()\n", "")),
+    ),
+    Mutation(
+        name="cursors_are_not_taken_over",
+        rule="5.2",
+        defects=(),
+        invariants=("C5",),
+        description="opening a cursor does not fence the owner before",
+        apply=lambda: edited(Cursor, "_try_open", ("if not is_new:", "if False:")),
+    ),
+    Mutation(
+        name="single_acks_are_not_stored",
+        rule="5.1",
+        defects=("M11",),
+        invariants=(),
+        description="only the mark-delete position of a cursor is stored",
+        apply=lambda: edited(
+            Cursor,
+            "_record",
+            ("ranges_max=settings.unacked_ranges_persisted_max,", "ranges_max=0,"),
+        ),
+    ),
+    Mutation(
+        name="acknowledged_entries_are_not_skipped",
+        rule="12.1",
+        defects=("M11",),
+        invariants=("C7",),
+        description="after a takeover a shared subscription delivers what was acknowledged singly",
+        apply=lambda: edited(
+            SharedDispatcher,
+            "_send_new",
+            ("                if cursor.is_acked(position):\n", "                if False:\n"),
+        ),
+    ),
+    Mutation(
+        name="reads_begin_behind_the_last_delivery",
+        rule="5.3",
+        defects=(),
+        invariants=("C7",),
+        description="a new consumer goes on behind what the one before was given",
+        apply=lambda: edited(
+            EntrySource, "rewind", ("    self._after = self._acks.mark_delete\n", "")
+        ),
+    ),
+    Mutation(
+        name="exclusive_takes_two",
+        rule="12",
+        defects=(),
+        invariants=("C11",),
+        description="a second consumer is let into an exclusive subscription",
+        apply=lambda: edited(
+            Subscription, "join", ("if consumer.sub_type != EXCLUSIVE:", "if True:")
+        ),
+    ),
+    Mutation(
+        name="lost_list_update_taken_for_a_failure",
+        rule="1.3",
+        defects=("M2",),
+        invariants=("C3", "C1"),
+        description="an update of the list whose reply was lost counts as another owner's",
+        apply=lambda: edited(
+            LogList,
+            "_resolve",
+            ("if node.value not in self._unresolved:", "if True:"),
+        ),
+    ),
+    Mutation(
+        name="only_the_last_ledger_is_recovered",
+        rule="section 2, step 2",
+        defects=("M3",),
+        invariants=("C1",),
+        description="a takeover leaves the ledger before the last to whoever writes to it",
+        apply=lambda: edited(
+            log_takeover,
+            "_recover",
+            (
+                "if ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX:",
+                "if at < len(listed) - 1:",
+            ),
+        ),
+    ),
+    Mutation(
+        name="empty_ledgers_deleted_before_the_list",
+        rule="10.3",
+        defects=("M5",),
+        invariants=(),
+        description="a takeover deletes empty ledgers before the list is its own",
+        apply=lambda: edited(
+            log_takeover,
+            "claim",
+            (
+                "    token = 1 + random.getrandbits(_TOKEN_BITS)\n",
+                "    for ledger in recovered:\n"
+                "        if ledger.entries == 0:\n"
+                "            await ledgers.delete(ledger.ledger_id)\n"
+                "    token = 1 + random.getrandbits(_TOKEN_BITS)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="cursor_saves_ignore_the_fence",
+        rule="5.2",
+        defects=(),
+        invariants=("C5",),
+        description="a cursor whose ledger was fenced goes on in a new one",
+        apply=lambda: edited(
+            CursorSaver,
+            "_append",
+            ("except LedgerFencedError as exc:", "except ZeroDivisionError as exc:"),
+        ),
+    ),
+]

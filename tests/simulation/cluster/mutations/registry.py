@@ -1,0 +1,13 @@
+"""All mutations of clusters, by name."""
+
+from tests.simulation.cluster.mutations import owners, repairs
+from tests.simulation.mutations.mutation import Mutation
+
+MUTATIONS: list[Mutation] = [*owners.MUTATIONS, *repairs.MUTATIONS]
+
+_BY_NAME = {each.name: each for each in MUTATIONS}
+assert len(_BY_NAME) == len(MUTATIONS)
+
+
+def mutation(name: str) -> Mutation:
+    return _BY_NAME[name]

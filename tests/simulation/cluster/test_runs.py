@@ -1,0 +1,66 @@
+"""Runs of clusters drawn from seeds: none violates an invariant; each is the same everywhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster.drawing import draw
+from tests.simulation.cluster.plan import ClusterPlan
+from tests.simulation.cluster.run import execute
+
+RUNS = 120
+"""The short form; `make sim CLUSTER=1 RUNS=n` is the long one."""
+PER_TEST = 20
+REGRESSIONS = sorted(Path(__file__).with_name("regressions").glob("*.json"))
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, PER_TEST))
+def test_no_invariant_is_violated(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        outcome = execute(draw(seed))
+        assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+def test_what_failed_once_stays_mended(path: Path) -> None:
+    outcome = execute(ClusterPlan.from_json(path.read_text()))
+    assert not outcome.has_failed, outcome.report()
+
+
+def test_a_plan_survives_being_written_down() -> None:
+    for seed in range(100):
+        assert ClusterPlan.from_json(draw(seed).to_json()) == draw(seed)
+
+
+SAME_SEEDS = tuple(range(1000, 1012))
+_PRINT_FINGERPRINTS = f"""
+from tests.simulation.cluster.drawing import draw
+from tests.simulation.cluster.run import execute
+for seed in {SAME_SEEDS}:
+    print(seed, execute(draw(seed)).history.fingerprint())
+"""
+
+
+def test_a_seed_has_the_same_history_in_every_process() -> None:
+    """Byte for byte, under other hashes of strings and other addresses of objects."""
+    histories = [_fingerprints(hash_seed) for hash_seed in ("0", "4711")]
+    assert histories[0] == histories[1]
+    assert len(histories[0].splitlines()) == len(SAME_SEEDS)
+
+
+def _fingerprints(hash_seed: str) -> str:
+    path = os.pathsep.join(each for each in sys.path if each)
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT_FINGERPRINTS],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -251,6 +251,25 @@ BROKERS = Dashboard(
                     ],
                 ),
                 Panel("Topics", [(by_broker("magnetar_broker_topics{}"), "{{instance}}")]),
+                Panel(
+                    "Load",
+                    [(by_broker("magnetar_broker_load_usage_ratio{}"), "{{instance}}")],
+                    "percentunit",
+                    text="What its heaviest resource is used; the leader evens it out.",
+                ),
+                Panel(
+                    "Bundles split, moved for balance",
+                    [
+                        (
+                            by_broker("increase(magnetar_broker_bundle_splits_total{}[5m])"),
+                            "split {{instance}}",
+                        ),
+                        (
+                            by_broker("increase(magnetar_broker_bundles_shed_total{}[5m])"),
+                            "moved {{instance}}",
+                        ),
+                    ],
+                ),
                 Panel("Leader", [(by_broker("magnetar_broker_leader{}"), "{{instance}}")]),
                 Panel(
                     "Topics loaded, failed to load, fenced",

@@ -35,7 +35,8 @@ if ! have promtool; then
 fi
 
 if ! have systemd-analyze; then
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || refuse systemd-analyze systemd
+    [ "$(id -u)" = 0 ] || refuse systemd-analyze systemd
+    command -v apt-get >/dev/null 2>&1 || refuse systemd-analyze systemd
     echo "Installing systemd-analyze for the tests."
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null 2>&1 \

@@ -87,6 +87,7 @@ class Broker:
             random=random,
             server_version=f"Magnetar-{VERSION}",
             next_producer_name=self._next_producer_name,
+            is_serving=lambda: self.cluster is None or self.cluster.guard.is_valid,
         )
         if self.cluster is not None:
             self.cluster.attach(

@@ -6,7 +6,7 @@ its addresses known, and takes it down before it stops listening.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -207,6 +207,10 @@ class Cluster:
 
     def broker(self, name: str) -> BrokerRecord | None:
         return self.brokers.get(name)
+
+    def others(self) -> Sequence[BrokerRecord]:
+        own = self.registration.name
+        return [record for name, record in sorted(self.brokers.all().items()) if name != own]
 
     def note(self, bundle: BundleId, broker: str) -> None:
         if self._leader is not None:

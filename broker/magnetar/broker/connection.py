@@ -181,7 +181,10 @@ class Connection:
         self._decoder.frame_bytes_max = settings.message_bytes_max + FRAME_SLACK_BYTES
         self.write(
             replies.connected(
-                server_version=self.services.server_version,
+                server_version=(
+                    self.services.server_version
+                    + ("" if self.services.is_serving() else replies.WITHOUT_LEASE)
+                ),
                 protocol_version=self.protocol_version,
                 message_bytes_max=settings.message_bytes_max,
             )

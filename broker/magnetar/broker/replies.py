@@ -16,6 +16,10 @@ NO_REQUEST = (1 << 64) - 1
 _MASK_64 = (1 << 64) - 1
 
 
+WITHOUT_LEASE = " (no lease)"
+"""Ends the server version in the handshake of a broker that serves nothing just now."""
+
+
 def connected(*, server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
     """CONNECTED, with the feature flags that this broker honours."""
     flags = pb.FeatureFlags(

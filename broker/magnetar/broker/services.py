@@ -26,6 +26,10 @@ class Counters:
     """From the arrival of a batch to its durability, counted per entry."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The broker, seen from a connection."""
@@ -38,4 +42,6 @@ class Services:
     random: random.Random
     server_version: str
     next_producer_name: Callable[[], str]
+    is_serving: Callable[[], bool] = _always
+    """Whether the broker may own anything now: told in the handshake, also to other brokers."""
     counters: Counters = field(default_factory=Counters)

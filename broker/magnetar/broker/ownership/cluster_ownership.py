@@ -178,7 +178,7 @@ class ClusterOwnership:
                 bundle, is_authoritative=is_authoritative, listener=listener
             )
 
-        return await self._lookup.find(look, f"{topic} has no owner now")
+        return await self._lookup.find(look, f"{topic} has no owner now", listener=listener)
 
     async def owner_of_bundle(
         self, bundle: BundleId, *, is_authoritative: bool = False, listener: str = ""
@@ -191,7 +191,7 @@ class ClusterOwnership:
         look = partial(
             self._lookup.look, bundle, is_authoritative=is_authoritative, listener=listener
         )
-        return await self._lookup.find(look, f"{bundle} has no owner now")
+        return await self._lookup.find(look, f"{bundle} has no owner now", listener=listener)
 
     def _why_not_serving(self) -> str:
         """Empty while the guard's term lasts."""
@@ -232,6 +232,8 @@ class ClusterOwnership:
         """
         term = self._guard.term
         if not self._guard.holds(term):
+            if await self._lookup.elsewhere() is not None:
+                raise ServiceNotReadyError(self._why_not_serving() or f"look {topic} up again")
             return self._why_not_serving()
         bundle = await self.bundle_of(topic)
         if bundle in self._unloading.moving:

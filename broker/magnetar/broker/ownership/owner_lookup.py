@@ -82,7 +82,7 @@ class OwnerLookup:
         """There was no contact with the store: everything remembered may be old."""
         self._others.clear()
 
-    async def find(self, look: "Look", what: str) -> Owner:
+    async def find(self, look: "Look", what: str, *, listener: str) -> Owner:
         """Look until there is an owner.
 
         Raises:
@@ -92,8 +92,13 @@ class OwnerLookup:
         deadline_s = self._clock.monotonic_s() + self._limits.lookup_wait_s
         while True:
             ticket = self._changes.ticket()
+            found: Owner | str
             try:
-                found = self._why_not_serving() or await look()
+                found = self._why_not_serving()
+                if not found:
+                    found = await look()
+                elif (other := await self.elsewhere()) is not None:
+                    found = _redirect(other, listener, is_authoritative=False)
             except BrokerMetadataError as error:
                 if not error.retryable:
                     raise
@@ -104,6 +109,14 @@ class OwnerLookup:
             if left_s <= 0:
                 raise BrokerMetadataError(f"{what}: {found}")
             await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
+
+    async def elsewhere(self) -> BrokerRecord | None:
+        """Another broker that serves although this one cannot: who is cut off from the store alone
+        sends its clients there. None: there is none, as when the store is away for everybody."""
+        for record in self._placement.others():
+            if await self._reachability.answers(record.native_url):
+                return record
+        return None
 
     async def look(self, bundle: BundleId, *, is_authoritative: bool, listener: str) -> Owner | str:
         """The owner, or why there is none yet."""

@@ -1,6 +1,6 @@
 """What ownership asks of whoever places bundles on brokers. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from magnetar.broker.balance.bundles import BundleId
@@ -25,6 +25,10 @@ class Placement(Protocol):
 
     def broker(self, name: str) -> BrokerRecord | None:
         """A broker that runs."""
+        ...
+
+    def others(self) -> Sequence[BrokerRecord]:
+        """All other brokers, as far as they are known; without contact, those of before."""
         ...
 
     def note(self, bundle: BundleId, broker: str) -> None:

@@ -1,18 +1,20 @@
-"""Whether another broker answers: asked before clients are sent there.
+"""Whether another broker serves: asked before clients are sent there.
 
 The lease of a broker that was killed or stopped stands until its session ends. A client that is
 sent there fails, waits longer and longer between its tries, and is late when somebody else has the
 topic. A lookup that waits instead is answered at that very moment.
 
-The question is the handshake of a client: a process that is stopped still takes connections.
+The question is the handshake of a client: a process that is stopped still takes connections, and a
+broker that has lost contact with the metadata store says so in its answer.
 """
 
 import asyncio
 from functools import partial
 
 from magnetar.broker.ownership.listeners import host_and_port
+from magnetar.broker.replies import WITHOUT_LEASE
 from magnetar.ledger.ports import Clock, Network
-from magnetar.sdk.wire import BaseCommand, encode_command
+from magnetar.sdk.wire import FRAME_BYTES_MAX, BaseCommand, FrameDecoder, FrameError, encode_command
 from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
 
 _CONNECT = encode_command(
@@ -24,13 +26,21 @@ _CONNECT = encode_command(
 
 
 class _Handshake(asyncio.Protocol):
-    """Says who it is, and waits for any answer."""
+    """Says who it is, and waits for the answer."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._decoder = FrameDecoder(FRAME_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
-        self._answer(True)
+        try:
+            for command, _ in self._decoder.feed(data):
+                self._answer(
+                    command.type == BaseCommand.CONNECTED
+                    and not command.connected.server_version.endswith(WITHOUT_LEASE)
+                )
+        except FrameError:
+            self._answer(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._answer(False)

@@ -187,6 +187,12 @@ class BrokerSettings(BaseSettings):
         description="Time that a topic which moves gives its publishes under way to be answered; "
         "after it they may be in the topic and are sent again, too.",
     )
+    topic_loads_at_once: int = Field(
+        default=256,
+        ge=1,
+        description="Topics that are being loaded; others wait their turn, as when thousands move "
+        "here at once.",
+    )
     topic_load_retry_ms: int = Field(
         default=200, ge=1, description="Pause before a failed load is tried again."
     )

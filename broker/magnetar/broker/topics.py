@@ -29,7 +29,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from magnetar.broker.ownership import Destination, Ownership
+from magnetar.broker.ownership import Destination, Ownership, Tenure
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic, TopicLimits
@@ -108,6 +108,9 @@ class Topics:
         """Topics that are being handed over."""
         self._unwanted: set[TopicName] = set()
         """Topics that were dropped while they were being loaded."""
+        # Thousands of loads at once would stand before the guard's own question to the metadata
+        # store, in one queue, until the session counts as lost.
+        self._loads_at_once = asyncio.Semaphore(settings.topic_loads_at_once)
         self._is_stopping = False
         self.loads = 0
         self.failed_loads = 0
@@ -236,6 +239,12 @@ class Topics:
         self._unwanted.discard(name)
         left_s = max(0.0, deadline_s - self._clock.monotonic_s())
         tenure = await self._ownership.acquire(name, timeout_s=left_s)
+        async with self._loads_at_once:
+            if not tenure.holds():
+                raise LogFencedError(f"the lease of {name} was lost while it waited to be loaded")
+            return await self._load_owned(name, tenure)
+
+    async def _load_owned(self, name: TopicName, tenure: Tenure) -> Topic:
         log = await ManagedLog.open(
             self._client,
             self._store,

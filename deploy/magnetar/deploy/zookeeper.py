@@ -39,7 +39,8 @@ _JARS = (
     "netty-common",
 )
 _JVM_FLAGS = (
-    "-Xmx64m",
+    # A bound, not a size: it takes what its nodes need, some 1 KB each.
+    "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dzookeeper.jmx.log4j.disable=true",

@@ -4,6 +4,7 @@ The public face of the component, together with the managed log in `log.py`. One
 connection per bookie and shares it among all its ledgers.
 """
 
+import asyncio
 import random
 from hmac import compare_digest
 from weakref import WeakValueDictionary
@@ -100,6 +101,7 @@ class LedgerClient:
             clock=clock,
             settings=settings,
         )
+        self._creations_at_once = asyncio.Semaphore(settings.ledger_creations_at_once)
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._readers: WeakValueDictionary[int, LedgerReader] = WeakValueDictionary()
         """By the number of their opening: they are closed in that order."""
@@ -180,7 +182,9 @@ class LedgerClient:
                 creation_token=creation_token,
             )
 
-        writer = LedgerWriter(await self.manager.create(make), self._parts)
+        async with self._creations_at_once:
+            created = await self.manager.create(make)
+        writer = LedgerWriter(created, self._parts)
         self._writers[writer.ledger_id] = writer
         return writer
 

@@ -10,6 +10,12 @@ class LedgerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    ledger_creations_at_once: int = Field(
+        default=128,
+        ge=1,
+        description="Ledgers that are being created; others wait their turn, so that the metadata "
+        "store still answers what else this process asks.",
+    )
     connect_timeout_s: float = Field(
         default=5.0, gt=0, le=60, description="Time to connect to a bookie."
     )

@@ -99,7 +99,7 @@ async def claim(
     for ledger in recovered:
         if ledger.entries == 0:
             await ledgers.delete(ledger.ledger_id)
-    log.info("log_claimed", path=path, ledgers=len(log_list.ledgers))
+    log.debug("log_claimed", path=path, ledgers=len(log_list.ledgers))
 
 
 async def _recover(

@@ -7,7 +7,9 @@ import pulsar
 import pytest
 
 from tests.integration.cluster.flow import Flow
-from tests.integration.cluster.questions import health, owner_of
+from tests.integration.cluster.frozen_proxy import FrozenProxy
+from tests.integration.cluster.questions import health, owner_of, unload_bundle_of
+from tests.processes import HOST
 from tests.real_cluster import RealCluster
 
 SESSION_TIMEOUT_S = 3.0
@@ -88,3 +90,33 @@ def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_
         flow.drain()
         flow.received = [each for each in flow.received if each[1] >= 0]
         flow.check()
+
+
+def test_clients_of_a_broker_that_is_cut_off_from_the_store_alone_find_the_next_owner(
+    tmp_path: Path,
+) -> None:
+    """They know both brokers, and the one that is cut off sends them to the other."""
+    cluster = _cluster(tmp_path)
+    with FrozenProxy(cluster.server("zookeeper-1").ports["native"]) as proxy:
+        url = f"zk://{HOST}:{proxy.port}/" + cluster.metadata_url.rpartition("/")[2]
+        cluster._arguments["broker-1"] = ["--metadata", url]
+        with cluster, Flow(cluster.service_url, TOPIC) as flow:
+            flow.wait_receipts(50)
+            if owner_of(cluster, TOPIC, asked="broker-2") != "broker-1":
+                unload_bundle_of(cluster, TOPIC, "broker-2", "broker-1")
+                flow.wait_receipts(50)
+            assert owner_of(cluster, TOPIC, asked="broker-2") == "broker-1"
+            proxy.freeze()
+            cut_s = time.monotonic()
+            flow.wait_until(
+                lambda: owner_of(cluster, TOPIC, asked="broker-2") == "broker-2", "the next owner"
+            )
+            flow.wait_receipts(100)
+            gap = flow.longest_gap(cut_s)
+            # It serves for the first part of it, and the client asks again every few tenths.
+            assert gap.seconds <= SESSION_TIMEOUT_S + 1.0, gap
+            assert health(cluster, "broker-1") == (503, "no lease")
+            proxy.thaw()
+            _wait_for(cluster, "broker-1", (200, "ok"))
+            flow.drain()
+            flow.check()

@@ -1,0 +1,470 @@
+"""Wrong or hostile input: refused with one line that says what is wrong and where.
+
+Nothing is deleted, and nothing is repaired by guess: each test compares what lies in ZooKeeper
+before and after, node by node.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.deploy.commands import Ended, magnetar
+from tests.processes import free_ports
+from tests.real_cluster import RealCluster
+from tests.zookeeper_fixture import ZooKeeper
+
+IMPATIENT = {
+    "MAGNETAR_METADATA_CONNECT_TIMEOUT_S": "1",
+    "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": "2000",
+}
+WAIT_S = 30.0
+
+CORRUPT = b'{"format": 1, "ledgers": '
+FUTURE = b'{"format": 2, "what": "nobody knows yet"}'
+WRONG = b"[]"
+VALUES = pytest.mark.parametrize(
+    "value", [CORRUPT, FUTURE, WRONG, b"\xff\xfe\x00"], ids=["cut", "future", "another", "binary"]
+)
+
+
+class Node(NamedTuple):
+    """A node as it lies there."""
+
+    value: bytes
+    version: int
+
+
+class Tree:
+    """The nodes below a path, seen past all of our own code."""
+
+    def __init__(self, hosts: str, root: str) -> None:
+        self.root = root
+        self._client = KazooClient(hosts=hosts)
+        self._client.start()
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def dump(self) -> dict[str, Node]:
+        """All persistent nodes below the root, by their path below it."""
+        found: dict[str, Node] = {}
+        self._walk(self.root, found)
+        return {path.removeprefix(self.root): node for path, node in found.items()}
+
+    def _walk(self, path: str, found: dict[str, Node]) -> None:
+        try:
+            value, stat = self._client.get(path)
+            children = self._client.get_children(path)
+        except NoNodeError:
+            return
+        if not stat.ephemeralOwner:
+            found[path] = Node(value, stat.version)
+        for child in children:
+            self._walk(f"{path}/{child}", found)
+
+    def get(self, path: str) -> Node | None:
+        try:
+            value, stat = self._client.get(self.root + path)
+        except NoNodeError:
+            return None
+        return Node(value, stat.version)
+
+    def put(self, path: str, value: bytes) -> Node:
+        """Make the node, or overwrite what it holds."""
+        self._client.ensure_path((self.root + path).rpartition("/")[0])
+        if self._client.exists(self.root + path) is None:
+            self._client.create(self.root + path, value)
+            return Node(value, 0)
+        return Node(value, self._client.set(self.root + path, value).version)
+
+    def remove(self, path: str) -> None:
+        self._client.delete(self.root + path)
+
+    def children(self, path: str) -> list[str]:
+        try:
+            found: list[str] = self._client.get_children(self.root + path)
+        except NoNodeError:
+            return []
+        return found
+
+
+def assert_unchanged(before: Mapping[str, Node], after: Mapping[str, Node]) -> None:
+    """Every node that was there still is, with the same value. Only what says who owns a log may be
+    new: a takeover may come as far as that before it meets what it cannot read."""
+    assert before.keys() - after.keys() == set(), "nodes were deleted"
+    changed = {
+        path: (node, after[path])
+        for path, node in before.items()
+        if _comparable(node.value) != _comparable(after[path].value)
+    }
+    assert changed == {}
+
+
+def _comparable(value: bytes) -> object:
+    try:
+        fields = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(fields, dict):
+        fields.pop("owner", None)
+    return fields
+
+
+# One cluster for all tests that need one; each has a namespace of its own.
+
+NAMESPACES = [f"hostile/n{number}" for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealCluster]:
+    with RealCluster(
+        tmp_path_factory.mktemp("hostile") / "cluster",
+        bookies=1,
+        brokers=1,
+        autorecovery=1,
+        quorum="1,1,1",
+        zookeeper_url=f"{zookeeper.url}/hostile",
+        environment={
+            "MAGNETAR_BROKER_NAMESPACES": json.dumps(NAMESPACES),
+            "MAGNETAR_BROKER_TOPIC_LOAD_TIMEOUT_MS": "2000",
+            "MAGNETAR_WORKER_POLL_INTERVAL_S": "0.2",
+        },
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tree(cluster: RealCluster, zookeeper: ZooKeeper) -> Iterator[Tree]:
+    seen = Tree(f"127.0.0.1:{zookeeper.port}", "/hostile")
+    yield seen
+    seen.close()
+
+
+_namespaces = iter(NAMESPACES)
+
+
+@pytest.fixture
+def namespace() -> str:
+    return next(_namespaces)
+
+
+def ask_to_produce(cluster: RealCluster, topic: str) -> BaseCommand:
+    """Look the topic up, and open a producer; the first error, or the success."""
+
+    async def ask() -> BaseCommand:
+        client = await WireClient.open(cluster.server("broker-1").ports["native"])
+        client.send(
+            BaseCommand.LOOKUP,
+            lookupTopic=pb.CommandLookupTopic(topic=topic, request_id=client.request_id()),
+        )
+        answer = await client.next(BaseCommand.LOOKUP_RESPONSE)
+        if answer.lookupTopicResponse.response == pb.CommandLookupTopicResponse.Connect:
+            answer = await client.produce(topic)
+        await client.close()
+        return answer
+
+    return asyncio.run(ask())
+
+
+def publish(cluster: RealCluster, topic: str) -> None:
+    async def run() -> None:
+        client = await WireClient.open(cluster.server("broker-1").ports["native"])
+        answer = await client.produce(topic)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS, answer
+        client.publish(0, b"kept")
+        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.close()
+
+    asyncio.run(run())
+
+
+def message_of(answer: BaseCommand) -> str:
+    """What the broker says is wrong."""
+    if answer.type == BaseCommand.LOOKUP_RESPONSE:
+        return str(answer.lookupTopicResponse.message)
+    assert answer.type == BaseCommand.ERROR, f"no error but {answer}"
+    return str(answer.error.message)
+
+
+def wait_for_line(cluster: RealCluster, name: str, *words: str) -> str:
+    """A line of the server's log that has all the words."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        for line in cluster.log_text(name).splitlines():
+            if all(word in line for word in words):
+                return line
+        assert time.monotonic() < deadline_s, f"{name} says nothing of {words}"
+        time.sleep(0.05)
+
+
+def one_line(ended: Ended, status: int, *words: str) -> str:
+    """The line by which a process ended."""
+    lines = ended.messages()
+    assert (ended.status, len(lines)) == (status, 1), ended.stderr
+    for word in words:
+        assert word in lines[0]
+    return lines[0]
+
+
+def bookie_command(url: str, data: Path, name: str) -> Ended:
+    return magnetar(
+        *("bookie", "--metadata", url, "--data", str(data), "--id", name, "--port", "0"),
+        environment=IMPATIENT,
+    )
+
+
+def broker_command(url: str, name: str = "another") -> Ended:
+    return magnetar(
+        *("broker", "--metadata", url, "--port", "0", "--http-port", "0"),
+        environment={
+            **IMPATIENT,
+            "MAGNETAR_BROKER_NAME": name,
+            "MAGNETAR_BROKER_REGISTER_TIMEOUT_MS": "1000",
+        },
+    )
+
+
+# Two clusters, and wrong addresses
+
+
+def test_a_bookie_of_a_second_cluster_on_the_same_path_is_refused(
+    cluster: RealCluster, tree: Tree, tmp_path: Path
+) -> None:
+    before = tree.dump()
+    line = one_line(bookie_command(cluster.metadata_url, tmp_path / "b", "bookie-1"), 5)
+    assert "bookie-1" in line
+    assert_unchanged(before, tree.dump())
+
+
+def test_a_broker_of_a_second_cluster_with_a_name_that_is_taken_is_refused(
+    cluster: RealCluster, tree: Tree
+) -> None:
+    before = tree.dump()
+    mine = tree.get("/loadbalance/brokers/broker-1")
+    assert mine is not None
+    line = one_line(broker_command(cluster.metadata_url, "broker-1"), 5, "broker-1", "is taken")
+    assert cluster.url("broker-1") in line
+    still = tree.get("/loadbalance/brokers/broker-1")
+    assert still is not None
+    assert json.loads(still.value)["session_token"] == json.loads(mine.value)["session_token"]
+    assert_unchanged(before, tree.dump())
+
+
+def test_a_bookie_with_another_clusters_cookie_is_refused(
+    cluster: RealCluster, zookeeper: ZooKeeper, tree: Tree, tmp_path: Path
+) -> None:
+    with RealCluster(
+        tmp_path / "other", bookies=1, brokers=0, zookeeper_url=f"{zookeeper.url}/hostile-other"
+    ) as other:
+        assert other.terminate("bookie-1") == 0
+        data = other.server("bookie-1").data
+    assert data is not None
+    before, files = tree.dump(), contents(data)
+    line = one_line(bookie_command(cluster.metadata_url, data, "bookie-9"), 5)
+    assert str(data) in line
+    assert_unchanged(before, tree.dump())
+    assert contents(data) == files
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All files but the lock and the mark of a run."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in ("lock", "running")
+    }
+
+
+def test_a_metadata_url_where_nobody_answers_is_named(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"zk://127.0.0.1:{port}/magnetar"
+    one_line(bookie_command(url, tmp_path / "b", "bookie-1"), 6, url)
+    one_line(broker_command(url), 6, url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:2181/", "zk://:2181/", "zk://127.0.0.1:x/", "zk"]
+)
+def test_what_is_no_metadata_url_is_refused(tmp_path: Path, url: str) -> None:
+    one_line(bookie_command(url, tmp_path / "b", "bookie-1"), 2, "zk://host:port", url)
+    one_line(broker_command(url), 2, "zk://host:port", url)
+
+
+def test_a_broker_on_a_path_without_a_cluster_says_so_and_makes_none(
+    zookeeper: ZooKeeper, tree: Tree
+) -> None:
+    url = f"{zookeeper.url}/hostile-typo"
+    one_line(broker_command(url), 2, url, "holds no cluster")
+    empty = Tree(f"127.0.0.1:{zookeeper.port}", "/hostile-typo")
+    try:
+        assert set(empty.dump()) <= {""}
+    finally:
+        empty.close()
+
+
+# Values that cannot be read
+
+
+@VALUES
+def test_a_bookie_does_not_start_on_a_corrupt_cluster_id_or_cookie(
+    zookeeper: ZooKeeper, tmp_path: Path, request: pytest.FixtureRequest, value: bytes
+) -> None:
+    name = request.node.callspec.id
+    url = f"{zookeeper.url}/hostile-{name}"
+    with RealCluster(tmp_path / "cluster", bookies=1, brokers=0, zookeeper_url=url) as cluster:
+        assert cluster.terminate("bookie-1") == 0
+        data = cluster.server("bookie-1").data
+    assert data is not None
+    tree = Tree(f"127.0.0.1:{zookeeper.port}", f"/hostile-{name}")
+    try:
+        for path in ("/ledgers/INSTANCEID", "/ledgers/cookies/bookie-1"):
+            good = tree.get(path)
+            assert good is not None
+            tree.put(path, value)
+            before, files = tree.dump(), contents(data)
+            ended = bookie_command(url, data, "bookie-1")
+            assert ended.status in (5, 10)
+            (line,) = ended.messages()
+            assert "bookie-1" in line or path in line
+            assert tree.dump() == before
+            assert contents(data) == files
+            tree.put(path, good.value)
+    finally:
+        tree.close()
+
+
+@VALUES
+def test_a_topic_whose_ledger_list_cannot_be_read_is_not_served(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes
+) -> None:
+    path = f"/managed-ledgers/{namespace}/persistent/topic"
+    tree.put(path, value)
+    before = tree.dump()
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert path in message_of(answer)
+    assert_unchanged(before, tree.dump())
+    tree.remove(path)
+
+
+@VALUES
+def test_a_topic_whose_ledger_cannot_be_read_is_not_served(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes
+) -> None:
+    topic = f"persistent://{namespace}/topic"
+    publish(cluster, topic)
+    listed = tree.get(f"/managed-ledgers/{namespace}/persistent/topic")
+    assert listed is not None
+    ledger_id = json.loads(listed.value)["ledgers"][-1]["id"]
+    path = ledger_path(ledger_id)
+    good = tree.get(path)
+    assert good is not None
+    cluster.kill("broker-1")
+    tree.put(path, value)
+    before = tree.dump()
+    cluster.start("broker-1")
+    answer = ask_to_produce(cluster, topic)
+    assert path in message_of(answer)
+    assert_unchanged(before, tree.dump())
+    tree.put(path, good.value)
+    publish(cluster, topic)
+
+
+def ledger_path(ledger_id: int) -> str:
+    """Where the hierarchical manager keeps a ledger."""
+    digits = f"{ledger_id:010d}"
+    return f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+
+@VALUES
+def test_a_topic_with_a_cursor_that_cannot_be_read_is_not_served(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes
+) -> None:
+    path = f"/managed-ledgers/{namespace}/persistent/topic"
+    tree.put(path, b'{"format":1,"ledgers":[],"properties":{}}')
+    tree.put(f"{path}/subscription", value)
+    before = tree.dump()
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert f"{path}/subscription" in message_of(answer)
+    assert_unchanged(before, tree.dump())
+
+
+@VALUES
+def test_a_namespace_whose_bundles_cannot_be_read_is_not_served(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes
+) -> None:
+    path = f"/admin/local-policies/{namespace}"
+    tree.put(path, value)
+    before = tree.dump()
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert path in message_of(answer)
+    assert tree.dump() == before
+
+
+@VALUES
+def test_a_bundle_whose_lease_cannot_be_read_is_nobodys_until_an_operator_looks(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes
+) -> None:
+    boundaries = ("0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff")
+    paths = [f"/namespace/{namespace}/{lower}_{upper}" for lower, upper in pairwise(boundaries)]
+    for path in paths:
+        tree.put(path, value)
+    before = tree.dump()
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert any(path in message_of(answer) for path in paths)
+    after = tree.dump()
+    assert_unchanged(before, after)
+    assert all(after[path] == before[path] for path in paths)
+
+
+@VALUES
+def test_a_broker_record_that_cannot_be_read_is_reported_once_and_left(
+    cluster: RealCluster, tree: Tree, namespace: str, value: bytes, request: pytest.FixtureRequest
+) -> None:
+    name = f"stranger-{request.node.callspec.id}"
+    path = f"/loadbalance/brokers/{name}"
+    node = tree.put(path, value)
+    wait_for_line(cluster, "broker-1", "broker_registration_refused", path)
+    # The others go on without it.
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    assert tree.get(path) == node
+    assert cluster.log_text("broker-1").count(path) == 1
+    tree.remove(path)
+
+
+@VALUES
+def test_a_work_item_that_cannot_be_read_is_reported_and_left(
+    cluster: RealCluster, tree: Tree, value: bytes
+) -> None:
+    path = "/ledgers/underreplication/ledgers/0000/0000/0000/7777/urL0000000030583"
+    node = tree.put(path, value)
+    wait_for_line(cluster, "autorecovery-1", path)
+    assert tree.get(path) == node
+    assert cluster.process("autorecovery-1").returncode is None
+    tree.remove(path)
+
+
+@VALUES
+def test_a_registered_bookie_that_cannot_be_read_is_reported_and_left(
+    cluster: RealCluster, tree: Tree, value: bytes, request: pytest.FixtureRequest
+) -> None:
+    name = f"stranger-{request.node.callspec.id}"
+    path = f"/ledgers/available/{name}"
+    node = tree.put(path, value)
+    wait_for_line(cluster, "broker-1", "bookie_registration_invalid", name)
+    assert tree.get(path) == node
+    tree.remove(path)

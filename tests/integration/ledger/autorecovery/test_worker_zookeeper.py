@@ -1,0 +1,116 @@
+"""The worker on a real ZooKeeper: sessions that end under it, and a server that dies."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from magnetar.ledger.autorecovery.worker import Worker
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.metadata.zookeeper import ZooKeeperStore
+from magnetar.ledger.wire import Frame, Op
+from tests.integration.ledger.autorecovery.healing import CLIENT, WORKER, Healing
+from tests.integration.ledger.cluster import Cluster
+from tests.integration.ledger.filtered_network import FilteredNetwork
+from tests.zookeeper_fixture import ZooKeeper
+
+PAYLOADS = [b"entry %d" % number for number in range(10)]
+SESSIONS = MetadataSettings(session_timeout_ms=4000, operation_timeout_s=20)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
+    directory = tmp_path / "zookeeper"
+    directory.mkdir()
+    made = ZooKeeper(directory)
+    made.start()
+    yield made
+    made.stop()
+
+
+@asynccontextmanager
+async def healing_on(
+    server: ZooKeeper, directory: Path, network: FilteredNetwork | None = None
+) -> AsyncIterator[Healing]:
+    store = await open_store(server.url, settings=SESSIONS)
+    cluster = Cluster(store, directory)
+    try:
+        for number in range(1, 5):
+            await cluster.start_bookie(f"b{number}")
+        async with cluster.client(network, CLIENT) as client:
+            yield Healing(cluster, client, store)
+    finally:
+        for name in list(cluster.bookies):
+            await cluster.stop_bookie(name)
+        await store.close()
+
+
+def expire(server: ZooKeeper, store: ZooKeeperStore) -> None:
+    """End the session for good: whoever knows its id and password may close it."""
+    session: tuple[int, bytes] = store._client.client_id  # type: ignore[attr-defined]
+    thief = KazooClient(hosts=server.url.removeprefix("zk://"), client_id=session)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def test_a_session_that_ends_ends_the_attempt_and_the_next_one_succeeds(
+    server: ZooKeeper, tmp_path: Path
+) -> None:
+    """Rule 5.4, with a real session: the copies are under way when it expires."""
+    network = FilteredNetwork()
+    async with healing_on(server, tmp_path, network) as healing:
+        metadata = await healing.write(PAYLOADS)
+        lost = metadata.ensembles[0].bookies[0]
+        await healing.lose(lost)
+        await healing.report_lost(lost, metadata.ledger_id)
+        network.holds = is_answer_to_add
+        own_store = await open_store(server.url, settings=SESSIONS)
+        assert isinstance(own_store, ZooKeeperStore)
+        worker = Worker(
+            healing.client,
+            own_store,
+            clock=healing.clock,
+            random=random.Random(13),
+            holder="worker",
+            settings=WORKER,
+        )
+        await worker.start()
+        try:
+            await healing.until(lambda: bool(network.held))
+            assert await healing.items.locked_ids() == {metadata.ledger_id}
+            expire(server, own_store)
+            await healing.until(lambda: worker.metrics.items_aborted == 1)
+            assert await healing.metadata(metadata.ledger_id) == metadata
+            network.release()
+            await healing.until_no_items(worker)
+        finally:
+            await worker.stop()
+            await own_store.close()
+        assert lost not in (await healing.metadata(metadata.ledger_id)).ensembles[0].bookies
+        await healing.check_whole(metadata.ledger_id, PAYLOADS)
+
+
+async def test_a_metadata_server_that_dies_and_comes_back_stops_nothing_for_good(
+    server: ZooKeeper, tmp_path: Path
+) -> None:
+    async with healing_on(server, tmp_path) as healing:
+        ledgers = [(await healing.write(PAYLOADS)).ledger_id for _ in range(30)]
+        await healing.lose("b1")
+        await healing.report_lost("b1", *ledgers)
+        async with healing.worker() as worker:
+            await healing.until(lambda: worker.metrics.items_finished >= 3)
+            server.kill()
+            server.start()
+            await healing.until_no_items(worker)
+        for ledger_id in ledgers:
+            metadata = await healing.check_whole(ledger_id, PAYLOADS)
+            assert all("b1" not in fragment.bookies for fragment in metadata.ensembles)
+
+
+def is_answer_to_add(frame: Frame) -> bool:
+    return frame.op == Op.ADD

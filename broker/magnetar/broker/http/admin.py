@@ -98,10 +98,13 @@ class Admin(Protocol):
         """
         ...
 
-    async def split(self, bundle: BundleId, at: Sequence[int], algorithm: str) -> Sequence[Bundle]:
+    async def split(
+        self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool
+    ) -> Sequence[Bundle]:
         """Have this broker split a bundle of its own, at the given hashes or by an algorithm.
 
-        Returns what is in its place.
+        `is_authoritative`: it was chosen to be the owner, if nobody is. Returns what is in the
+        bundle's place.
 
         Raises:
             BundleError, RequestError, ElsewhereError
@@ -183,12 +186,14 @@ class ClusterAdmin:
             if isinstance(result, BaseException):
                 raise result  # All have been tried; the first that failed is told.
 
-    async def split(self, bundle: BundleId, at: Sequence[int], algorithm: str) -> Sequence[Bundle]:
+    async def split(
+        self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool
+    ) -> Sequence[Bundle]:
         await self._check(bundle)
         if not await self._here_or_elsewhere(bundle):
-            owner = await self._ownership.owner_of_bundle(bundle)
+            owner = await self._ownership.owner_of_bundle(bundle, is_authoritative=is_authoritative)
             if not owner.is_self:
-                raise ElsewhereError(owner.http_url)
+                raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
         await split_at(self._ownership.split_lease, self.reporter, bundle, at, algorithm)
         return (await self.layouts.verified(bundle.namespace)).covering(bundle.bundle)
 
@@ -313,7 +318,9 @@ class SoleAdmin:
         names = self._topics.names_of(lambda name: name.namespace_name == namespace)
         await self._topics.hand_over(names, None, timeout_s=self._unload_timeout_s)
 
-    async def split(self, bundle: BundleId, at: Sequence[int], algorithm: str) -> Sequence[Bundle]:
+    async def split(
+        self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool
+    ) -> Sequence[Bundle]:
         await self._check(bundle)
         await split_at(self._bundles.split_lease, self.reporter, bundle, at, algorithm)
         return (await self.layouts.verified(bundle.namespace)).covering(bundle.bundle)

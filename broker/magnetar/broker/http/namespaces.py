@@ -75,13 +75,16 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         unload: bool = False,
         algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = "range_equally_divide",
         positions: Annotated[list[int] | None, Body()] = None,
+        authoritative: bool = False,
     ) -> Response:
         """Have the owner split a bundle: where the algorithm says, or at the given hashes.
 
         No client notices; with `unload` the parts are given up afterwards. 307: not the owner.
         """
         whole = context.bundle(tenant, namespace, bundle)
-        parts = await context.admin.split(whole, positions or (), algorithm)
+        parts = await context.admin.split(
+            whole, positions or (), algorithm, is_authoritative=authoritative
+        )
         if unload:
             for part in parts:
                 await context.admin.unload_bundle(BundleId(whole.namespace, part), "")

@@ -88,16 +88,16 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def topics_in_each_bundle(prefix: str) -> list[str]:
-    """A topic for each of the four bundles of a new namespace."""
-    layout = Layout.even(4)
-    chosen: dict[str, str] = {}
+def topics_in_each_bundle(prefix: str, *, bundles: int = 4, each: int = 1) -> list[str]:
+    """So many topics for each bundle of a new namespace, one bundle after the other."""
+    layout = Layout.even(bundles)
+    chosen: dict[str, list[str]] = {bundle.name: [] for bundle in layout.bundles}
     number = 0
-    while len(chosen) < 4:
+    while any(len(names) < each for names in chosen.values()):
         name = f"{prefix}-{number}"
-        chosen.setdefault(layout.bundle_of(parse_topic_name(name)).name, name)
+        chosen[layout.bundle_of(parse_topic_name(name)).name].append(name)
         number += 1
-    return [chosen[bundle.name] for bundle in layout.bundles]
+    return [name for names in chosen.values() for name in names[:each]]
 
 
 def test_lookups_by_http_and_by_the_binary_protocol_agree_at_every_broker(
@@ -227,6 +227,19 @@ def test_a_split_is_seen_by_every_broker_and_by_no_client(cluster: RealCluster) 
     client.close()
 
 
+def test_a_bundle_that_nobody_has_is_split_by_whoever_is_chosen(cluster: RealCluster) -> None:
+    assert call(cluster, "broker-1", "PUT", f"{NAMESPACE}/unload").status == 204
+    free = [bundle for bundle, owner in owners(cluster).items() if owner is None]
+    assert free
+    for bundle, asked in zip(free, brokers_of(cluster) * len(free), strict=False):
+        assert follow(cluster, asked, "PUT", f"{NAMESPACE}/{bundle}/split").status == 204
+    for broker in brokers_of(cluster):
+        wait_until(
+            lambda broker=broker: not set(free) & owners(cluster, broker).keys(),  # type: ignore[misc]
+            f"{broker} knows of the splits",
+        )
+
+
 def test_a_broker_that_joins_gets_its_part_and_then_nothing_moves(tmp_path: Path) -> None:
     environment = {
         "MAGNETAR_BROKER_BUNDLES_PER_NAMESPACE": "8",
@@ -238,37 +251,45 @@ def test_a_broker_that_joins_gets_its_part_and_then_nothing_moves(tmp_path: Path
         "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MIN": "100",
         "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MAX": "100",
     }
-    with RealCluster(
-        tmp_path / "cluster", bookies=1, brokers=2, environment=environment
-    ) as cluster:
-        assert cluster.terminate("broker-2") == 0
-        client = pulsar.Client(cluster.service_url, operation_timeout_seconds=30)
-        producers = [client.create_producer(f"joined-{number}") for number in range(40)]
+    cluster = RealCluster(tmp_path / "cluster", bookies=1, brokers=2, environment=environment)
+    cluster.directory.joinpath("logs").mkdir(parents=True)
+    try:
+        for name in ("zookeeper-1", "bookie-1", "broker-1"):
+            cluster.start(name)
+        check_that_a_joining_broker_gets_its_part(cluster)
+    finally:
+        cluster.kill_all()
+
+
+def check_that_a_joining_broker_gets_its_part(cluster: RealCluster) -> None:
+    topics = topics_in_each_bundle("joined", bundles=8, each=2)
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=30)
+    producers = [client.create_producer(topic) for topic in topics]
+    for producer in producers:
+        producer.send(b"0")
+    assert set(owners(cluster).values()) == {"broker-1"}
+    cluster.start("broker-2")
+    rounds = 0
+
+    def publish_and_compare() -> bool:
+        nonlocal rounds
+        rounds += 1
         for producer in producers:
-            producer.send(b"0")
-        assert set(owners(cluster).values()) == {"broker-1"}
-        cluster.start("broker-2")
-        rounds = 0
+            producer.send(str(rounds).encode())
+        return loaded(cluster) == [4, 4]
 
-        def publish_and_compare() -> bool:
-            nonlocal rounds
-            rounds += 1
-            for producer in producers:
-                producer.send(str(rounds).encode())
-            return sorted(loaded(cluster)) == [4, 4]
-
-        wait_until(publish_and_compare, "both brokers have four bundles")
-        settled = owners(cluster)
-        for _ in range(5):  # Some looks of the leader later nothing has moved.
-            publish_and_compare()
-            time.sleep(0.3)
-        assert owners(cluster) == settled
-        for number in range(len(producers)):
-            reader = client.create_reader(f"joined-{number}", pulsar.MessageId.earliest)
-            read = [reader.read_next(timeout_millis=20_000).data() for _ in range(rounds + 1)]
-            assert read == [str(each).encode() for each in range(rounds + 1)]
-            reader.close()
-        client.close()
+    wait_until(publish_and_compare, "both brokers have four bundles")
+    settled = owners(cluster)
+    for _ in range(4):  # Some looks of the leader later nothing has moved.
+        publish_and_compare()
+        time.sleep(0.3)
+    assert owners(cluster) == settled
+    for topic in topics:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        read = [reader.read_next(timeout_millis=20_000).data() for _ in range(rounds + 1)]
+        assert read == [str(each).encode() for each in range(rounds + 1)]
+        reader.close()
+    client.close()
 
 
 def loaded(cluster: RealCluster) -> list[int]:

@@ -366,3 +366,30 @@ async def test_an_owner_whose_ledger_was_deleted_by_hand_is_told_so(
         await log.close()
         with pytest.raises(LogDataLossError, match=f"ledger {lost} is listed"):
             await open_log(cluster, other)
+
+
+# An owner that may have lost the log
+
+
+async def test_m13_an_abandoned_log_is_closed_without_a_write(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    """Neither its list nor its ledger changes, what is pending fails, the next owner has it all."""
+    log = await open_log(cluster, client)
+    await append(log, [b"kept"]).outcome
+    (ledger,) = log.ledgers
+    list_before = await cluster.store.get(PATH)
+    ledger_before = (await client.manager.read(ledger.ledger_id)).version
+    heard: list[str] = []
+    log.on_fenced(lambda: heard.append("fenced"))
+    log.abandon("the lease has run out")
+    assert heard == ["fenced"]
+    with pytest.raises(LogFencedError, match="the lease has run out"):
+        await append(log, [b"refused"]).outcome
+    await log.close()
+    log.abandon("again")
+    assert await cluster.store.get(PATH) == list_before
+    assert (await client.manager.read(ledger.ledger_id)).version == ledger_before
+    next_owner = await open_log(cluster, client)
+    assert await read_all(next_owner) == [b"kept"]
+    await next_owner.close()

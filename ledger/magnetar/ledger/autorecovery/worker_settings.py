@@ -19,24 +19,23 @@ class WorkerSettings(BaseModel):
         "metadata store (some ten requests each).",
     )
     copy_bytes_per_s_max: int = Field(
-        default=128 << 20,
+        default=112 << 20,
         ge=0,
         description="Bytes written to bookies per second by one worker; 0: no bound. Lower it when "
         "re-replication slows publishing too much.",
     )
     copy_bytes_in_flight_max: int = Field(
-        default=4 << 20,
+        default=8 << 20,
         ge=64 << 10,
         description="Bytes asked for and not yet stored, over all ledgers. Publishers' adds wait "
-        "behind them in the bookies: more copies faster while nobody publishes, and makes "
-        "publishing slower when somebody does.",
+        "behind them in the bookies.",
     )
     copy_read_bytes: int = Field(
-        default=256 << 10,
+        default=1 << 20,
         ge=4096,
         le=4 << 20,
-        description="Entries are copied in runs of about this size, one read and one add each; an "
-        "entry that is larger is a run of its own.",
+        description="Entries are copied in runs of about this size, one read and one add each, "
+        "which cost less processor time the larger they are. A larger entry is a run of its own.",
     )
     copy_attempts_max: int = Field(
         default=3,

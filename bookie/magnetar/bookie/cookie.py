@@ -143,7 +143,9 @@ def _decode(data: bytes, place: str, kind: type[_Record]) -> _Record:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
         raise CookieError(
             f"the cookie in {place} cannot be read ({error.error_count()} problems, the first: "
-            f"{error.errors()[0]['msg']}); restore it"
+            f"{where}: {first['msg']}); restore it"
         ) from error

@@ -80,8 +80,8 @@ def encode_node(node: CursorNode) -> bytes:
     return node.model_dump_json().encode()
 
 
-def decode_node(value: bytes) -> CursorNode:
-    """Decode and check a node's value.
+def decode_node(value: bytes, *, path: str = "cursor node") -> CursorNode:
+    """Decode and check a node's value; `path` says where it lies.
 
     Raises:
         InvalidCursorNodeError: no JSON, another format, or a field that cannot be.
@@ -91,7 +91,9 @@ def decode_node(value: bytes) -> CursorNode:
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise InvalidCursorNodeError(f"cursor node: {where}: {first['msg']}") from exc
+        raise InvalidCursorNodeError(
+            f"{path} holds no cursor of this release: {where}: {first['msg']}. Nothing was changed"
+        ) from exc
 
 
 def cursor_path(log_path: str, name: str) -> str:
@@ -137,7 +139,7 @@ class OwnedNode:
         self._version = stored.version
         self._value = stored.value
         self._doubts: list[bytes] = []
-        self.node = decode_node(stored.value)
+        self.node = decode_node(stored.value, path=path)
 
     @property
     def is_in_doubt(self) -> bool:

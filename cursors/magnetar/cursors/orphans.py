@@ -18,7 +18,8 @@ def cursor_refers(store: MetadataStore) -> IsReferred:
                 f"ledger {metadata.ledger_id} does not say which cursor of which log it is of"
             )
         try:
-            node = decode_node((await store.get(cursor_path(log, cursor))).value)
+            path = cursor_path(log, cursor)
+            node = decode_node((await store.get(path)).value, path=path)
         except NoNodeError:
             return False  # The cursor was deleted.
         except CursorError as error:

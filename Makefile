@@ -71,7 +71,7 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@$(MAKE) --no-print-directory check ARGS=
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	$(BIN)/pytest tests/property tests/simulation tests/integration tests/fuzz tests/chaos $(ARGS)
+	$(BIN)/pytest tests/property tests/simulation tests/integration tests/compatibility tests/fuzz tests/chaos $(ARGS)
 
 sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers and auto-recovery, with STORAGE=1 a bookie's storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)

@@ -16,9 +16,9 @@ from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.errors import BookieProtocolError, BookieVersionError
 from magnetar.ledger.ports import Listener, Network
-from magnetar.ledger.wire import Frame, FrameDecoder
+from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Status, encode_frame
 
 _log = structlog.get_logger(__name__)
 
@@ -223,6 +223,9 @@ class BookieConnection(asyncio.Protocol):
         self._turn_bytes += len(data)
         try:
             frames = self._decoder.feed(data)
+        except BookieVersionError as error:
+            self._on_other_version(error)
+            return
         except BookieProtocolError as error:
             self._on_malformed(error)
             return
@@ -322,6 +325,24 @@ class BookieConnection(asyncio.Protocol):
             transport.pause_reading()
         else:
             transport.resume_reading()
+
+    def _on_other_version(self, error: BookieVersionError) -> None:
+        """Say so in the one form that both releases know, the header, and end the connection."""
+        if self._transport is not None and error.op < RESPONSE:
+            self._transport.write(
+                encode_frame(
+                    error.op | RESPONSE,
+                    status=Status.BAD_VERSION,
+                    request_id=error.request_id,
+                    ledger_id=error.ledger_id,
+                    entry_id=error.entry_id,
+                    body=str(error).encode(),
+                )
+            )
+        self._server.metrics.malformed_frames += 1
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        self.close(abort=False)
+        _log.warning("bookie_version_unknown", peer=str(peer), error=str(error))
 
     def _on_malformed(self, error: BookieProtocolError) -> None:
         """What follows in the stream cannot be trusted: end this connection, and only this one."""

@@ -2,6 +2,7 @@
 
 LedgerError                        root; `retryable` says whether the same call may succeed later
 ├── BookieProtocolError            the peer sent bytes that are no frame of ours
+│   └── BookieVersionError         a frame of ours, in a version of another release
 ├── BookieError                    one bookie could not do it
 │   ├── BookieUnavailableError     not reachable, timed out, overloaded, disk trouble (unknown)
 │   ├── NoSuchEntryError           an explicit negative: the bookie is certain
@@ -52,6 +53,20 @@ class LedgerError(Exception):
 
 class BookieProtocolError(LedgerError):
     """Bytes that are no valid frame of the bookie protocol."""
+
+
+class BookieVersionError(BookieProtocolError):
+    """A frame of the bookie protocol in a version that this release does not speak; with what its
+    header says, which is the same in all versions."""
+
+    def __init__(
+        self, message: str, *, op: int, request_id: int, ledger_id: int, entry_id: int
+    ) -> None:
+        super().__init__(message)
+        self.op = op
+        self.request_id = request_id
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
 
 
 class BookieError(LedgerError):

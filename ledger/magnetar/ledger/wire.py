@@ -11,7 +11,7 @@ from enum import IntEnum, IntFlag
 from itertools import accumulate
 from typing import NamedTuple
 
-from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.errors import BookieProtocolError, BookieVersionError
 
 MAGIC = 0x4D42
 VERSION = 1
@@ -206,8 +206,8 @@ class FrameDecoder:
         cost stays linear in its size.
 
         Raises:
-            BookieProtocolError: a frame that is too large, too small, of a foreign protocol or of
-                an unknown version.
+            BookieProtocolError: a frame that is too large, too small or of a foreign protocol.
+            BookieVersionError: one of an unknown version. The header is the same in all of them.
         """
         if self._chunks:
             self._chunks.append(data)
@@ -223,7 +223,16 @@ class FrameDecoder:
             length, magic, version, op, flags, status, request_id, ledger_id, entry_id = (
                 HEADER.unpack_from(data, at)
             )
-            if magic != MAGIC or version != VERSION:
+            if magic == MAGIC and version != VERSION:
+                raise BookieVersionError(
+                    f"a frame of the bookie protocol in version {version}; this release speaks "
+                    f"version {VERSION}",
+                    op=op,
+                    request_id=request_id,
+                    ledger_id=ledger_id,
+                    entry_id=entry_id,
+                )
+            if magic != MAGIC:
                 raise BookieProtocolError(
                     f"expected magic {MAGIC:#06x} version {VERSION}, "
                     f"got {magic:#06x} version {version}"

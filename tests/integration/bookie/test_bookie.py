@@ -431,6 +431,24 @@ async def test_a_malformed_frame_ends_its_connection_only(machine: Machine, data
         assert bookie.metrics.malformed_frames == 1
 
 
+async def test_a_request_of_another_version_is_answered_so_and_ends_its_connection(
+    machine: Machine,
+) -> None:
+    async with machine.bookie() as (bookie, client):
+        later = await BookieClient.connect(bookie.port)
+        request = bytearray(encode_request(add_request(77, LEDGER, 0)))
+        request[6] = 2  # the version, in the header
+        later.write(bytes(request))
+        reply = await later.reply(77)
+        assert (reply.op, reply.status) == (Op.ADD, Status.BAD_VERSION)
+        assert (reply.ledger_id, reply.entry_id) == (LEDGER, 0)
+        assert reply.body == (
+            b"a frame of the bookie protocol in version 2; this release speaks version 1"
+        )
+        await later.wait_closed()
+        assert (await add(client, 0)).status == Status.OK
+
+
 async def test_connections_beyond_the_limit_are_closed(machine: Machine) -> None:
     async with machine.bookie(connections_max=1) as (bookie, client):
         other = await BookieClient.connect(bookie.port)

@@ -152,6 +152,21 @@ async def test_nonsense_ends_the_connection_and_the_next_request_makes_a_new_one
     assert bookie.connections == 2
 
 
+async def test_an_answer_of_another_version_is_named_as_such(
+    bookie: ScriptedBookie, channel: BookieChannel
+) -> None:
+    def answer_in_version_2(frame: Frame) -> bytes:
+        reply = bytearray(answer_ok(frame))
+        reply[6] = 2
+        return bytes(reply)
+
+    bookie.answer = answer_in_version_2
+    with pytest.raises(
+        BookieUnavailableError, match=r"in version 2; this release speaks version 1"
+    ):
+        await request(channel)
+
+
 @pytest.mark.parametrize(
     ("op", "ledger_id", "entry_id"),
     [(Op.ADD | 0x80, 1, -1), (Op.INFO, 1, -1), (Op.INFO | 0x80, 2, -1), (Op.INFO | 0x80, 1, 0)],

@@ -28,6 +28,7 @@ from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.bench.storage_bench import StorageBench
 from tests.bench.storage_client import LoadProcess
 from tests.bench.storage_upkeep import UpkeepBench
+from tests.bench.topics_bench import TopicsBench
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -215,6 +216,7 @@ def main() -> None:
             bench.standalone,
             gaps.gaps,
             recovery.recovery,
+            TopicsBench(report, effort).topics,
         ):
             if arguments.only is None or arguments.only in measurement.__name__:
                 measurement()

@@ -93,7 +93,8 @@ def failing_stories(found: Mutation) -> tuple[str, ...]:
 
 
 def stories(found: Mutation) -> list[Callable[[], None]]:
-    """The stories of the mutation's defects, as functions without arguments."""
+    """The stories of the mutation's defects (or of an invariant, as "R5"), as functions without
+    arguments."""
     made: list[Callable[[], None]] = []
     for defect in found.defects:
         prefix = f"test_{defect[0].lower()}{int(defect[1:]):02}_"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.sdk.settings import SubscriptionType
 from tests.simulation.cluster.cluster import Cluster, story
 from tests.simulation.cluster.events import Spoke
 
@@ -114,6 +115,35 @@ async def test_m13_leases_are_gone_when_the_store_gives_up_the_session(sim: Clus
     sim.store.expire_session(first.name)
     await sim.settle()
     await producer.publish(3)
+    await sim.inspect()
+
+
+@story()
+async def test_m13_a_paused_broker_delivers_nothing_that_was_asked_for_meanwhile(
+    sim: Cluster,
+) -> None:
+    """The credit that a consumer gave lies in its socket, in front of everything else."""
+    await _ask_a_paused_broker(sim, SubscriptionType.EXCLUSIVE)
+
+
+@story()
+async def test_m13_nor_on_a_shared_subscription(sim: Cluster) -> None:
+    await _ask_a_paused_broker(sim, SubscriptionType.SHARED)
+
+
+async def _ask_a_paused_broker(sim: Cluster, kind: SubscriptionType) -> None:
+    consumer = await sim.user("c").consumer("t", kind=kind, queue=2)
+    await (await sim.user("p").producer("t")).publish(6)  # in the broker's memory
+    first = sim.owner_of("t")
+    first.pause()
+    await consumer.take(2)  # which lie here already; the credit for more is on its way
+    # Somebody else brings the topic to the other broker.
+    await sim.user("q").producer("t")
+    assert sim.owner_of("t") is not first
+    resumed_s = sim.loop.time()
+    first.resume()
+    await sim.settle()
+    assert not said_by(sim, first.name, since_s=resumed_s)
     await sim.inspect()
 
 

@@ -1,0 +1,37 @@
+"""Every rule is needed: what once caught its mutation must catch it again (`mutate.py`)."""
+
+import pytest
+
+from tests.simulation.cluster.mutate import load, stories
+from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
+from tests.simulation.cluster.run import execute
+
+_CAUGHT = load()
+_BY_PLAN = [name for name, catch in _CAUGHT.items() if catch.plan is not None]
+_BY_STORY = [name for name, catch in _CAUGHT.items() if catch.plan is None]
+
+
+def test_every_mutation_has_been_caught() -> None:
+    assert sorted(_CAUGHT) == sorted(each.name for each in MUTATIONS)
+    assert all(catch.is_caught for catch in _CAUGHT.values())
+
+
+@pytest.mark.parametrize("name", _BY_PLAN)
+def test_an_invariant_fails_with_the_rule_off_and_holds_with_it(name: str) -> None:
+    plan = _CAUGHT[name].plan
+    assert plan is not None
+    with mutation(name).apply():
+        mutated = execute(plan)
+    assert mutated.has_failed
+    outcome = execute(plan)
+    assert not outcome.has_failed, outcome.report()
+
+
+@pytest.mark.parametrize("name", _BY_STORY)
+def test_a_story_fails_with_the_rule_off(name: str) -> None:
+    wanted = _CAUGHT[name].tests
+    with mutation(name).apply():
+        for told in stories(mutation(name)):
+            if told.__name__ in wanted:
+                with pytest.raises((Exception, pytest.fail.Exception)):
+                    told()

@@ -129,6 +129,19 @@ class _Drawer:
     def _no_store(self) -> list[Step]:
         return [Step(self._time(), "store_stall", self._broker(), "", self._long())]
 
+    def _superseded(self) -> list[Step]:
+        """The owner is cut off from the store, or asleep, for longer than its session lasts; and
+        somebody comes who asks another broker meanwhile."""
+        random, topic, at_s = self._random, self._topic(), self._time()
+        what = random.choice(("store_stall", "store_stall", "suspend_broker", "pause_broker"))
+        for_s = round(random.uniform(3.5, 7.0), 6)
+        comes_s = round(at_s + random.uniform(2.1, 3.3), 6)
+        return [
+            Step(at_s, what, f"^{topic}", "", for_s),
+            Step(comes_s, "crash_consumer", topic, "", 0.02),
+            Step(round(comes_s + 0.3, 6), "crash_consumer", topic, "", 0.02),
+        ]
+
     def _no_bookies(self) -> list[Step]:
         return [Step(self._time(), "no_bookies", self._broker(), "", self._long())]
 
@@ -232,6 +245,7 @@ _FAULTS = {
     "suspend_broker": 2,
     "jump_clock": 1,
     "no_store": 4,
+    "superseded": 3,
     "no_bookies": 2,
     "no_clients": 2,
     "expire": 2,
@@ -261,7 +275,7 @@ _REPAIRS = ("lose", "rot", "crash_recovery", "pause_recovery", "cut_recovery", "
 _THEMES = {
     "anything": (),
     "owners": ("crash_broker", "pause_broker", "suspend_broker", "stop_broker", "unload"),
-    "sessions": ("no_store", "outage", "expire", "pause_broker", "slow_frames"),
+    "sessions": ("superseded", "no_store", "outage", "expire", "pause_broker", "slow_frames"),
     "metadata": ("store_lose", "store_hold", "no_store"),
     "clients": ("slow_frames", "reset_clients", "no_clients", "crash_consumer"),
     "bookies": ("crash", "slow_link", "partition", "refuse", "no_bookies", "lose"),

@@ -12,6 +12,7 @@ from random import Random
 
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.settings import SubscriptionType
+from tests.simulation.cluster.broker import PORT
 from tests.simulation.cluster.checks import judge_cluster
 from tests.simulation.cluster.clients import SimConsumer, SimProducer, SimUser
 from tests.simulation.cluster.cluster import Cluster
@@ -113,6 +114,7 @@ class ClusterRunner:
         self._publishing: list[asyncio.Task[None]] = []
         self._consumers: dict[str, list[tuple[SimUser, asyncio.Task[None]]]] = {}
         self._users_made = 0
+        self._users_begun = 0
 
     async def main(self) -> None:
         """The three parts."""
@@ -140,9 +142,9 @@ class ClusterRunner:
             for _ in range(1 if plan.kinds[number - 1] == "exclusive" else plan.consumers):
                 self._begin_consuming(topic)
             if plan.has_reader:
-                reader = sim.user(f"r{number}")
+                reader = self._user(f"r{number}")
                 reader.spawn(self._read(reader, topic), "read")
-            producer = sim.user(f"p{number}")
+            producer = self._user(f"p{number}")
             self._publishing.append(producer.spawn(self._publish(producer, topic), "publish"))
         begin_s = sim.loop.time()
         for step in plan.steps:
@@ -174,11 +176,20 @@ class ClusterRunner:
             producer.send_here(count)
             await asyncio.sleep(plan.think_s * random.random())
 
+    def _user(self, name: str) -> SimUser:
+        """A client process. Each asks another broker first, so that no broker's trouble stays
+        unnoticed because all clients are with it."""
+        hosts = list(self.sim.brokers)
+        at = self._users_begun % len(hosts)
+        self._users_begun += 1
+        url = ",".join(f"{host}:{PORT}" for host in hosts[at:] + hosts[:at])
+        return self.sim.user(name, url=f"pulsar://{url}")
+
     # Consumers
 
     def _begin_consuming(self, topic: str) -> None:
         self._users_made += 1
-        user = self.sim.user(f"c{self._users_made}")
+        user = self._user(f"c{self._users_made}")
         task = user.spawn(self._consume(user, topic), "consume")
         self._consumers[topic].append((user, task))
 

@@ -29,7 +29,7 @@ BROKERS = ("broker-1", "broker-2")
 _AT_ONCE = 200
 _POLL_S = 0.05
 _GIVE_UP_S = 180.0
-_SETTLE_S = 3.0
+_BALANCED_SHARE = 0.2
 _OPERATION_TIMEOUT_S = 120
 
 
@@ -133,8 +133,18 @@ class _Run:
             f"{moved_s:.2f} s\n"
         )
         await asyncio.to_thread(self._cluster.start, name)
-        await asyncio.sleep(_SETTLE_S)
+        await self._wait_balanced()
         return moved_s
+
+    async def _wait_balanced(self) -> None:
+        """Shedding gives the broker that is back its share, a few bundles at a time."""
+        started_s = time.monotonic()
+        while time.monotonic() - started_s < _GIVE_UP_S:
+            counts = [broker.topics for broker in (await self._brokers()).values()]
+            if max(counts) - min(counts) <= _BALANCED_SHARE * self._topics:
+                break
+            await asyncio.sleep(1)
+        sys.stderr.write(f"topics {counts} after {time.monotonic() - started_s:.0f} s\n")
 
     # Looking
 

@@ -21,7 +21,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.broker.balance.bundles import Bundle, BundleError, Layout
-from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.errors import BrokerMetadataError, NotAllowedError, UnreadableRecordError
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
@@ -250,7 +250,7 @@ def _decode(path: str, found: Versioned) -> Layout:
         reason = f"{where}: {problem['msg']}"
     except BundleError as error:
         reason = str(error)
-    raise BrokerMetadataError(
+    raise UnreadableRecordError(
         f"{path} holds no bundle layout of format 1 ({reason}). Nothing was changed: bring it back "
         f"from a backup of the metadata store, or remove the node while no broker runs"
     )

@@ -16,8 +16,10 @@ from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode
 from magnetar.cursors.node import decode_node, encode_node
 from magnetar.deploy.cluster_files import ClusterRecord
 from magnetar.deploy.cluster_files import Layout as ClusterLayout
+from magnetar.ledger.autorecovery import controls
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata import election
 from magnetar.ledger.under_replication import decode_item, encode_item
 
 PATH = "/where/it/lies"
@@ -53,6 +55,11 @@ KINDS: dict[str, Kind] = {
     "lease": Kind(lambda value: decode(LeaseRecord, PATH, value).encode()),
     "broker": Kind(lambda value: decode(BrokerRecord, PATH, value).encode()),
     "bundles": Kind(_model(LayoutRecord)),
+    "vote": Kind(_model(election._VoteRecord)),
+    "recovery-layout": Kind(_model(controls._LayoutRecord)),
+    "recovery-disabled": Kind(_model(controls._DisableRecord)),
+    "recovery-delay": Kind(_model(controls._DelayRecord)),
+    "recovery-check": Kind(_model(controls._CheckRecord)),
     "cluster": Kind(_model(ClusterRecord)),
     "cluster-layout": Kind(_model(ClusterLayout)),
 }

@@ -26,9 +26,11 @@ from magnetar.cursors.settings import CursorSettings
 from magnetar.deploy.cluster_files import ClusterRecord, RunningServer
 from magnetar.deploy.cluster_files import Layout as ClusterLayout
 from magnetar.deploy.cluster_plan import Kind
+from magnetar.ledger.autorecovery import controls
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.metadata import election
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.position import EARLIEST, Position
@@ -189,6 +191,17 @@ def sample_records() -> dict[str, bytes]:
         "bundles": LayoutRecord(
             format=1, boundaries=["0x00000000", "0x40000000", "0x80000000", "0xffffffff"]
         )
+        .model_dump_json()
+        .encode(),
+        "vote": election._VoteRecord(candidate="broker-1", token="0123456789abcdef")
+        .model_dump_json()
+        .encode(),
+        "recovery-layout": controls._LayoutRecord().model_dump_json().encode(),
+        "recovery-disabled": controls._DisableRecord(since_ms=1_767_225_600_000)
+        .model_dump_json()
+        .encode(),
+        "recovery-delay": controls._DelayRecord(delay_s=600.0).model_dump_json().encode(),
+        "recovery-check": controls._CheckRecord(finished_ms=1_767_225_600_000)
         .model_dump_json()
         .encode(),
         "cluster": ClusterRecord(metadata="zk://127.0.0.1:2181/magnetar", pid=1, servers=[server])

@@ -1,9 +1,9 @@
 """Watches, on a bare connection, a broker that has lost a topic without having noticed.
 
-Everything is in the broker's socket when it comes back to itself: publishes, a wish for messages.
-Another broker owns the topic by then. From then on not one receipt and not one message may come
-from the old one: an error, the word that the producer or consumer is closed, or the end of the
-connection, and nothing else.
+A producer and a consumer were there before; messages wait in the broker's memory for the consumer
+to want them. Then, when the session has run out, come publishes and that wish: before a broker that
+was paused wakes up, to one that is cut off at once. Not one receipt and not one message may come
+back: an error, the word that producer or consumer is closed, or the end of the connection.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ PUBLISHES = 20
 PERMITS = 1000
 _PRODUCER_ID = 0
 _CONSUMER_ID = 1
-_LISTEN_S = 3.0
+_LATEST = (1 << 63) - 1
+_LISTEN_S = 1.5
 _OPEN_TIMEOUT_S = 15.0
 _OPEN_RETRY_S = 0.1
 _NOTHING_NEW = {BaseCommand.SEND_RECEIPT: "a receipt", BaseCommand.MESSAGE: "a message"}
@@ -78,7 +79,8 @@ class Witness:
                 consumer_id=_CONSUMER_ID,
                 subscription=name,
                 durable=False,
-                start_message_id=pb.MessageIdData(ledgerId=0, entryId=0),
+                # What comes from now on stays in the broker's memory, ready to be sent.
+                start_message_id=pb.MessageIdData(ledgerId=_LATEST, entryId=_LATEST),
             )
             if answer.type == BaseCommand.SUCCESS:
                 return cls(client, topic, name, recorder)
@@ -87,27 +89,23 @@ class Witness:
 
     def want(self) -> None:
         """Publish some messages and ask for others."""
+        self._send()
+        self._client.flow(PERMITS, _CONSUMER_ID)
+
+    async def publish(self) -> None:
+        """Publish some messages and wait for all receipts."""
+        self._send()
+        for _ in range(PUBLISHES):
+            command = await self._client.next()
+            assert command.type == BaseCommand.SEND_RECEIPT, command
+            self._note_receipt(command.send_receipt)
+
+    def _send(self) -> None:
         for _ in range(PUBLISHES):
             message = Message(self._name, self._number)
             self._recorder.sending(self._topic, message)
             self._client.publish(self._number, payload_of(message), _PRODUCER_ID)
             self._number += 1
-        self._client.flow(PERMITS, _CONSUMER_ID)
-
-    async def publish(self) -> None:
-        """Publish some messages and wait for all receipts."""
-        first = self._number
-        for number in range(first, first + PUBLISHES):
-            message = Message(self._name, number)
-            self._recorder.sending(self._topic, message)
-            self._client.publish(number, payload_of(message), _PRODUCER_ID)
-        self._number += PUBLISHES
-        left = PUBLISHES
-        while left:
-            command = await self._client.next()
-            assert command.type == BaseCommand.SEND_RECEIPT, command
-            self._note_receipt(command.send_receipt)
-            left -= 1
 
     async def listen(self) -> Testimony:
         """All that comes until the connection ends, or nothing comes for a while."""

@@ -52,7 +52,10 @@ async def cluster_of(
 ) -> AsyncIterator[Cluster]:
     """Bookies of this version on the directories of the set."""
     with tarfile.open(SETS / name / f"{state}.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(directory, filter="data")
+        else:  # before Python 3.11.4; the archive is our own
+            archive.extractall(directory)
     store = await open_store(f"embedded:{directory / 'metadata.db'}")
     cluster = Cluster(store, directory)
     try:

@@ -326,6 +326,8 @@ class Cluster(Simulation):
             if broker.broker is None:
                 continue
             for topic in broker.broker.services.topics.loaded:
+                if self.owner(str(topic.name)) is not broker:
+                    continue  # it was paused, and does not know yet
                 for subscription in topic.subscriptions.values():
                     if not subscription.is_open or not subscription.is_durable:
                         continue

@@ -19,6 +19,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.system import SystemClock
+from tests.archives import unpack
 from tests.compatibility.kinds import KINDS
 from tests.compatibility.write_set import (
     BOOKIES,
@@ -52,10 +53,7 @@ async def cluster_of(
 ) -> AsyncIterator[Cluster]:
     """Bookies of this version on the directories of the set."""
     with tarfile.open(SETS / name / f"{state}.tar.gz") as archive:
-        if hasattr(tarfile, "data_filter"):
-            archive.extractall(directory, filter="data")
-        else:  # before Python 3.11.4; the archive is our own
-            archive.extractall(directory)
+        unpack(archive, directory)
     store = await open_store(f"embedded:{directory / 'metadata.db'}")
     cluster = Cluster(store, directory)
     try:

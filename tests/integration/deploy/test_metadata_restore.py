@@ -4,6 +4,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
+from tests.archives import unpack
 from tests.artifacts import DEPLOY
 from tests.integration.deploy.commands import magnetar, run_command
 from tests.real_cluster import RealCluster
@@ -40,7 +41,7 @@ def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_pa
             cluster.kill(name)
         shutil.rmtree(data / "version-2")
         with tarfile.open(archive) as packed:
-            packed.extractall(tmp_path / "restore", filter="data")
+            unpack(packed, tmp_path / "restore")
         (data / "version-2").mkdir()
         for part in ("data", "log"):
             for path in (tmp_path / "restore" / part / "version-2").iterdir():

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 
 from magnetar.deploy.zookeeper import find_jars, find_java
 from magnetar.ledger.metadata.settings import MetadataSettings
+from tests.archives import unpack
 from tests.artifacts import DEPLOY, ZOOKEEPER_METRICS, zookeeper_settings
 from tests.integration.deploy.commands import run_command
 from tests.processes import HOST, free_ports
@@ -199,7 +200,7 @@ def test_a_backup_under_load_has_all_that_was_there_before_it(
 
     # As docs/operations/backup.md says: snapshots to dataDir, logs to dataLogDir of a new server.
     with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path / "new", filter="data")
+        unpack(packed, tmp_path / "new")
     (port,) = free_ports(1)
     text = f"dataDir={tmp_path}/new/data\ndataLogDir={tmp_path}/new/log\n"
     text += f"clientPort={port}\nclientPortAddress={HOST}\ntickTime=2000\n"

@@ -351,8 +351,14 @@ async def test_an_unknown_answer_is_no_absence_and_no_presence(tmp_path: Path) -
 async def test_two_workers_share_the_items(healing: Healing) -> None:
     ledgers = [(await healing.write(PAYLOADS[:3])).ledger_id for _ in range(40)]
     await healing.lose("b1")
-    await healing.report_lost("b1", *ledgers)
-    async with healing.worker(holder="one") as one, healing.worker(holder="two") as two:
+    # One at a time, both there from the start: neither has them all before the other looks.
+    settings = WORKER.model_copy(update={"ledgers_at_once": 1})
+    async with (
+        healing.worker(settings, holder="one") as one,
+        healing.worker(settings, holder="two") as two,
+    ):
+        await healing.until(lambda: min(one.metrics.scans, two.metrics.scans) > 0)
+        await healing.report_lost("b1", *ledgers)
         await healing.until_no_items(one, two)
         done = [worker.metrics.items_finished for worker in (one, two)]
         assert sum(done) == len(ledgers)

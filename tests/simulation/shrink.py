@@ -1,8 +1,7 @@
 """Makes a failing plan shorter, as long as it fails in the same way.
 
 Tried are, again and again until nothing helps: leaving out steps (halves first, then one by one),
-fewer entries, a smaller window and batch, no waits, no jitter, no close. "The same way" means: at
-least one of the invariants, or the kind of error, that the plan violated at first.
+fewer entries, a smaller window and batch, no waits, no jitter, no close.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from dataclasses import replace
 
 from tests.simulation.plan import Plan
 from tests.simulation.run import Outcome, execute
+from tests.simulation.shortening import shortest, with_fewer_steps
 
 RUNS_MAX = 400
 
@@ -21,32 +21,12 @@ def shrink(
     runs_max: int = RUNS_MAX,
 ) -> Plan:
     """The shortest plan found within `runs_max` runs; `plan` itself if it does not fail."""
-    reasons = run(plan).reasons
-    if not reasons:
-        return plan
-    runs = 1
-    is_shorter = True
-    while is_shorter:
-        is_shorter = False
-        for candidate in _shorter(plan):
-            if runs == runs_max:
-                return plan
-            runs += 1
-            if run(candidate).reasons & reasons:
-                plan = candidate
-                is_shorter = True
-                break
-    return plan
+    return shortest(plan, run=run, shorter=_shorter, runs_max=runs_max)
 
 
 def _shorter(plan: Plan) -> Iterator[Plan]:
     """Plans with a little less in them, the boldest first."""
-    size = len(plan.steps)
-    part = size // 2
-    while part:
-        for start in range(0, size, part):
-            yield plan.without(*range(start, min(size, start + part)))
-        part //= 2
+    yield from with_fewer_steps(plan)
     if plan.entries > 1:
         yield replace(plan, entries=plan.entries // 2)
         yield replace(plan, entries=plan.entries - 1)

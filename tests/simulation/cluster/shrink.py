@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import ClusterOutcome, execute
+from tests.simulation.shortening import shortest, with_fewer_steps
 
 RUNS_MAX = 200
 
@@ -16,30 +17,12 @@ def shrink(
     runs_max: int = RUNS_MAX,
 ) -> ClusterPlan:
     """The shortest plan found within `runs_max` runs; `plan` itself if it does not fail."""
-    reasons = run(plan).reasons
-    runs = 1
-    is_shorter = bool(reasons)
-    while is_shorter:
-        is_shorter = False
-        for candidate in _shorter(plan):
-            if runs == runs_max:
-                return plan
-            runs += 1
-            if run(candidate).reasons & reasons:
-                plan = candidate
-                is_shorter = True
-                break
-    return plan
+    return shortest(plan, run=run, shorter=_shorter, runs_max=runs_max)
 
 
 def _shorter(plan: ClusterPlan) -> Iterator[ClusterPlan]:
     """Plans with a little less in them, the boldest first."""
-    size = len(plan.steps)
-    part = size // 2
-    while part:
-        for start in range(0, size, part):
-            yield plan.without(*range(start, min(size, start + part)))
-        part //= 2
+    yield from with_fewer_steps(plan)
     if plan.messages > 1:
         yield replace(plan, messages=plan.messages // 2)
         yield replace(plan, messages=plan.messages - 1)

@@ -27,7 +27,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     UnknownFailureError,
 )
-from magnetar.broker.positions import position_at_time, position_of, reader_start
+from magnetar.broker.positions import position_at_time, position_of
 from magnetar.broker.schemas import check_schema
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import OpenCursor, Topic
@@ -215,7 +215,7 @@ class Consuming:
             since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
             return await position_at_time(topic.log, since_ms), ()
         if not request.durable and request.HasField("start_message_id"):
-            return await reader_start(topic.log, request.start_message_id), ()
+            return position_of(request.start_message_id), ()
         if request.durable and request.initialPosition == CommandSubscribe.Earliest:
             return EARLIEST, ()
         return LATEST, ()

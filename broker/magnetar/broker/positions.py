@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from magnetar.broker.dispatch.source import ReadableLog
-from magnetar.broker.entry import last_batch_index_of, publish_time_ms_of
-from magnetar.ledger.errors import LedgerError
+from magnetar.broker.entry import publish_time_ms_of
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
@@ -34,25 +33,6 @@ def signed(value: int) -> int:
 def position_of(message_id: MessageIdData) -> Position:
     """Ledger and entry id of a message id."""
     return Position(signed(message_id.ledgerId), signed(message_id.entryId))
-
-
-async def reader_start(log: ListedLog, message_id: MessageIdData) -> Position:
-    """The first entry that a reader with this start id is sent.
-
-    It is the entry that the id names; what a client has of it already, it drops itself, by the
-    index in the batch. An id without an index that names a batch means all of it: official clients
-    send it when the next message they have is unbatched, and would show the batch once more.
-    """
-    position = position_of(message_id)
-    if message_id.batch_index >= 0 or position.entry_id < 0 or position > log.last_confirmed:
-        return position
-    try:
-        first, found = await log.read_range(position, entries_max=1, bytes_max=1)
-    except LedgerError:
-        return position  # gone, or not there yet: whoever reads finds out
-    if first == position and found and last_batch_index_of(found[0]) >= 0:
-        return Position(position.ledger_id, position.entry_id + 1)
-    return position
 
 
 async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:

@@ -728,23 +728,6 @@ async def test_a_reader_starts_at_its_message(start: Position | None, expected: 
     assert _positions(client) == expected
 
 
-@pytest.mark.parametrize(("index", "expected"), [(None, [2]), (0, [1, 2]), (2, [1, 2])])
-async def test_a_reader_that_names_a_batch_without_an_index_has_all_of_it(
-    index: int | None, expected: list[int]
-) -> None:
-    """The official client names it so when it moves and its next message is unbatched."""
-    harness = Harness()
-    harness.log.store(entry(), _batch(3), entry())
-    start = id_of(Position(7, 1))
-    if index is not None:
-        start.batch_index = index
-    client = await _consuming(
-        harness, durable=False, initialPosition=_LATEST, start_message_id=start
-    )
-    await settle()
-    assert list(dict.fromkeys(_positions(client))) == expected
-
-
 async def test_a_reader_leaves_no_subscription_behind() -> None:
     harness = Harness()
     client = await _reading(harness, None)

@@ -25,7 +25,7 @@ _NOBODY = Windows([])
 
 
 def _position(number: int) -> Position:
-    """Entries of ledgers of 30; every third entry is a batch of two."""
+    """Entries of ledgers of 30, none of them a batch."""
     return Position(7 + number // 30, number % 30, -1)
 
 
@@ -276,3 +276,107 @@ def test_many_problems_of_a_kind_are_shortened() -> None:
     missing = [problem for problem in problems if problem.kind is Kind.MISSING]
     assert len(missing) == 4
     assert missing[-1].text == "97 more of the kind: missing"
+
+
+def _in_batches() -> History:
+    """One producer, one reader; `7:0` to `7:7`: an unbatched entry, a batch of three, in turn.
+
+    Behind them are two batches without an unbatched entry in between, and an unbatched entry at the
+    beginning of the next ledger.
+    """
+    positions = [
+        Position(7, entry_id, index)
+        for entry_id in range(8)
+        for index in (range(3) if entry_id % 2 else (-1,))
+    ]
+    positions += [Position(7, entry_id, index) for entry_id in (8, 9) for index in range(2)]
+    positions.append(Position(8, 0, -1))
+    content = [
+        Delivery(position, Message("p1", number), float(number))
+        for number, position in enumerate(positions)
+    ]
+    return History("t", sent={"p1": len(content)}, content=content, readers={"r": list(content)})
+
+
+def _read_again(last: tuple[int, int, int], *again: tuple[int, int, int]) -> History:
+    """The reader is given these positions once more after the one named first."""
+    history = _in_batches()
+    deliveries = history.readers["r"]
+    by_position = {each.position: each for each in deliveries}
+    at = deliveries.index(by_position[Position(*last)]) + 1
+    deliveries[at:at] = [by_position[Position(*each)] for each in again]
+    return history
+
+
+_BATCH = ((7, 3, 0), (7, 3, 1), (7, 3, 2))
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_batch_that_the_official_client_shows_again_passes_and_is_counted(moves: int) -> None:
+    """Each move of the topic can do it, also one that finds the reader where it was."""
+    problems, counts = check(_read_again(_BATCH[-1], *(_BATCH * moves)), _NOBODY)
+    assert problems == []
+    assert counts.batches_shown_again == moves
+
+
+def test_batches_shown_again_are_counted_one_by_one() -> None:
+    history = _read_again(_BATCH[-1], *_BATCH)
+    deliveries = history.readers["r"]
+    end = next(at for at, each in enumerate(deliveries) if each.position == (7, 5, 2)) + 1
+    deliveries[end:end] = deliveries[end - 3 : end]
+    problems, counts = check(history, _NOBODY)
+    assert problems == []
+    assert counts.batches_shown_again == 2
+
+
+def test_a_batch_of_one_message_is_shown_again_like_any() -> None:
+    history = _in_batches()
+    history.content = [
+        each for each in history.content if each.position[1:] not in {(3, 1), (3, 2)}
+    ]
+    deliveries = list(history.content)
+    at = next(at for at, each in enumerate(deliveries) if each.position == (7, 3, 0))
+    deliveries.insert(at, deliveries[at])
+    history.readers = {"r": deliveries}
+    problems, counts = check(history, _NOBODY)
+    assert problems == []
+    assert counts.batches_shown_again == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "again"),
+    [
+        pytest.param(_BATCH[-1], _BATCH[:2], id="only its beginning"),
+        pytest.param(_BATCH[-1], _BATCH[1:], id="only its end"),
+        pytest.param(_BATCH[-1], (_BATCH[0], _BATCH[2]), id="with a gap"),
+        pytest.param(_BATCH[-1], (_BATCH[0], _BATCH[2], _BATCH[1]), id="out of order"),
+        pytest.param(_BATCH[-1], (*_BATCH[:2], *_BATCH), id="begun twice, ended once"),
+        pytest.param(_BATCH[-1], (*_BATCH, _BATCH[0]), id="whole, and then begun"),
+        pytest.param(_BATCH[1], _BATCH[:2], id="before it was read to its end"),
+        pytest.param((7, 4, -1), _BATCH, id="when more was read since"),
+        pytest.param(_BATCH[-1], ((7, 1, 0), (7, 1, 1), (7, 1, 2)), id="an earlier batch"),
+        pytest.param(_BATCH[-1], ((7, 2, -1), *_BATCH), id="with the entry before it"),
+        pytest.param((7, 2, -1), ((7, 2, -1),), id="an unbatched entry"),
+        pytest.param((7, 8, 1), ((7, 8, 0), (7, 8, 1)), id="with a batch next"),
+        pytest.param((7, 9, 1), ((7, 9, 0), (7, 9, 1)), id="at the end of a ledger"),
+    ],
+)
+def test_no_other_repetition_passes_for_the_official_clients(
+    last: tuple[int, int, int], again: tuple[tuple[int, int, int], ...]
+) -> None:
+    assert _kinds(_read_again(last, *again)) == {Kind.REPEATED}
+
+
+def test_a_batch_shown_again_in_part_at_the_end_of_a_history_is_noticed() -> None:
+    history = _read_again(_BATCH[-1], *_BATCH[:1])
+    deliveries = history.readers["r"]
+    del deliveries[next(at for at, each in enumerate(deliveries) if each.position == (7, 4, -1)) :]
+    assert _kinds(history) == {Kind.REPEATED, Kind.SKIPPED}
+
+
+def test_another_message_in_a_batch_shown_again_is_noticed() -> None:
+    history = _read_again(_BATCH[-1], *_BATCH)
+    deliveries = history.readers["r"]
+    at = next(at for at, each in enumerate(deliveries) if each.position == _BATCH[-1]) + 2
+    deliveries[at] = deliveries[at]._replace(message=Message("p1", 0))
+    assert _kinds(history) == {Kind.VANISHED}

@@ -21,6 +21,7 @@ from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topics import Topics
+from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
@@ -93,6 +94,7 @@ class Broker:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage
             )
+        self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self._clock = clock
@@ -169,6 +171,7 @@ class Broker:
             if self.cluster is not None:
                 await self.cluster.close()
             raise
+        self.upkeep.start()
         self.is_serving = True
         _log.info(
             "broker_started",
@@ -184,6 +187,7 @@ class Broker:
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
         self._is_stopping = True
+        await self.upkeep.stop()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
         if self.cluster is not None:
             await self.cluster.drain(until_s - self._clock.monotonic_s())

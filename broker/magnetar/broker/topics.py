@@ -252,6 +252,7 @@ class Topics:
             self._log_config,
             clock=self._clock,
             random=self._random,
+            may_own=tenure.holds,
         )
         topic = Topic(name, log, TailCache(self._pool), self._limits, tenure)
         log.on_fenced(partial(self.fence, topic))

@@ -39,7 +39,7 @@ from magnetar.ledger.managed_log.log_ledgers import LogLedgers
 from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_reads import OwnerReads
-from magnetar.ledger.managed_log.log_takeover import claim, take_over
+from magnetar.ledger.managed_log.log_takeover import MayOwn, always, claim, take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -99,13 +99,18 @@ class ManagedLog:
         clock: Clock,
         random: random.Random,
         must_exist: bool = False,
+        may_own: MayOwn = always,
     ) -> "ManagedLog":
         """Take the log over, creating it if need be. A terminated log can only be read.
 
+        `may_own`: asked, without a wait, right before anything is fenced and before the list is
+        written. An opener that says no leaves the log to whoever owns it by now.
+
         Raises:
             NoSuchLogError: there is none, and it `must_exist`.
-            LogFencedError: another owner opened it at the same time, and was faster. Open it again
-                only if it should still be yours: two that always do so would duel.
+            LogFencedError: another owner opened it at the same time, and was faster, or `may_own`
+                says no. Open it again only if it should still be yours: two that always do so
+                would duel.
             LogDataLossError: a ledger of the list has no metadata any more.
             UnauthorizedError: the password is not that of the log's ledgers.
             FutureLogFormatError, InvalidLedgerMetadataError: the list is not one for this release.
@@ -113,7 +118,7 @@ class ManagedLog:
         """
         self = cls(client, store, path, config, clock=clock, random=random)
         await self._list.load(may_create=not must_exist)
-        await self._take_over()
+        await self._take_over(may_own)
         return self
 
     @classmethod
@@ -135,10 +140,10 @@ class ManagedLog:
         """
         self = cls(client, store, path, config, clock=clock, random=random)
         await self._list.create(random)
-        await self._take_over()
+        await self._take_over(always)
         return self
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, may_own: MayOwn) -> None:
         if self._config.opens_without_ledger and self._list.terminated is None:
             await claim(
                 self.path,
@@ -148,6 +153,7 @@ class ManagedLog:
                 clock=self._clock,
                 random=self._random,
                 password=self._config.password,
+                may_own=may_own,
             )
             self._appender.start_idle(self._list.ledgers)
             return
@@ -158,6 +164,7 @@ class ManagedLog:
             self._client,
             clock=self._clock,
             password=self._config.password,
+            may_own=may_own,
         )
         if writer is None:
             self._appender.end_complete(self._list.ledgers, self._why_terminated)

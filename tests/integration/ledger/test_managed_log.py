@@ -1,6 +1,7 @@
 """The managed log on real bookies: chained, taken over, repaired, never torn."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LogConfig
-from tests.integration.ledger.cluster import Cluster, cluster_of
+from magnetar.ledger.system import SystemClock
+from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
 from tests.integration.ledger.log_parts import CONFIG, PATH, append, open_log, read_all
 
 
@@ -108,6 +110,48 @@ async def test_a_takeover_fences_the_previous_owner(cluster: Cluster, client: Le
         assert await read_all(second) == [b"one", b"two", b"three"]
         await first.close()
         await second.close()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, CONFIG.model_copy(update={"opens_without_ledger": True})],
+    ids=["with a ledger", "without a ledger"],
+)
+@pytest.mark.parametrize("asked", [1, 2, 3], ids=["first", "second", "list"])
+async def test_an_opener_that_may_not_own_the_log_any_more_leaves_it_as_it_is(
+    cluster: Cluster, client: LedgerClient, config: LogConfig, asked: int
+) -> None:
+    """It is asked before each of the last two ledgers is fenced, and before the list is set."""
+    first = await open_log(cluster, client)
+    await append(first, [b"one"]).outcome
+    await first.rotate()
+    await append(first, [b"two"]).outcome
+    await wait_until(lambda: first.ledgers[0].is_closed)
+    if asked > 1:
+        await first.close()  # from there on its ledgers end, as they should
+    before, ledgers = await cluster.store.get(PATH), await _all_ledgers(client)
+    answers = iter([True] * (asked - 1))
+
+    async with cluster.client() as other:
+        with pytest.raises(LogFencedError, match="may not own it any more"):
+            await ManagedLog.open(
+                other,
+                cluster.store,
+                PATH,
+                config,
+                clock=SystemClock(),
+                random=random.Random(3),
+                may_own=lambda: next(answers, False),
+            )
+    assert await cluster.store.get(PATH) == before
+    assert await _all_ledgers(client) == ledgers, "what it made for itself is deleted"
+    if asked == 1:
+        await append(first, [b"three"]).outcome
+        await first.close()
+
+
+async def _all_ledgers(client: LedgerClient) -> list[int]:
+    return sorted([ledger_id async for ledger_id in client.manager.ledger_ids()])
 
 
 async def test_of_two_owners_that_open_at_once_one_wins(

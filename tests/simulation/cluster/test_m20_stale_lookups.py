@@ -1,7 +1,7 @@
 """Defect M20: a lookup is answered from what was true before the topic moved."""
 
 from tests.simulation.cluster.cluster import Cluster, story
-from tests.simulation.cluster.events import Spoke
+from tests.simulation.cluster.events import NodeWrote, Spoke
 
 
 @story()
@@ -55,6 +55,70 @@ async def test_m20_a_broker_that_was_paused_while_it_loaded_does_not_take_the_to
     await producer.publish(1)
     assert sim.owner_of("t") is second, "the owner kept it"
     await sim.inspect()
+
+
+@story()
+async def test_m20_a_broker_paused_before_it_reads_the_list_fences_nobody(sim: Cluster) -> None:
+    """Its lease was good when it asked for it; the list that it reads is the next owner's."""
+    producer = await sim.user("p").producer("t")
+    await producer.publish(2)
+    first = sim.owner_of("t")
+    slow = sim.another(first)
+    reading = sim.store.hold(client=slow.name, kind="get", path=sim.log_path("t"))
+    await first.unload("t", destination=slow.name)
+    await sim.until(lambda: bool(reading.operations))
+    slow.pause()
+    await producer.publish(2)
+    assert sim.owner_of("t") is first, "it is back: nobody wrote the list since"
+    ledgers = sim.log_metadata("t").ledgers
+
+    slow.resume()
+    reading.release()
+    await sim.settle()
+    await producer.publish(2)
+    assert not _lists_written(sim, slow.name)
+    assert sim.log_metadata("t").ledgers == ledgers, "its ledger was not fenced"
+    await sim.inspect()
+
+
+@story()
+async def test_m20_a_broker_paused_while_it_recovers_leaves_the_list_to_the_next_owner(
+    sim: Cluster,
+) -> None:
+    """It goes on before the next owner has written the list, which it would have to read anew."""
+    producer = await sim.user("p").producer("t")
+    await producer.publish(2)
+    first = sim.owner_of("t")
+    slow = sim.another(first)
+    [ledger] = sim.log_metadata("t").ledgers
+    recovering = sim.store.hold(
+        client=slow.name, kind="get", ledger_id=ledger.ledger_id, reply=True
+    )
+    await first.unload("t", destination=slow.name)
+    await sim.until(lambda: bool(recovering.operations))
+    slow.pause()
+    taking = sim.store.hold(client=first.name, kind="set", path=sim.log_path("t"))
+    producer.send(2)
+    await sim.until(lambda: bool(taking.operations))
+
+    slow.resume()
+    recovering.release()
+    await sim.settle()
+    taking.release()
+    await sim.until(lambda: producer.pending == 0)
+    assert not _lists_written(sim, slow.name)
+    assert sim.owner_of("t") is first
+    await sim.inspect()
+
+
+def _lists_written(sim: Cluster, broker: str) -> list[NodeWrote]:
+    """What the broker wrote into the topic's list."""
+    path = sim.log_path("t")
+    return [
+        seen
+        for _, actor, seen in sim.history.of(NodeWrote)
+        if actor == broker and seen.path == path
+    ]
 
 
 @story()

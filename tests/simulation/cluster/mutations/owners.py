@@ -124,6 +124,14 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="logs_taken_over_by_whoever_began",
+        rule="10.1",
+        defects=("M20",),
+        invariants=("C8",),
+        description="a broker goes on taking a log over although its time has run out",
+        apply=lambda: edited(log_takeover, "_check", ("if not may_own():", "if False:")),
+    ),
+    Mutation(
         name="cursors_of_a_lost_log_are_opened",
         rule="5.3, 10",
         defects=("M20",),

@@ -91,7 +91,8 @@ class Leases:
         return record.session_token == self._registration.token
 
     async def read(self, bundle: BundleId) -> LeaseRecord | None:
-        """The lease as it is in the store; None if there is none. One of ours is held from now on.
+        """The lease as it is in the store; None if there is none. One of ours is held from now on;
+        one that was held and is not ours is lost, whoever meets that first.
 
         Raises:
             BrokerMetadataError: the store does not answer, or holds no lease there.
@@ -99,16 +100,17 @@ class Leases:
         term = self._guard.term
         try:
             for _ in range(_ATTEMPTS_MAX):
+                held = self._held.get(bundle)
                 found = await self._get(bundle)
                 if found is None:
-                    self._forget(bundle)
+                    self._lose(bundle, held)
                     return None
                 record = decode(LeaseRecord, bundle.lease_path, found.value)
                 if self._is_stale(record):
                     await self._delete(bundle, found.version)
                     continue
                 if not self.is_ours(record):
-                    self._forget(bundle)
+                    self._lose(bundle, held)
                 elif self._guard.holds(term):  # else it is found again when there is contact
                     self._hold(bundle, term, found.version)
                 return record
@@ -285,9 +287,14 @@ class Leases:
         except (MetadataError, BrokerMetadataError) as error:
             _log.info("lease_not_checked", bundle=str(bundle), error=str(error))
             return  # if the session is over, the guard finds out
-        if held is None or self._held.get(bundle) is not held:
-            return  # given up since
         if record is None or not self.is_ours(record):
-            _log.warning("lease_lost", bundle=str(bundle))
-            self._forget(bundle)
-            self._on_lost(bundle)
+            self._lose(bundle, held)
+
+    def _lose(self, bundle: BundleId, held: _Held | None) -> None:
+        """The store has no lease of ours. `held`: what we held when the look at it began; what was
+        given up, or taken, since then is not what was looked at."""
+        if held is None or self._held.get(bundle) is not held:
+            return
+        _log.warning("lease_lost", bundle=str(bundle))
+        self._forget(bundle)
+        self._on_lost(bundle)

@@ -15,7 +15,7 @@ Source: managed ledger, sections 1 to 4, 8 and 9.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -338,6 +338,24 @@ class ManagedLog:
         for ledger_id in removed:
             await self._ledgers.delete(ledger_id)
         return len(removed)
+
+    # Properties ----------------------------------------------------------------------------------
+
+    async def update_properties(self, changes: Mapping[str, str | None]) -> None:
+        """Set properties of the log, and remove those that are None; durable on return.
+
+        Raises:
+            LogFencedError: another owner has taken the log over.
+            LogClosedError: this handle is closed.
+            MetadataError: whether it happened is not known; call again.
+        """
+        if self._is_closed or self._appender.state is AppendState.FENCED:
+            self._check_open()
+        try:
+            await self._list.update(lambda metadata: metadata.with_properties(changes))
+        except LogFencedError as error:
+            self._appender.fence(error)
+            raise
 
     # Ending --------------------------------------------------------------------------------------
 

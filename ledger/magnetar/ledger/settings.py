@@ -279,6 +279,12 @@ class LogConfig(BaseModel):
         description="Whoever opens the log creates its ledger with the first append, not before: "
         "for many logs of which few are written to.",
     )
+    overlaps_ledgers: bool = Field(
+        default=True,
+        description="Appends go on in the next ledger while those before them finish in the one "
+        "before. Without it they wait for these, for about a round trip, and what a takeover finds "
+        "is a prefix of the appends: who tells by the last entry which ones are there needs that.",
+    )
     unavailable_retry_s: float = Field(
         default=10.0,
         gt=0,

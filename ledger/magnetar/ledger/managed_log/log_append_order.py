@@ -105,6 +105,13 @@ class AppendOrder:
             held.append(self._sent.popleft())
         return held, False
 
+    def take_waiting(self) -> list[AppendBatch]:
+        """What no ledger has yet, in order."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        return waiting
+
     def take_all(self) -> list[AppendBatch]:
         """Everything, in order."""
         batches = [pending.batch for pending in self._sent]

@@ -106,6 +106,10 @@ class LogAppender:
         self._retry_at_s = 0.0
         self._fullness = LedgerFullness(config, clock=clock, random=random)
         self._on_fenced: list[Callable[[], None]] = []
+        self._is_held_back = False
+        """A ledger drains, and nothing goes into the next one before it has."""
+        self._refused = 0
+        """Batches that were refused and have not heard of it."""
 
     # Appends
 
@@ -127,8 +131,14 @@ class LogAppender:
         """Append a batch. Its callback runs later, in the order of the calls."""
         if self._refusal is not None:
             self._refuse(batch, self._refusal())
+        elif self._refused:
+            # Whoever appends in order learns first of the one that is missing before this.
+            self._refuse(batch, self._behind_another())
         elif self.state is AppendState.WRITING:
-            self._write(batch)
+            if self._is_held_back:
+                self._enqueue(batch)
+            else:
+                self._write(batch)
         elif self.state is AppendState.WAITING or self._is_time_to_begin():
             self._enqueue(batch)
         else:
@@ -152,8 +162,16 @@ class LogAppender:
             f"{self._config.unavailable_retry_s} s away"
         )
 
+    def _behind_another(self) -> LogError:
+        return LogUnavailableError(f"{self._path}: an append before it was refused just now")
+
     def _refuse(self, batch: AppendBatch, error: LogError) -> None:
-        asyncio.get_running_loop().call_soon(batch.on_failed, error)
+        self._refused += 1
+        asyncio.get_running_loop().call_soon(self._tell_refused, batch, error)
+
+    def _tell_refused(self, batch: AppendBatch, error: LogError) -> None:
+        self._refused -= 1
+        batch.on_failed(error)
 
     def _enqueue(self, batch: AppendBatch) -> None:
         size, waiting_bytes = sum(map(len, batch.payloads)), self._order.waiting_bytes
@@ -237,6 +255,9 @@ class LogAppender:
         self.events.on_drained()
         while (held := self._order.take_done()) is not None:
             self._report(held)
+        if self._is_held_back:
+            waiting, self._is_held_back = self._order.take_waiting(), False
+            self._write_all(waiting)
 
     def _on_error(self, writer: LedgerWriter, error: LedgerError) -> None:
         if self.state in (AppendState.FENCED, AppendState.ENDED):
@@ -340,6 +361,7 @@ class LogAppender:
         assert self.draining is None
         self.draining = self.writer
         self._set_current(writer)
+        self._is_held_back = not self._config.overlaps_ledgers and not self.is_drained
 
     def swap_current(self, writer: LedgerWriter) -> None:
         """Another ledger than the current one, of which nothing was reported, comes next."""
@@ -383,6 +405,7 @@ class LogAppender:
         for pending in held:
             self._tell_appended(pending)
         waiting = self._order.take_all()
+        self._is_held_back = False
         self.draining = None
         self._broken.clear()
         self._set_current(writer)
@@ -397,7 +420,9 @@ class LogAppender:
 
     def _write_all(self, waiting: Sequence[AppendBatch]) -> None:
         for batch in waiting:
-            if self.state is AppendState.WRITING:
+            if self._refused:
+                self._refuse(batch, self._behind_another())
+            elif self.state is AppendState.WRITING:
                 self._write(batch)
             elif self.state is AppendState.WAITING:  # failed again already
                 self._enqueue(batch)

@@ -11,7 +11,7 @@ Layout: docs/formats/managed-log.md. Source: managed ledger, sections 1, 8 and 9
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from magnetar.ledger.errors import FutureLogFormatError, InvalidLedgerMetadataError
@@ -103,6 +103,12 @@ class LogMetadata:
             return self
         removed_through = max(self.removed_through, self.ledgers[at - 1].ledger_id)
         return replace(self, ledgers=self.ledgers[at:], removed_through=removed_through)
+
+    def with_properties(self, changes: Mapping[str, str | None]) -> "LogMetadata":
+        """With these properties set, and without those that are None."""
+        properties = {**self.properties, **changes}
+        kept = {name: value for name, value in properties.items() if value is not None}
+        return replace(self, properties=kept)
 
     def ended(self) -> "LogMetadata":
         """Terminated behind the last entry there is. All its ledgers are closed by now."""

@@ -286,6 +286,11 @@ class AckState:
         if words and self._exists(position):
             self.ack_batch(position, words)
 
+    def move_behind(self, before: Position) -> bool:
+        """Stand right in front of `before`, if the position is further back; what lies between must
+        be acknowledged, or gone. True: it moved."""
+        return self._move_mark(Position(before[0], before[1] - 1))
+
     # Saving and restoring
 
     def snapshot(

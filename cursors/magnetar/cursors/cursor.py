@@ -250,6 +250,21 @@ class Cursor(SubscriptionCursor):
         self._changed()
         await self.persist()
 
+    async def leave(self, before: Position) -> None:
+        """Have the durable position not in a ledger before `before`, which is about to go.
+
+        `before` is the beginning of a ledger, and everything in front of it is acknowledged: the
+        place is the same, under a name that will still exist (managed ledger, section 6 step 4).
+
+        Raises:
+            CursorFencedError, CursorClosedError, CursorUnavailableError
+        """
+        self._check_open()
+        if self._state.move_behind(before):
+            self._changed()
+        if self._persisted < Position(before.ledger_id, before.entry_id - 1):
+            await self.persist()
+
     async def close(self) -> None:
         """Save the state a last time, into the node if it is small, and end the handle.
 

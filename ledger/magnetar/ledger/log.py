@@ -37,8 +37,10 @@ from magnetar.ledger.managed_log.log_appender import AppendState, LogAppender
 from magnetar.ledger.managed_log.log_changes import LedgerChanges
 from magnetar.ledger.managed_log.log_ledgers import LogLedgers
 from magnetar.ledger.managed_log.log_list import LogList
-from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_reads import OwnerReads
+from magnetar.ledger.managed_log.log_retention import Retention, trim_point
+from magnetar.ledger.managed_log.log_shrink import LogShrink
 from magnetar.ledger.managed_log.log_takeover import MayOwn, always, claim, take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -83,6 +85,7 @@ class ManagedLog:
         )
         self._appender.events = self._changes
         self._reads = OwnerReads(client, path, self._appender, password=config.password)
+        self._shrink = LogShrink(path, self._list, self._appender, self._ledgers)
         self._end_lock = asyncio.Lock()
         self._is_closed = False
 
@@ -318,26 +321,45 @@ class ManagedLog:
             LogClosedError: this handle is closed.
             MetadataError: whether it happened is not known; call again.
         """
+        removed = await self.unlist(before)
+        await self.delete_unlisted()
+        return removed
+
+    async def unlist(self, before: Position) -> int:
+        """The first half of `shrink`: the ledgers leave the list, and the log begins behind them.
+
+        Raises:
+            As `shrink`.
+        """
         if self._is_closed or self._appender.state is AppendState.FENCED:
             self._check_open()
-        removed: dict[int, None] = {}
+        removed = await self._shrink.unlist(before)
+        self._reads.forget_removed()
+        return removed
 
-        def change(metadata: LogMetadata) -> LogMetadata:
-            shrunk = metadata.shrunk(before)
-            kept = len(shrunk.ledgers)
-            for ledger in metadata.ledgers[: len(metadata.ledgers) - kept]:
-                removed[ledger.ledger_id] = None
-            return shrunk
+    async def delete_unlisted(self) -> None:
+        """The second half: they are deleted. What fails is tried again at the next call, and left
+        to the orphan sweep in the end."""
+        await self._shrink.delete_unlisted()
 
-        try:
-            await self._list.update(change)
-        except LogFencedError as error:
-            self._appender.fence(error)
-            raise
-        self._appender.extent.reshape(self._list.ledgers)
-        for ledger_id in removed:
-            await self._ledgers.delete(ledger_id)
-        return len(removed)
+    @property
+    def leftover_ledgers(self) -> int:
+        """Ledgers that left the list and could not be deleted so far."""
+        return self._shrink.left_behind
+
+    def trim_point(
+        self,
+        consumed: Position | None,
+        retention: Retention,
+        *,
+        truncates: bool = False,
+    ) -> Position | None:
+        """Where the log may begin by now, for `shrink`; None: nothing may go. Reads nothing.
+
+        `consumed`: what every durable cursor has persistently passed; None: there is no cursor.
+        """
+        now_ms = self._clock.wall_ms()
+        return trim_point(self.ledgers, consumed, retention, now_ms=now_ms, truncates=truncates)
 
     # Properties ----------------------------------------------------------------------------------
 

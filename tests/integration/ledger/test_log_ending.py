@@ -169,6 +169,46 @@ async def test_m9_rule_6_1_a_ledger_is_deleted_only_after_it_left_the_list(
     await log.close()
 
 
+async def test_m9_a_ledger_that_could_not_be_deleted_is_tried_again(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    log = await log_of(cluster, client, 3)
+    ids = [ledger.ledger_id for ledger in log.ledgers]
+    inner = client.delete
+
+    async def fail(ledger_id: int) -> None:
+        raise MetadataUnavailableError("the store is away")
+
+    client.delete = fail  # type: ignore[method-assign]
+    assert await log.shrink(LATEST) == 3
+    assert log.leftover_ledgers == 3
+    assert await ledger_ids(client) == ids, "they left the list, and are there"
+    client.delete = inner  # type: ignore[method-assign]
+    assert await log.shrink(LATEST) == 0
+    assert log.leftover_ledgers == 0
+    assert await ledger_ids(client) == ids[3:]
+    await log.close()
+
+
+async def test_m9_in_the_end_what_cannot_be_deleted_is_left_to_the_orphan_sweep(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    log = await log_of(cluster, client, 1)
+    attempts: list[int] = []
+
+    async def fail(ledger_id: int) -> None:
+        attempts.append(ledger_id)
+        raise MetadataUnavailableError("the store is away")
+
+    inner, client.delete = client.delete, fail  # type: ignore[method-assign]
+    await log.shrink(LATEST)
+    while log.leftover_ledgers:
+        await log.delete_unlisted()
+    assert len(attempts) == 5
+    client.delete = inner  # type: ignore[method-assign]
+    await log.close()
+
+
 async def test_shrinking_a_log_that_was_taken_over_changes_nothing(
     cluster: Cluster, client: LedgerClient
 ) -> None:

@@ -336,3 +336,14 @@ def test_a_million_acks_in_the_worst_order_stay_cheap() -> None:
         state.ack_many(Position(ledger, e) for e in range(0, per_ledger, 2))
     assert state.mark_delete == Position(ledgers - 1, per_ledger - 1)
     assert not state.has_holes
+
+
+def test_a_state_at_the_end_of_a_ledger_can_stand_in_front_of_the_next() -> None:
+    log = GrowingLog((1, 3), (2, 3))
+    state = AckState(log, Position(1, 2))
+    assert state.move_behind(Position(2, 0))
+    assert state.mark_delete == (2, -1)
+    assert state.backlog_entries == 3
+    assert not state.move_behind(Position(2, 0)), "it stands there already"
+    state.ack(Position(2, 0))
+    assert state.mark_delete == (2, 0)

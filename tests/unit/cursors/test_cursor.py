@@ -80,6 +80,41 @@ def every_second(entries: int) -> list[Position]:
     return [Position(3, entry) for entry in range(1, 2 * entries, 2)]
 
 
+# Making room for trimming
+
+
+async def test_m07_a_cursor_leaves_a_ledger_durably_before_that_goes(world: World) -> None:
+    cursor = await world.open()
+    cursor.ack_range(3, 0, 99)
+    await cursor.persist()
+    assert cursor.persisted_mark_delete == Position(3, 99)
+    await cursor.leave(Position(6, 0))
+    assert cursor.mark_delete == cursor.persisted_mark_delete == Position(6, -1)
+    assert (await world.open(None)).mark_delete == Position(6, -1)
+
+
+async def test_a_cursor_that_is_further_on_is_left_alone(world: World) -> None:
+    cursor = await world.open()
+    cursor.ack_range(3, 0, 99)
+    cursor.ack(Position(6, 0))
+    await cursor.persist()
+    saves = cursor.statistics.saves
+    await cursor.leave(Position(6, 0))
+    assert cursor.mark_delete == Position(6, 0)
+    assert cursor.statistics.saves == saves
+
+
+async def test_m07_a_position_that_is_ahead_in_memory_only_is_saved_before_its_ledger_goes(
+    world: World,
+) -> None:
+    cursor = await world.open()
+    cursor.ack_range(3, 0, 99)
+    await cursor.persist()
+    cursor.ack_range(6, 0, 4)
+    await cursor.leave(Position(6, 0))
+    assert cursor.persisted_mark_delete == Position(6, 4)
+
+
 # Opening a new one
 
 

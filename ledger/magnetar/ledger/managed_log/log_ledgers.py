@@ -39,8 +39,8 @@ class LogLedgers:
             custom_metadata={"component": "managed-log", "log": self._path},
         )
 
-    async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that nobody refers to; what fails leaves an orphan, no more."""
+    async def delete(self, ledger_id: int) -> bool:
+        """Delete a ledger that nobody refers to; False: that failed, which leaves an orphan."""
         try:
             await self._client.delete(ledger_id)
         except NoSuchLedgerError:
@@ -49,6 +49,8 @@ class LogLedgers:
             log.warning(
                 "ledger_left_behind", path=self._path, ledger_id=ledger_id, error=str(error)
             )
+            return False
+        return True
 
     async def discard(self, writer: LedgerWriter) -> None:
         """Withdraw from a ledger that is no longer in the list, and delete it."""

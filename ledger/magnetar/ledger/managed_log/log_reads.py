@@ -45,6 +45,12 @@ class OwnerReads:
                 continue  # removed by a shrink meanwhile: the log begins behind it now
             return first, payloads
 
+    def forget_removed(self) -> None:
+        """Drop the handles of ledgers that left the list."""
+        shape = self._appender.extent.shape
+        for ledger_id in [each for each in self._readers if each not in shape]:
+            del self._readers[ledger_id]
+
     def _range(self, start: Position, entries_max: int) -> tuple[Position, int]:
         """The first confirmed entry from `start` on, and the last one to read; less: none."""
         shape, confirmed = self._appender.extent.shape, self._appender.extent.last_confirmed

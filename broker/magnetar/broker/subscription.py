@@ -31,6 +31,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     UnknownFailureError,
 )
+from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.cursors import CursorError, SubscriptionCursor
 from magnetar.ledger.position import Position
@@ -58,9 +59,10 @@ class Subscription:
         *,
         is_durable: bool,
         seek_return_timeout_ms: int,
+        gate: TrimGate,
         on_abandoned: Callable[["Subscription"], None],
     ) -> None:
-        """`on_abandoned`: a non-durable subscription has lost its last consumer."""
+        """`gate`: its topic's. `on_abandoned`: a non-durable one has lost its last consumer."""
         self.topic = topic
         self.name = name
         self.is_durable = is_durable
@@ -68,6 +70,7 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
+        self._gate = gate
         self._seek_return_timeout_ms = seek_return_timeout_ms
         self._on_abandoned = on_abandoned
         self._return_timer: asyncio.TimerHandle | None = None
@@ -239,11 +242,14 @@ class Subscription:
             raise BrokerMetadataError(f"not the active consumer of subscription {self.name}")
 
     async def seek(
-        self, consumer: Consumer, find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]]
+        self,
+        consumer: Consumer | None,
+        find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
     ) -> None:
         """Close the consumers, move the cursor; they come back to the new position.
 
-        Closed are the one that asks and the active one, or all of a Shared subscription.
+        Closed are the one that asks and the active one, or all of a Shared subscription; all if
+        nobody asks but an operator.
 
         `find` returns the position to deliver next and the ack_set words of its passed indexes.
 
@@ -253,23 +259,26 @@ class Subscription:
         """
         async with self.lock:
             dispatcher = self.dispatcher
-            if dispatcher is None or self.is_closed:
+            if (dispatcher is None and consumer is not None) or self.is_closed:
                 raise UnknownFailureError(f"subscription {self.name} is being closed")
-            dispatcher.pause()
+            if dispatcher is not None:
+                dispatcher.pause()
             try:
-                for closing in self._seeking(dispatcher, consumer):
-                    self.disconnect(closing)
-                position, words = await find()
-                await self.cursor.reset(position, words)
+                if dispatcher is not None:
+                    for closing in self._seeking(dispatcher, consumer):
+                        self.disconnect(closing)
+                async with self._gate.placing():
+                    position, words = await find()
+                    await self.cursor.reset(position, words)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
             finally:
-                if not self.is_closed:
+                if dispatcher is not None and not self.is_closed:
                     dispatcher.resume()
             self._await_return()
 
-    def _seeking(self, dispatcher: Dispatcher, asking: Consumer) -> list[Consumer]:
-        if isinstance(dispatcher, SingleActiveDispatcher):
+    def _seeking(self, dispatcher: Dispatcher, asking: Consumer | None) -> list[Consumer]:
+        if asking is not None and isinstance(dispatcher, SingleActiveDispatcher):
             return [each for each in dispatcher.consumers if each in (asking, dispatcher.active)]
         return list(dispatcher.consumers)
 

@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
     ProducerBusyError,
     ServiceNotReadyError,
 )
+from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer
@@ -27,9 +28,10 @@ from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.run import Run
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.tail_cache import TailCache
-from magnetar.cursors import CursorError, SubscriptionCursor
+from magnetar.cursors import Cursor, CursorError, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.managed_log.log_retention import Retention
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
@@ -40,6 +42,19 @@ class TopicLog(ListedLog, Protocol):
     """What a topic needs of its log; `ManagedLog` is one."""
 
     def append(self, batch: AppendBatch, /) -> None: ...
+
+    async def rotate(self) -> None: ...
+
+    def trim_point(
+        self, consumed: Position | None, retention: Retention, *, truncates: bool = False
+    ) -> Position | None: ...
+
+    async def unlist(self, before: Position, /) -> int: ...
+
+    async def delete_unlisted(self) -> None: ...
+
+    @property
+    def leftover_ledgers(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,10 @@ class Topic:
         self.cache = cache
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.internal_cursors: dict[str, Cursor] = {}
+        """Durable cursors that are no subscriptions, by name; they hold trimming back, too."""
+        self.gate = TrimGate()
+        """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
         self.is_closed = False
         self.is_draining = False
         """It moves: no more publishes are taken, and those under way are being answered."""
@@ -243,6 +262,7 @@ class Topic:
                 name,
                 is_durable=is_durable,
                 seek_return_timeout_ms=self._limits.seek_return_timeout_ms,
+                gate=self.gate,
                 on_abandoned=self._abandoned,
             )
         elif subscription.is_durable != is_durable:
@@ -268,23 +288,24 @@ class Topic:
     async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
         if subscription.is_open:
             return
-        try:
-            cursor = await open_cursor()
-        except CursorError as error:
-            raise BrokerPersistenceError(
-                f"subscription {subscription.name} of {self._full_name}: {error}"
-            ) from error
-        subscription.context = DispatchContext(
-            topic=self._full_name,
-            subscription=subscription.name,
-            partition=self._partition,
-            log=self.log,
-            cache=self.cache,
-            cursor=cursor,
-            tenure=self.tenure,
-            limits=self._limits.dispatch,
-            on_progress=self._trim_soon,
-        )
+        async with self.gate.placing():
+            try:
+                cursor = await open_cursor()
+            except CursorError as error:
+                raise BrokerPersistenceError(
+                    f"subscription {subscription.name} of {self._full_name}: {error}"
+                ) from error
+            subscription.context = DispatchContext(
+                topic=self._full_name,
+                subscription=subscription.name,
+                partition=self._partition,
+                log=self.log,
+                cache=self.cache,
+                cursor=cursor,
+                tenure=self.tenure,
+                limits=self._limits.dispatch,
+                on_progress=self._trim_soon,
+            )
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
         """After a failed join: a subscription without cursor, or a reader's without a reader."""
@@ -312,14 +333,39 @@ class Topic:
         """
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
-            try:
-                await subscription.cursor.delete()
-            except CursorError as error:
-                raise BrokerPersistenceError(
-                    f"subscription {subscription.name} is not deleted: {error}"
-                ) from error
+            await self._delete(subscription)
             subscription.leave(consumer)
             self._abandoned(subscription)
+
+    async def delete_subscription(self, subscription: Subscription) -> None:
+        """Delete a subscription, whoever is connected; its consumers are told.
+
+        Raises:
+            BrokerPersistenceError: the cursor could not be deleted.
+        """
+        async with subscription.lock:
+            if not subscription.is_closed:
+                await self._delete(subscription)
+                self._abandoned(subscription)
+
+    async def _delete(self, subscription: Subscription) -> None:
+        try:
+            await subscription.cursor.delete()
+        except CursorError as error:
+            raise BrokerPersistenceError(
+                f"subscription {subscription.name} is not deleted: {error}"
+            ) from error
+
+    def durable_cursors(self) -> list[Cursor]:
+        """The cursors that survive the broker, internal ones included: they hold trimming back."""
+        cursors = [each.cursor for each in self.subscriptions.values() if each.is_open]
+        durable = [each for each in cursors if isinstance(each, Cursor)]
+        return durable + list(self.internal_cursors.values())
+
+    @property
+    def has_all_cursors(self) -> bool:
+        """Whether no durable subscription is still being opened (rule 6.2)."""
+        return all(each.is_open or not each.is_durable for each in self.subscriptions.values())
 
     def consumer_left(self, subscription: Subscription, consumer: Consumer) -> None:
         """Take a consumer out of its subscription."""

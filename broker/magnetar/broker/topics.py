@@ -398,11 +398,11 @@ class Topics:
         self._start_closing(topic)
 
     def _abandon_cursors(self, topic: Topic) -> None:
-        for cursor in _cursors_of(topic):
+        for cursor in topic.durable_cursors():
             cursor.abandon()
 
     def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
-        closing = _Closing(topic, self._logs.pop(topic), _cursors_of(topic))
+        closing = _Closing(topic, self._logs.pop(topic), topic.durable_cursors())
         del self._topics[topic.name]
         topic.disconnect_all(destination)
         self._closing[topic.name] = closing
@@ -444,12 +444,6 @@ class Topics:
             for task in unfinished:
                 task.cancel()
             await asyncio.wait(unfinished, timeout=1.0)
-
-
-def _cursors_of(topic: Topic) -> list[Cursor]:
-    """The durable cursors of a topic."""
-    cursors = [each.cursor for each in topic.subscriptions.values() if each.is_open]
-    return [each for each in cursors if isinstance(each, Cursor)]
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:

@@ -23,6 +23,7 @@ from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LogError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
@@ -48,6 +49,7 @@ class MemoryLog:
 
     def __init__(self, first_ledger_id: int = 7) -> None:
         self.is_immediate = True
+        self.now_ms = 1_000_000
         self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
         self.waiting: deque[AppendBatch] = deque()
         self.reads: list[Position] = []
@@ -68,8 +70,14 @@ class MemoryLog:
 
     @property
     def ledgers(self) -> Sequence[LogLedger]:
+        last = next(reversed(self.entries))
         return [
-            LogLedger(ledger_id, entries=len(entries))
+            LogLedger(
+                ledger_id,
+                entries=len(entries),
+                bytes=sum(map(len, entries)),
+                closed_ms=0 if ledger_id == last else 1,
+            )
             for ledger_id, entries in self.entries.items()
         ]
 
@@ -101,6 +109,27 @@ class MemoryLog:
             found.append(payload)
             bytes_max -= len(payload)
         return first, found
+
+    async def rotate(self) -> None:
+        self.roll(next(reversed(self.entries)) + 1)
+
+    def trim_point(
+        self, consumed: Position | None, retention: Retention, *, truncates: bool = False
+    ) -> Position | None:
+        return trim_point(
+            self.ledgers, consumed, retention, now_ms=self.now_ms, truncates=truncates
+        )
+
+    async def unlist(self, before: Position) -> int:
+        gone = [each for each in self.entries if each < before.ledger_id]
+        for _ in gone:
+            self.trim()
+        return len(gone)
+
+    async def delete_unlisted(self) -> None:
+        return None
+
+    leftover_ledgers = 0
 
     # What a test does
 

@@ -44,7 +44,7 @@ class Tree:
 
     def get(self, path: str) -> Versioned:
         node = self._find(path)
-        return Versioned(node.value, node.version)
+        return Versioned(node.value, node.version, node.session is not None)
 
     def version(self, path: str) -> int | None:
         node = self._nodes.get(path)

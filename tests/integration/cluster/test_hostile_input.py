@@ -92,6 +92,15 @@ class Tree:
     def remove(self, path: str) -> None:
         self._client.delete(self.root + path)
 
+    def votes(self, path: str) -> list[str]:
+        """The votes of an election: persistent nodes are none."""
+        found = []
+        for name in self.children(path):
+            stat = self._client.exists(f"{self.root}{path}/{name}")
+            if stat is not None and stat.ephemeralOwner:
+                found.append(name)
+        return found
+
     def children(self, path: str) -> list[str]:
         try:
             found: list[str] = self._client.get_children(self.root + path)
@@ -200,11 +209,11 @@ def message_of(answer: BaseCommand) -> str:
     return str(answer.error.message)
 
 
-def wait_for_line(cluster: RealCluster, name: str, *words: str) -> str:
-    """A line of the server's log that has all the words."""
+def wait_for_line(cluster: RealCluster, name: str, *words: str, since: int = 0) -> str:
+    """A line of the server's log that has all the words, behind its first `since` characters."""
     deadline_s = time.monotonic() + WAIT_S
     while True:
-        for line in cluster.log_text(name).splitlines():
+        for line in cluster.log_text(name)[since:].splitlines():
             if all(word in line for word in words):
                 return line
         assert time.monotonic() < deadline_s, f"{name} says nothing of {words}"
@@ -465,3 +474,82 @@ def test_a_registered_bookie_that_cannot_be_read_is_reported_and_left(
     wait_for_line(cluster, "broker-1", "bookie_registration_invalid", name)
     assert tree.get(path) == node
     tree.remove(path)
+
+
+# Elections
+
+ELECTIONS = pytest.mark.parametrize(
+    ("path", "server"),
+    [
+        ("/loadbalance/leader", "broker-1"),
+        ("/ledgers/underreplication/auditorelection", "autorecovery-1"),
+    ],
+    ids=["leader", "auditor"],
+)
+
+
+def the_vote(tree: Tree, path: str) -> str:
+    """The vote of the only candidate."""
+    deadline_s = time.monotonic() + WAIT_S
+    while len(found := tree.votes(path)) != 1:
+        assert time.monotonic() < deadline_s, f"{path} has the votes {found}"
+        time.sleep(0.05)
+    return found[0]
+
+
+def make_it_vote_again(tree: Tree, path: str) -> None:
+    """Behind whatever was planted; it is told by the watch of its own vote."""
+    vote = the_vote(tree, path)
+    tree.remove(f"{path}/{vote}")
+
+
+@ELECTIONS
+def test_what_is_no_vote_is_passed_over_and_somebody_leads(
+    cluster: RealCluster, tree: Tree, namespace: str, path: str, server: str
+) -> None:
+    first = int(the_vote(tree, path)[2:])
+    good = b'{"format": 1, "candidate": "nobody", "token": "0123456789abcdef"}'
+    values = [CORRUPT, FUTURE, WRONG, b"\xff\xfe\x00", good]
+    names = [f"V_{first + 1 + at:010d}" for at in range(len(values))]
+    for name, value in zip(names, values, strict=True):
+        tree.put(f"{path}/{name}", value)
+    tree.put(f"{path}/notes", b"an operator's")
+    before = tree.dump()
+    make_it_vote_again(tree, path)
+    for name in (*names, "notes"):
+        wait_for_line(cluster, server, "election_node_passed_over", f"{path}/{name}")
+    assert int(the_vote(tree, path)[2:]) > first + len(values), "behind all of them"
+    if server == "broker-1":  # the leader assigns what nobody owns
+        answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    assert "auditor_term_ends" not in cluster.log_text(server)
+    assert_unchanged(before, tree.dump())
+    assert cluster.log_text(server).count(f"{path}/notes") == 1
+    for name in (*names, "notes"):
+        tree.remove(f"{path}/{name}")
+
+
+@ELECTIONS
+def test_a_vote_that_cannot_be_read_counts_as_long_as_its_session_lives(
+    cluster: RealCluster, tree: Tree, zookeeper: ZooKeeper, namespace: str, path: str, server: str
+) -> None:
+    """It may be that of a newer release, whose leader this is."""
+    name = f"V_{int(the_vote(tree, path)[2:]) + 1:010d}"
+    stranger = KazooClient(hosts=f"127.0.0.1:{zookeeper.port}")
+    stranger.start()
+    try:
+        stranger.create(f"{tree.root}{path}/{name}", FUTURE, ephemeral=True)
+        tree.remove(f"{path}/{min(tree.votes(path))}")
+        line = wait_for_line(cluster, server, "election_vote_not_understood", f"{path}/{name}")
+        assert "format: Input should be 1" in line
+        wait_for_line(cluster, server, '"event": "election"', path, '"is_leader": false')
+        stranger_vote = tree.get(f"{path}/{name}")
+        assert stranger_vote is not None
+        assert stranger_vote.value == FUTURE
+        since = len(cluster.log_text(server))
+    finally:
+        stranger.stop()
+        stranger.close()
+    wait_for_line(cluster, server, '"event": "election"', path, '"is_leader": true', since=since)
+    answer = ask_to_produce(cluster, f"persistent://{namespace}/topic")
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS

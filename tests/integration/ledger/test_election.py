@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.ledger.metadata import MetadataStore
 from magnetar.ledger.metadata.election import Election, read_leader
@@ -195,7 +196,9 @@ async def test_a_second_vote_of_ones_own_is_taken_back(
     own = await stores.open()
     election = await candidates.stand("one", own)
     (vote,) = await votes(own)
-    await own.create(f"{PATH}/V_", (await own.get(f"{PATH}/{vote}")).value, sequential=True)
+    await own.create(
+        f"{PATH}/V_", (await own.get(f"{PATH}/{vote}")).value, ephemeral=True, sequential=True
+    )
     second = await candidates.stand("two")
     await own.delete(f"{PATH}/{vote}")
     await wait_until(election, lambda: election.is_leader)
@@ -216,19 +219,75 @@ async def test_a_vote_that_somebody_deleted_is_cast_anew(
     assert len(await votes(own)) == 2
 
 
-async def test_a_vote_of_an_unknown_format_counts_and_its_candidate_is_not_guessed(
-    candidates: Candidates, store: MetadataStore
+NOT_UNDERSTOOD = pytest.mark.parametrize(
+    "value",
+    [b'{"format":2,"candidate":"one","token":"00"}', b'{"format":1,"candid', b"", b"\xff\x00"],
+    ids=["future", "cut", "empty", "binary"],
+)
+
+
+@NOT_UNDERSTOOD
+async def test_a_vote_that_is_not_understood_counts_and_its_candidate_is_not_guessed(
+    candidates: Candidates, stores: Stores, store: MetadataStore, value: bytes
 ) -> None:
-    newer = await store.create(
-        f"{PATH}/V_", b'{"format":2,"candidate":"one","token":"00"}', sequential=True
-    )
-    await store.create(f"{PATH}/notes", b"an operator's")
-    election = await candidates.stand("two")
+    """A session stands behind it: a newer release, perhaps, whose leader this is."""
+    newer = await stores.open()
+    vote = await newer.create(f"{PATH}/V_", value, ephemeral=True, sequential=True)
+    with capture_logs() as lines:
+        election = await candidates.stand("two")
     assert not election.is_leader
     assert election.leader() is None
     assert await read_leader(store, PATH) is None
-    await store.delete(newer)
+    assert (await store.get(vote)).value == value
+    [line] = [line for line in lines if line["event"] == "election_vote_not_understood"]
+    assert line["vote"] == vote
+    assert "\n" not in line["error"]
+    await newer.close()
     await wait_until(election, lambda: election.is_leader)
+
+
+@NOT_UNDERSTOOD
+async def test_a_node_without_a_session_is_no_vote_and_holds_nobody_up(
+    candidates: Candidates, store: MetadataStore, value: bytes
+) -> None:
+    await _nobodys_node_is_passed_over(candidates, store, value)
+
+
+async def test_nor_does_a_well_formed_vote_without_a_session(
+    candidates: Candidates, store: MetadataStore
+) -> None:
+    vote = b'{"format":1,"candidate":"nobody","token":"0123456789abcdef"}'
+    await _nobodys_node_is_passed_over(candidates, store, vote)
+
+
+async def _nobodys_node_is_passed_over(
+    candidates: Candidates, store: MetadataStore, value: bytes
+) -> None:
+    node = await store.create(f"{PATH}/V_", value, sequential=True)
+    with capture_logs() as lines:
+        election = await candidates.stand("one")
+        second = await candidates.stand("two")
+    assert election.is_leader
+    assert second.leader() == await read_leader(store, PATH) == "one"
+    assert (await store.get(node)).value == value, "it is an operator's to delete"
+    said = [line for line in lines if line["event"] == "election_node_passed_over"]
+    assert [line["node"] for line in said] == [node, node], "once by each of them"
+
+
+async def test_a_foreign_name_is_passed_over_and_told_of_once(
+    candidates: Candidates, store: MetadataStore
+) -> None:
+    for name in ("notes", "V_1", "V_00000000001", "v_0000000000"):
+        await store.create(f"{PATH}/{name}", b"an operator's", ephemeral=True)
+    with capture_logs() as lines:
+        election = await candidates.stand("one")
+        await candidates.stand("two")
+    assert election.is_leader
+    said = [line["node"] for line in lines if line["event"] == "election_node_passed_over"]
+    assert sorted(said) == sorted(
+        2 * [f"{PATH}/{name}" for name in ("notes", "V_1", "V_00000000001", "v_0000000000")]
+    )
+    assert len(await votes(store)) == 6
 
 
 async def test_nobody_leads_where_nobody_stands(store: MetadataStore) -> None:

@@ -223,6 +223,15 @@ async def test_closing_a_handle_deletes_its_ephemeral_nodes_and_no_others(stores
     assert await other.children("/") == ["others", "stays"]
 
 
+async def test_a_node_tells_whether_it_goes_with_a_session(stores: Stores) -> None:
+    mine, other = await stores.open(), await stores.open()
+    await mine.create("/goes", b"1", ephemeral=True)
+    await mine.create("/stays", b"1")
+    await mine.set("/goes", b"2", version=0)
+    assert await other.get("/goes") == Versioned(b"2", 1, is_ephemeral=True)
+    assert await other.get("/stays") == Versioned(b"1", 0, is_ephemeral=False)
+
+
 async def test_an_ephemeral_node_has_no_children(store: MetadataStore) -> None:
     await store.create("/a", ephemeral=True)
     with pytest.raises(InvalidPathError):

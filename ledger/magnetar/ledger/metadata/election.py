@@ -6,6 +6,10 @@ whose creation had an unknown outcome from everybody else's, also from that of a
 same candidate, which stands until that session ends. A candidate watches the vote ahead of its own,
 the lowest, and its own.
 
+What else lies there is left alone, told of once, and holds nobody up. A vote goes with its session,
+so a persistent node is none, whatever its name and value: nobody would ever take it back. A vote
+that is not understood has a session behind it, as that of a newer release has: it counts.
+
 **Being the leader is advice.** Losing sight of the store ends it at once, but a process that was
 paused learns that only when it goes on, and by then another one may lead. What two leaders must
 never both do needs a compare-and-set, or a guard by the holder's own clock.
@@ -27,6 +31,7 @@ from magnetar.ledger.metadata.store import (
     SEQUENCE_DIGITS,
     MetadataStore,
     SessionState,
+    Versioned,
     Watch,
     WatchEvent,
 )
@@ -36,6 +41,8 @@ _log = structlog.get_logger(__name__)
 _VOTE = "V_"
 _VOTE_NAME = re.compile(rf"{_VOTE}(?P<number>\d{{{SEQUENCE_DIGITS}}})")
 _TOKEN_BITS = 64
+_VALUE_BYTES_SHOWN = 80
+"""Of a value that is not understood."""
 _RETRY_DELAY_S = 0.5
 """After a look at the votes that failed."""
 _WITHDRAWALS_MAX = 5
@@ -82,7 +89,7 @@ class Election:
         self._path = path
         self._candidate = candidate
         self._token = f"{random.getrandbits(_TOKEN_BITS):0{_TOKEN_BITS // 4}x}"
-        self._known: dict[str, _Vote] = {}
+        self._known: dict[str, _Vote | None] = {}
         self._watches: dict[str, Watch] = {}
         self._session_watch: Watch | None = None
         self._session = 0
@@ -239,12 +246,14 @@ class Election:
             callback()
 
 
-async def _read_votes(store: MetadataStore, path: str, known: dict[str, _Vote]) -> list[_Vote]:
+async def _read_votes(
+    store: MetadataStore, path: str, known: dict[str, _Vote | None]
+) -> list[_Vote]:
     """All votes, the lowest first. `known` saves reading again: a vote's value never changes, and
-    its name is not given out twice.
+    its name is not given out twice. None: that node is no vote.
     """
     try:
-        names = [name for name in await store.children(path) if _VOTE_NAME.fullmatch(name)]
+        names = await store.children(path)
     except NoNodeError:
         names = []  # Nobody has ever voted.
     for name in known.keys() - set(names):
@@ -252,22 +261,47 @@ async def _read_votes(store: MetadataStore, path: str, known: dict[str, _Vote]) 
     for name in names:
         if name in known:
             continue
+        if not _VOTE_NAME.fullmatch(name):
+            _pass_over(f"{path}/{name}", "no vote has such a name")
+            known[name] = None
+            continue
         try:
-            value = (await store.get(f"{path}/{name}")).value
+            node = await store.get(f"{path}/{name}")
         except NoNodeError:
             continue  # Gone since the listing.
-        known[name] = _decode(name, value, path)
-    return [known[name] for name in sorted(names, key=_number) if name in known]
+        known[name] = _decode(name, node, path)
+    votes = [vote for vote in known.values() if vote is not None]
+    return sorted(votes, key=lambda vote: _number(vote.name))
 
 
 def _number(name: str) -> int:
     return int(name[-SEQUENCE_DIGITS:])
 
 
-def _decode(name: str, value: bytes, path: str) -> _Vote:
+def _decode(name: str, node: Versioned, path: str) -> _Vote | None:
+    if not node.is_ephemeral:
+        _pass_over(f"{path}/{name}", "it belongs to no session, and no vote outlives one")
+        return None
     try:
-        record = _VoteRecord.model_validate_json(value)
+        record = _VoteRecord.model_validate_json(node.value)
     except ValidationError as error:
-        _log.error("election_vote_not_understood", vote=f"{path}/{name}", error=str(error))
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "value"
+        _log.error(
+            "election_vote_not_understood",
+            vote=f"{path}/{name}",
+            value=repr(node.value[:_VALUE_BYTES_SHOWN]),
+            error=f"{field}: {first['msg']}",
+            advice="it counts while its session lives: is it a newer release's?",
+        )
         return _Vote(name, None, None)
     return _Vote(name, record.candidate, record.token)
+
+
+def _pass_over(node: str, reason: str) -> None:
+    _log.warning(
+        "election_node_passed_over",
+        node=node,
+        reason=reason,
+        advice="nothing was changed; delete it if nobody needs it",
+    )

@@ -94,11 +94,11 @@ class SqliteTree:
     def get(self, path: str) -> Versioned:
         with self._translated():
             row = self._connection.execute(
-                "SELECT value, version FROM nodes WHERE path = ?", (path,)
+                "SELECT value, version, session IS NOT NULL FROM nodes WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
             raise NoNodeError(path)
-        return Versioned(value=row[0], version=row[1])
+        return Versioned(value=row[0], version=row[1], is_ephemeral=bool(row[2]))
 
     def version(self, path: str) -> int | None:
         with self._translated():

@@ -46,6 +46,8 @@ class Versioned:
 
     value: bytes
     version: int
+    is_ephemeral: bool = False
+    """Whether it goes with somebody's session."""
 
 
 class SessionState(Enum):

@@ -95,6 +95,7 @@ class _Stat(Protocol):
     czxid: int
     pzxid: int
     version: int
+    ephemeralOwner: int
 
 
 class _Event(Protocol):
@@ -233,7 +234,7 @@ class ZooKeeperStore:
         check_path(path)
         full = self._full(path)
         value, stat = await self._read(path, lambda: self._client.get_async(full))
-        return Versioned(value or b"", stat.version)
+        return Versioned(value or b"", stat.version, bool(stat.ephemeralOwner))
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False

@@ -16,6 +16,7 @@ from magnetar.broker.http_server import HttpServer
 from magnetar.broker.ownership import Ownership, SoleOwner
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
@@ -79,9 +80,11 @@ class Broker:
             ownership = self.cluster.ownership
         else:
             ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url, self._listeners)
+        policies = PolicyRegistry(store, settings)
         self.services = Services(
             settings=settings,
-            topics=Topics(settings, client, store, ownership, clock=clock, random=random),
+            topics=Topics(settings, client, store, policies, ownership, clock=clock, random=random),
+            policies=policies,
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
             clock=clock,
@@ -172,6 +175,9 @@ class Broker:
                 await self.cluster.close()
             raise
         self.upkeep.start()
+        await self.services.policies.start(
+            {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
+        )
         self.is_serving = True
         _log.info(
             "broker_started",
@@ -194,6 +200,7 @@ class Broker:
         self.is_serving = False
         await self._server.stop_accepting()
         await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
+        self.services.policies.close()
         if self.cluster is not None:
             await self.cluster.close()
         self._server.close_connections()

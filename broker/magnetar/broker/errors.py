@@ -13,7 +13,8 @@ BrokerError                        root
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
     ├── MessageChecksumError           9   a message arrived damaged
     ├── UnsupportedVersionError       10   a command that this broker does not speak
-    ├── TopicNotFoundError            11   no such topic, tenant or namespace
+    ├── TopicNotFoundError            11   no such topic
+    │   └── NamespaceNotFoundError         no such tenant or namespace
     ├── SubscriptionNotFoundError     12   no such subscription
     ├── ConsumerNotFoundError         13   no such consumer
     ├── TooManyRequestsError          14   a limit on concurrent requests is reached
@@ -107,6 +108,10 @@ class TopicNotFoundError(RequestError):
     """No such topic, tenant or namespace, and it may not be created."""
 
     code = ServerError.TopicNotFound
+
+
+class NamespaceNotFoundError(TopicNotFoundError):
+    """No such tenant or namespace. On the wire it is a topic that is not there."""
 
 
 class SubscriptionNotFoundError(RequestError):

@@ -54,7 +54,7 @@ class Lookups:
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
         topics = self._connection.services.topics
         name = naming.topic_of(request.topic)
-        topics.check_namespace(name.namespace_name)
+        await topics.check_namespace(name.namespace_name)
         if not request.metadata_auto_creation_enabled and not await topics.exists(name):
             raise TopicNotFoundError(f"{name} does not exist")
         # There are no partitioned topics yet: each topic stands for itself.
@@ -67,7 +67,7 @@ class Lookups:
     async def _lookup(self, request: CommandLookupTopic) -> None:
         services = self._connection.services
         name = naming.topic_of(request.topic)
-        services.topics.check_namespace(name.namespace_name)
+        await services.topics.check_namespace(name.namespace_name)
         listener = request.advertised_listener_name
         naming.check_text(listener)
         owner = await services.ownership.owner_of(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from magnetar.broker.latency import LatencyHistogram
 from magnetar.broker.ownership import Ownership
+from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topics import Topics
@@ -36,6 +37,7 @@ class Services:
 
     settings: BrokerSettings
     topics: Topics
+    policies: PolicyRegistry
     ownership: Ownership
     budget: PublishBudget
     clock: Clock

@@ -1,15 +1,19 @@
 """Settings of the broker. Every buffer, queue and wait of the broker has its bound here."""
 
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from magnetar.broker.ownership.listeners import parse_listeners
+from magnetar.broker.policies.settings import PolicySettings
 
 _MIB = 1 << 20
 
 
-class BrokerSettings(BaseSettings):
-    """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables."""
+class BrokerSettings(PolicySettings):
+    """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
+
+    What topics and namespaces can have of their own is in `policies/settings.py`.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MAGNETAR_BROKER_", frozen=True)
 
@@ -43,14 +47,7 @@ class BrokerSettings(BaseSettings):
     )
     namespaces: tuple[str, ...] = Field(
         default=("public/default",),
-        description="Namespaces that exist, as tenant/namespace; topics appear in them on demand.",
-    )
-
-    # --- quorums of topics
-    ensemble_size: int = Field(default=1, ge=1, le=32, description="Bookies of a topic's ledger.")
-    write_quorum: int = Field(default=1, ge=1, le=32, description="Copies of each entry.")
-    ack_quorum: int = Field(
-        default=1, ge=1, le=32, description="Copies that are durable before a publish is answered."
+        description="Namespaces that are created at the start, as tenant/namespace.",
     )
 
     # --- ledgers of topics
@@ -153,12 +150,6 @@ class BrokerSettings(BaseSettings):
     round_robin_messages_max: int = Field(
         default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
     )
-    unacked_per_consumer_max: int = Field(
-        default=50_000, ge=0, description="Unacknowledged messages of a Shared consumer; 0 = off."
-    )
-    unacked_per_subscription_max: int = Field(
-        default=200_000, ge=0, description="The same for a Shared subscription; 0 = off."
-    )
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,
@@ -167,9 +158,6 @@ class BrokerSettings(BaseSettings):
 
     # --- topics
     topics_max: int = Field(default=100_000, ge=1, description="Topics loaded at once.")
-    subscriptions_per_topic_max: int = Field(
-        default=2_000, ge=1, description="Subscriptions of one topic; each is a node and a cursor."
-    )
     topic_load_timeout_ms: int = Field(
         default=25_000,
         ge=1,

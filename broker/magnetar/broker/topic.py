@@ -23,6 +23,7 @@ from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer
+from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
 from magnetar.broker.positions import ListedLog
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.run import Run
@@ -61,7 +62,6 @@ class TopicLog(ListedLog, Protocol):
 class TopicLimits:
     """Bounds of one topic; see `BrokerSettings`."""
 
-    subscriptions_max: int
     seek_return_timeout_ms: int
     dispatch: DispatchLimits
 
@@ -76,10 +76,15 @@ class Topic:
         cache: TailCache,
         limits: TopicLimits,
         tenure: Tenure = ALWAYS,
+        policies: EffectivePolicies = DEFAULTS,
     ) -> None:
-        """`tenure`: the right to serve it."""
+        """`tenure`: the right to serve it. `policies`: what counts for it now."""
         self.name = name
         self.tenure = tenure
+        self.policies = policies
+        """What counts now; see `apply_policies`."""
+        self.on_policies: list[Callable[[EffectivePolicies], None]] = []
+        """Called with the policies that are replaced; `policies` are the new ones already."""
         self.log = log
         self.cache = cache
         self.producers: dict[str, Producer] = {}
@@ -108,6 +113,14 @@ class Topic:
         self.messages_failed = 0
         self.messages_out_before = 0
         self.bytes_out_before = 0
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """These count from now on; whoever must act on that hears of it."""
+        before = self.policies
+        if policies != before and not self.is_closed:
+            self.policies = policies
+            for callback in self.on_policies:
+                callback(before)
 
     # Publishing
 
@@ -252,7 +265,7 @@ class Topic:
         """The subscription of that name, or a new one without a cursor yet."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            if len(self.subscriptions) >= self._limits.subscriptions_max:
+            if 0 < self.policies.max_subscriptions <= len(self.subscriptions):
                 raise NotAllowedError(
                     f"{self._full_name} has {len(self.subscriptions)} subscriptions, "
                     "which is the limit"
@@ -304,6 +317,7 @@ class Topic:
                 cursor=cursor,
                 tenure=self.tenure,
                 limits=self._limits.dispatch,
+                policies=lambda: self.policies,
                 on_progress=self._trim_soon,
             )
 

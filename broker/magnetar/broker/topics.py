@@ -9,7 +9,7 @@ A topic ends in one of three ways. *Closed*: its ledgers and cursors are closed 
 *Handed over*: the same after its publishes were answered, and its clients are told where it goes.
 *Dropped*, when it may have another owner: nothing more is written, sent or answered.
 
-Topics appear by themselves in the namespaces of the settings; in others they are refused.
+Topics appear by themselves in namespaces that exist, if their policies allow it.
 """
 
 import asyncio
@@ -20,8 +20,6 @@ from functools import partial
 import structlog
 
 from magnetar.broker import naming
-from magnetar.broker.dispatch.base import DispatchLimits
-from magnetar.broker.dispatch.source import ReadLimits
 from magnetar.broker.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
@@ -30,9 +28,11 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.ownership import Destination, Ownership, Tenure
+from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
-from magnetar.broker.topic import Topic, TopicLimits
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic_config import log_config, topic_limits
 from magnetar.cursors import (
     Cursor,
     CursorError,
@@ -46,7 +46,6 @@ from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.ledger.settings import LogConfig
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
@@ -80,6 +79,7 @@ class Topics:
         settings: BrokerSettings,
         client: LedgerClient,
         store: MetadataStore,
+        policies: PolicyRegistry,
         ownership: Ownership,
         *,
         clock: Clock,
@@ -88,12 +88,12 @@ class Topics:
         self._settings = settings
         self._client = client
         self._store = store
+        self._policies = policies
         self._ownership = ownership
         self._clock = clock
         self._random = random
         self._pool = TailCachePool(settings.tail_cache_bytes_max)
         self._limits = topic_limits(settings)
-        self._log_config = _log_config(settings)
         self._cursor_settings = CursorSettings(
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
@@ -115,6 +115,7 @@ class Topics:
         self.loads = 0
         self.failed_loads = 0
         self.fenced = 0
+        policies.on_change(self._policies_changed)
 
     @property
     def loaded(self) -> Sequence[Topic]:
@@ -127,14 +128,13 @@ class Topics:
 
     # Existence
 
-    def check_namespace(self, namespace: str) -> None:
+    async def check_namespace(self, namespace: str) -> None:
         """Refuse namespaces that do not exist.
 
         Raises:
-            TopicNotFoundError
+            NamespaceNotFoundError, BrokerMetadataError
         """
-        if namespace not in self._settings.namespaces:
-            raise TopicNotFoundError(f"namespace {namespace} does not exist")
+        await self._policies.check_namespace(namespace)
 
     async def exists(self, name: TopicName) -> bool:
         """Whether the topic exists, loaded or not.
@@ -155,7 +155,7 @@ class Topics:
         Raises:
             TopicNotFoundError, BrokerMetadataError
         """
-        self.check_namespace(namespace)
+        await self.check_namespace(namespace)
         try:
             nodes = await self._store.children(naming.topics_path(namespace))
         except NoNodeError:
@@ -175,7 +175,7 @@ class Topics:
             BrokerPersistenceError: it cannot be loaded at all.
             NotAllowedError: too many topics.
         """
-        self.check_namespace(name.namespace_name)
+        await self.check_namespace(name.namespace_name)
         while True:
             topic = self._topics.get(name)
             if topic is not None and not topic.is_closed:
@@ -245,16 +245,17 @@ class Topics:
             return await self._load_owned(name, tenure)
 
     async def _load_owned(self, name: TopicName, tenure: Tenure) -> Topic:
+        policies = await self._policies.of(name)
         log = await ManagedLog.open(
             self._client,
             self._store,
             naming.log_path(name),
-            self._log_config,
+            log_config(self._settings, policies),
             clock=self._clock,
             random=self._random,
             may_own=tenure.holds,
         )
-        topic = Topic(name, log, TailCache(self._pool), self._limits, tenure)
+        topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
         log.on_fenced(partial(self.fence, topic))
         try:
             await self._restore_subscriptions(topic, log)
@@ -270,7 +271,13 @@ class Topics:
             raise
         self._logs[topic] = log
         self._topics[name] = topic
+        topic.apply_policies(self._policies.known(name))  # They may have changed meanwhile.
         return topic
+
+    def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
+        for name, topic in list(self._topics.items()):
+            if name.namespace_name == namespace and base in (None, name.partitioned):
+                topic.apply_policies(self._policies.known(name))
 
     async def _restore_subscriptions(self, topic: Topic, log: ManagedLog) -> None:
         at_once = asyncio.Semaphore(_CURSORS_AT_ONCE)
@@ -444,38 +451,3 @@ class Topics:
             for task in unfinished:
                 task.cancel()
             await asyncio.wait(unfinished, timeout=1.0)
-
-
-def topic_limits(settings: BrokerSettings) -> TopicLimits:
-    """The bounds of each topic, as plain values."""
-    return TopicLimits(
-        subscriptions_max=settings.subscriptions_per_topic_max,
-        seek_return_timeout_ms=settings.seek_return_timeout_ms,
-        dispatch=DispatchLimits(
-            dispatch_bytes_max=settings.dispatch_bytes_max,
-            round_robin_messages_max=settings.round_robin_messages_max,
-            unacked_per_consumer_max=settings.unacked_per_consumer_max,
-            unacked_per_subscription_max=settings.unacked_per_subscription_max,
-            failover_delay_ms=settings.failover_delay_ms,
-            reads=ReadLimits(
-                bytes_max=settings.read_ahead_bytes,
-                entries_max=settings.read_ahead_entries,
-                retry_ms=settings.read_retry_ms,
-                retry_ms_max=settings.read_retry_ms_max,
-            ),
-        ),
-    )
-
-
-def _log_config(settings: BrokerSettings) -> LogConfig:
-    return LogConfig(
-        ensemble_size=settings.ensemble_size,
-        write_quorum=settings.write_quorum,
-        ack_quorum=settings.ack_quorum,
-        ledger_entries_max=settings.ledger_entries_max,
-        ledger_bytes_max=settings.ledger_bytes_max,
-        ledger_age_min_s=settings.ledger_age_min_s,
-        ledger_age_max_s=settings.ledger_age_max_s,
-        # Most topics of a broker are idle: they cost no ledger, and a move of theirs one write.
-        opens_without_ledger=True,
-    )

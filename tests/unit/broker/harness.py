@@ -11,14 +11,23 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from magnetar.broker.connection import Connection
-from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.errors import (
+    NamespaceNotFoundError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from magnetar.broker.ownership import SoleOwner
+from magnetar.broker.policies.effective import EffectivePolicies, effective
+from magnetar.broker.policies.model import NamespaceRecord, PolicySet
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.policies.settings import default_policies
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topics import Topics, topic_limits
+from magnetar.broker.topic_config import topic_limits
+from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LogError
 from magnetar.ledger.log import AppendBatch
@@ -178,11 +187,37 @@ class HeldTenure:
         return self.is_held
 
 
+class MemoryPolicies:
+    """Policies in memory. Set `namespaces` and `topics`, then `apply` them to loaded topics."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.defaults = default_policies(settings)
+        self.namespaces = {name: NamespaceRecord() for name in settings.namespaces}
+        self.topics: dict[TopicName, PolicySet] = {}
+
+    async def check_namespace(self, namespace: str) -> NamespaceRecord:
+        if namespace not in self.namespaces:
+            raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+        return self.namespaces[namespace]
+
+    async def of(self, topic: TopicName) -> EffectivePolicies:
+        await self.check_namespace(topic.namespace_name)
+        return self.known(topic)
+
+    async def of_namespace(self, namespace: str) -> EffectivePolicies:
+        return effective(self.defaults, await self.check_namespace(namespace))
+
+    def known(self, topic: TopicName) -> EffectivePolicies:
+        record = self.namespaces.get(topic.namespace_name)
+        return effective(self.defaults, record, self.topics.get(topic.partitioned))
+
+
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, policies: MemoryPolicies) -> None:
         self._settings = settings
+        self._policies = policies
         self._topics: dict[TopicName, Topic] = {}
         self.logs: dict[str, MemoryLog] = {}
         self.cursors: dict[str, SubscriptionCursor] = {}
@@ -201,11 +236,11 @@ class MemoryTopics:
         return name in self._topics
 
     async def names(self, namespace: str) -> list[str]:
-        self.check_namespace(namespace)
+        await self.check_namespace(namespace)
         return sorted(str(name) for name in self._topics if name.namespace_name == namespace)
 
     async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
-        self.check_namespace(name.namespace_name)
+        await self.check_namespace(name.namespace_name)
         if self.gate is not None:
             await self.gate.wait()
         if self.is_unavailable:
@@ -217,9 +252,16 @@ class MemoryTopics:
             raise TopicNotFoundError(f"{name} does not exist")
         log = self.logs.setdefault(str(name), MemoryLog())
         limits = topic_limits(self._settings)
-        topic = Topic(name, log, TailCache(self.pool), limits, self.tenure)
+        topic = Topic(
+            name, log, TailCache(self.pool), limits, self.tenure, self._policies.known(name)
+        )
         self._topics[name] = topic
         return topic
+
+    def apply_policies(self) -> None:
+        """The policies of the tests count for the loaded topics from now on."""
+        for topic in self._topics.values():
+            topic.apply_policies(self._policies.known(topic.name))
 
     def log_of(self, topic: Topic) -> MemoryLog:
         return self.logs[str(topic.name)]
@@ -280,11 +322,13 @@ class Harness:
 
     def __init__(self, **settings: Any) -> None:
         self.settings = BrokerSettings(**{"liveness_probe_timeout_ms": 20, **settings})
-        self.topics = MemoryTopics(self.settings)
+        self.policies = MemoryPolicies(self.settings)
+        self.topics = MemoryTopics(self.settings, self.policies)
         self._names = 0
         self.services = Services(
             settings=self.settings,
             topics=cast(Topics, self.topics),
+            policies=cast(PolicyRegistry, self.policies),
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
             clock=SystemClock(),

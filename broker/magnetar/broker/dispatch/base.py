@@ -14,6 +14,7 @@ from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import encode_run
 from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits
 from magnetar.broker.ownership.protocol import Tenure
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
@@ -45,6 +46,8 @@ class DispatchContext:
     tenure: Tenure
     """The right to send anything."""
     limits: DispatchLimits
+    policies: Callable[[], EffectivePolicies]
+    """What counts for the topic now: unacknowledged messages, rates."""
     on_progress: Callable[[], None]
     """The read position has moved: the tail cache may drop what everybody has passed."""
 

@@ -237,9 +237,9 @@ class ClusterAdmin:
 class SoleBundles:
     """The bundles of a broker that is alone: all there are."""
 
-    def __init__(self, layouts: Layouts, namespaces: Sequence[str]) -> None:
+    def __init__(self, layouts: Layouts, namespaces: Callable[[], Sequence[str]]) -> None:
         self._layouts = layouts
-        self._namespaces = sorted(namespaces)
+        self._namespaces = namespaces
         self._bundles: Sequence[BundleId] = ()
 
     async def load(self) -> Sequence[BundleId]:
@@ -250,7 +250,7 @@ class SoleBundles:
         """
         self._bundles = [
             BundleId(namespace, bundle)
-            for namespace in self._namespaces
+            for namespace in self._namespaces()
             for bundle in (await self._layouts.layout_of(namespace)).bundles
         ]
         return self._bundles

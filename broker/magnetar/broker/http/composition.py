@@ -71,7 +71,7 @@ def _sole_admin(broker: "Broker") -> Callable[[], Admin]:
         bundles_default=settings.bundles_per_namespace,
         bundles_max=settings.bundles_per_namespace_max,
     )
-    bundles = SoleBundles(layouts, settings.namespaces)
+    bundles = SoleBundles(layouts, services.policies.known_namespaces)
     reporter = LoadReporter(
         bundles,
         layouts,

@@ -35,30 +35,30 @@ class HttpContext:
         """
         return self._admin()
 
-    def namespace(self, tenant: str, namespace: str) -> str:
+    async def namespace(self, tenant: str, namespace: str) -> str:
         """`tenant/namespace`, which exists.
 
         Raises:
             TopicNotFoundError
         """
         name = f"{tenant}/{namespace}"
-        self.topics.check_namespace(name)
+        await self.topics.check_namespace(name)
         return name
 
-    def topic(self, domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
+    async def topic(self, domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
         """A topic out of a path, in a namespace that exists.
 
         Raises:
             InvalidTopicNameError, NotAllowedError, TopicNotFoundError
         """
         name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
-        self.topics.check_namespace(name.namespace_name)
+        await self.topics.check_namespace(name.namespace_name)
         return name
 
-    def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
+    async def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
         """A bundle out of a path, in a namespace that exists; it may not be one of its layout.
 
         Raises:
             TopicNotFoundError, BundleError
         """
-        return BundleId(self.namespace(tenant, namespace), Bundle.parse(bundle))
+        return BundleId(await self.namespace(tenant, namespace), Bundle.parse(bundle))

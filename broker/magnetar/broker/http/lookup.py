@@ -44,7 +44,7 @@ def lookup_router(context: HttpContext) -> APIRouter:
         listener_header: ListenerHeader = "",
     ) -> LookupData:
         """The owner of a topic, which is assigned now if there was none. 307: ask there."""
-        name = context.topic(domain, tenant, namespace, topic)
+        name = await context.topic(domain, tenant, namespace, topic)
         owner = await context.admin.owner_of(
             name, is_authoritative=authoritative, listener=listener_name or listener_header
         )
@@ -57,7 +57,7 @@ def lookup_router(context: HttpContext) -> APIRouter:
     @router.get("/{domain}/{tenant}/{namespace}/{topic}/bundle")
     async def bundle(domain: str, tenant: str, namespace: str, topic: str) -> PlainTextResponse:
         """The bundle of a topic, as 0x00000000_0x40000000."""
-        name = context.topic(domain, tenant, namespace, topic)
+        name = await context.topic(domain, tenant, namespace, topic)
         layout = await context.admin.layouts.layout_of(name.namespace_name)
         return PlainTextResponse(layout.bundle_of(name).name)
 

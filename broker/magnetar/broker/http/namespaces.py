@@ -40,7 +40,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
     @router.get(prefix + "/bundles")
     async def bundles(tenant: str, namespace: str) -> BundlesData:
         """The boundaries of its bundles."""
-        layout = await context.admin.layouts.layout_of(context.namespace(tenant, namespace))
+        layout = await context.admin.layouts.layout_of(await context.namespace(tenant, namespace))
         return BundlesData(
             boundaries=[f"{each:#010x}" for each in layout.boundaries], numBundles=len(layout)
         )
@@ -50,13 +50,13 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         tenant: str, namespace: str, mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "ALL"
     ) -> list[str]:
         """Full names of its topics."""
-        name = context.namespace(tenant, namespace)
+        name = await context.namespace(tenant, namespace)
         return [] if mode == "NON_PERSISTENT" else await context.topics.names(name)
 
     @router.put(prefix + "/unload", status_code=204)
     async def unload(tenant: str, namespace: str) -> Response:
         """Have all brokers give up its bundles; clients move with them."""
-        await context.admin.unload_namespace(context.namespace(tenant, namespace))
+        await context.admin.unload_namespace(await context.namespace(tenant, namespace))
         return Response(status_code=204)
 
     @router.put(prefix + "/{bundle}/unload", status_code=204)
@@ -64,7 +64,9 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
     ) -> Response:
         """Have the owner give up a bundle; nothing happens if nobody has it. 307: not the owner."""
-        await context.admin.unload_bundle(context.bundle(tenant, namespace, bundle), destination)
+        await context.admin.unload_bundle(
+            await context.bundle(tenant, namespace, bundle), destination
+        )
         return Response(status_code=204)
 
     @router.put(prefix + "/{bundle}/split", status_code=204)
@@ -81,7 +83,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
         No client notices; with `unload` the parts are given up afterwards. 307: not the owner.
         """
-        whole = context.bundle(tenant, namespace, bundle)
+        whole = await context.bundle(tenant, namespace, bundle)
         parts = await context.admin.split(
             whole, positions or (), algorithm, is_authoritative=authoritative
         )
@@ -93,7 +95,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
     @router.get("/magnetar/v1/namespaces/{tenant}/{namespace}/bundles")
     async def owned_bundles(tenant: str, namespace: str) -> list[OwnedBundle]:
         """Its bundles with their owners and loads. Reads one lease per bundle."""
-        name = context.namespace(tenant, namespace)
+        name = await context.namespace(tenant, namespace)
         layout = await context.admin.layouts.layout_of(name)
         loads: dict[tuple[str, str], BundleLoad] = {}
         for known in context.admin.brokers():

@@ -26,10 +26,10 @@ def topics_router(context: HttpContext) -> APIRouter:
     @router.get(prefix)
     async def topics(tenant: str, namespace: str, bundle: str = "") -> list[str]:
         """Full names of the topics of a namespace, or of one of its bundles."""
-        names = await context.topics.names(context.namespace(tenant, namespace))
+        names = await context.topics.names(await context.namespace(tenant, namespace))
         if not bundle:
             return names
-        held = context.bundle(tenant, namespace, bundle)
+        held = await context.bundle(tenant, namespace, bundle)
         return [name for name in names if held.holds(parse_topic_name(name))]
 
     @router.get(prefix + "/{topic}/partitions")
@@ -40,7 +40,7 @@ def topics_router(context: HttpContext) -> APIRouter:
         may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionedTopicMetadata:
         """0: there are no partitioned topics yet. 404: it does not exist, and was not to be."""
-        name = context.topic("persistent", tenant, namespace, topic)
+        name = await context.topic("persistent", tenant, namespace, topic)
         if not may_create and not await context.topics.exists(name):
             raise TopicNotFoundError(f"Topic {name} not found")
         return PartitionedTopicMetadata()
@@ -48,7 +48,7 @@ def topics_router(context: HttpContext) -> APIRouter:
     @router.put(prefix + "/{topic}/unload", status_code=204)
     async def unload(tenant: str, namespace: str, topic: str) -> Response:
         """Have the owner close a topic: it is loaded anew when a client asks for it."""
-        name = context.topic("persistent", tenant, namespace, topic)
+        name = await context.topic("persistent", tenant, namespace, topic)
         if not await context.topics.exists(name):
             raise TopicNotFoundError(f"Topic {name} not found")
         await context.admin.unload_topic(name)
@@ -58,7 +58,7 @@ def topics_router(context: HttpContext) -> APIRouter:
     @router.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema/{version}")
     async def schema(tenant: str, namespace: str, topic: str) -> None:
         """There are no schemas yet."""
-        name = context.topic("persistent", tenant, namespace, topic)
+        name = await context.topic("persistent", tenant, namespace, topic)
         raise HttpRefusal(404, f"{name} has no schema")
 
     return router

@@ -1,0 +1,133 @@
+"""One node of the metadata store whose value is kept in memory and follows the store.
+
+First a watch, then a read: no change is missed. What was read stays in force until the next read
+has succeeded, also while the store is away; a read that is needed and fails is an error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from magnetar.broker.errors import BrokerMetadataError
+from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
+
+_log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_RETRY_S = 1.0
+
+
+class Followed(Generic[T]):
+    """A value read by `read`, and read again whenever the node at `path` may have changed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        read: Callable[[], Awaitable[T]],
+        on_change: Callable[[T, T], None],
+        at_once: asyncio.Semaphore,
+    ) -> None:
+        """`read` raises BrokerMetadataError. `on_change` gets the values before and after, not for
+        the first one; `at_once` bounds the reads that follow events."""
+        self._store = store
+        self._path = path
+        self._read = read
+        self._on_change = on_change
+        self._at_once = at_once
+        self._watch: Watch | None = None
+        self._reading: asyncio.Task[T] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._generation = 0
+        self._is_closed = False
+        self._values: list[T] = []
+        self.is_fresh = False
+        """Nothing has been heard of a change since the value was read."""
+
+    @property
+    def value(self) -> T | None:
+        """As last read; None before."""
+        return self._values[0] if self._values else None
+
+    async def get(self) -> T:
+        """The value; without a read if it is fresh.
+
+        Raises:
+            BrokerMetadataError
+        """
+        while not self.is_fresh:
+            if self._reading is None:
+                self._reading = asyncio.get_running_loop().create_task(
+                    self._load(), name=f"read-{self._path}"
+                )
+                self._reading.add_done_callback(self._read_done)
+            found = await asyncio.shield(self._reading)
+            if self._is_closed:
+                return found
+        return self._values[0]
+
+    def expect(self, before: T) -> None:
+        """There is something new in the place of `before`: read it, and tell about it."""
+        if not self._values:
+            self._values = [before]
+        self._watch_it()
+        self._on_event(WatchEvent.CHANGED)
+
+    async def _load(self) -> T:
+        self._watch_it()
+        generation = self._generation
+        found = await self._read()
+        if generation == self._generation:
+            self.replace(found)
+        return found
+
+    def _watch_it(self) -> None:
+        if self._watch is None and not self._is_closed:
+            self._watch = self._store.watch(self._path, self._on_event)
+
+    def _read_done(self, reading: "asyncio.Task[T]") -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # Retrieved, even if nobody waits any more.
+
+    def replace(self, value: T) -> None:
+        """This is the value now: read, or just written."""
+        before, self._values = self._values, [value]
+        self.is_fresh = True
+        if before and before[0] != value and not self._is_closed:
+            self._on_change(before[0], value)
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._generation += 1
+        self.is_fresh = False
+        if self._following is None and not self._is_closed:
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(), name=f"follow-{self._path}"
+            )
+            self._following.add_done_callback(self._followed)
+
+    def _followed(self, following: "asyncio.Task[None]") -> None:
+        self._following = None
+        if not following.cancelled():
+            following.exception()
+
+    async def _follow(self) -> None:
+        while not self._is_closed and not self.is_fresh:
+            try:
+                async with self._at_once:
+                    await self.get()
+            except BrokerMetadataError as error:
+                _log.warning("policies_not_read", path=self._path, error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._is_closed = True
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._following is not None:
+            self._following.cancel()

@@ -1,0 +1,90 @@
+"""Reading and changing single records of tenants, namespaces and policies."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.policies.model import Record, decode
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+
+_CHANGES_TRIED = 10
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+async def asked(answer: Awaitable[T], what: str) -> T:
+    """An answer of the store.
+
+    Raises:
+        NoNodeError: as it came.
+        BrokerMetadataError: any other trouble; `what` says what was tried.
+    """
+    try:
+        return await answer
+    except NoNodeError:
+        raise
+    except MetadataError as error:
+        raise BrokerMetadataError(f"cannot {what}: {error}") from error
+
+
+async def read_record(
+    store: MetadataStore, kind: type[R], path: str, *, is_sure: bool = False
+) -> tuple[R, int] | None:
+    """A record and its version; None: there is none. With `is_sure`, absence is asked for twice:
+    the server that answered may have been behind.
+
+    Raises:
+        BrokerMetadataError
+    """
+    for attempt in (0, 1):
+        try:
+            found = await asked(store.get(path), f"read {path}")
+        except NoNodeError:
+            if not is_sure or attempt:
+                return None
+            await asked(store.catch_up(), f"read {path}")
+        else:
+            return (decode(kind, path, found.value), found.version) if found.value else None
+    return None
+
+
+async def change_record(
+    store: MetadataStore,
+    kind: type[R],
+    path: str,
+    change: Callable[[R | None], R | None],
+) -> R | None:
+    """Replace a record by what `change` makes of it; None stands for no node. Returns it.
+
+    `change` is called again when somebody else was faster, and raises to leave all as it is.
+
+    Raises:
+        BrokerMetadataError: also when the record changed too often meanwhile.
+    """
+    for _ in range(_CHANGES_TRIED):
+        found = await read_record(store, kind, path, is_sure=True)
+        before, version = found if found is not None else (None, -1)
+        after = change(before)
+        if after == before:
+            return after
+        try:
+            if after is None:
+                await store.delete(path, version=version)
+            elif before is None:
+                await store.create(path, after.encode())
+            else:
+                await store.set(path, after.encode(), version=version)
+        except (BadVersionError, NodeExistsError, NoNodeError, UnknownOutcomeError):
+            continue  # Somebody else changed it, or nobody knows: look again.
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot change {path}: {error}") from error
+        return after
+    raise BrokerMetadataError(f"{path} was not changed: others did, {_CHANGES_TRIED} times")

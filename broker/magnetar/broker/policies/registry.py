@@ -1,0 +1,334 @@
+"""Namespaces and policies, as this broker knows them; and every change of policies.
+
+A namespace costs two nodes that are watched: its record, and the list of its topics that have
+policies of their own. Only those topics cost a node and a watch each. What is remembered may be a
+moment old; that something does not exist is never remembered, but asked for again. Changes compare
+versions: of two at the same time the later one is made on top of the earlier one.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote_plus
+
+import structlog
+
+from magnetar.broker.errors import NamespaceNotFoundError, RequestError
+from magnetar.broker.policies.effective import EffectivePolicies, effective
+from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.model import (
+    SYSTEM_NAMESPACE,
+    ClusterRecord,
+    NamespaceRecord,
+    PolicySet,
+    TenantRecord,
+    TopicPolicyRecord,
+    cluster_path,
+    namespace_path,
+    tenant_path,
+    topic_policies_path,
+    topic_policies_root,
+)
+from magnetar.broker.policies.records import asked, change_record, read_record
+from magnetar.broker.policies.settings import default_policies
+from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.errors import (
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_READS_AT_ONCE = 32
+_NAME = re.compile(r"[-=:.\w]+", re.ASCII)
+
+Changed = Callable[[str, TopicName | None], None]
+
+
+class PolicyRegistry:
+    """What is in force, and how it is changed."""
+
+    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+        self.defaults: EffectivePolicies = default_policies(settings)
+        self._store = store
+        self._cluster = settings.cluster_name
+        self._used = settings.namespaces
+        self._initial = tuple(dict.fromkeys([*settings.namespaces, SYSTEM_NAMESPACE]))
+        self._has_initial = False
+        self._namespaces: dict[str, Followed[NamespaceRecord | None]] = {}
+        self._listed: dict[tuple[str, str], Followed[frozenset[str]]] = {}
+        """By namespace and domain: the topics with policies of their own, quoted."""
+        self._topics: dict[TopicName, Followed[PolicySet]] = {}
+        self._effective: dict[str, EffectivePolicies] = {}
+        """By namespace, for the topics that have nothing of their own."""
+        self._callbacks: list[Changed] = []
+        self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        for namespace in self._namespaces.values():
+            namespace.close()
+        for listed in self._listed.values():
+            listed.close()
+        for topic in self._topics.values():
+            topic.close()
+
+    def on_change(self, callback: Changed) -> None:
+        """Call back on the loop, with the namespace and the (base) topic, when policies have
+        changed; without a topic: those of the namespace, or its existence."""
+        self._callbacks.append(callback)
+
+    def _tell(self, namespace: str, topic: TopicName | None) -> None:
+        for callback in self._callbacks:
+            callback(namespace, topic)
+
+    async def start(self, cluster_data: dict[str, Any]) -> None:
+        """Have the broker's own cluster and namespaces, if they are not there.
+
+        A store that is away does not fail this: until it has succeeded once, those namespaces
+        appear when they are first asked for.
+        """
+        try:
+            cluster = ClusterRecord(data=cluster_data)
+            await self._create(cluster_path(self._cluster), cluster.encode())
+            for namespace in self._initial:
+                await self._create_initial(namespace)
+        except MetadataError as error:
+            _log.warning("namespaces_not_created", error=str(error))
+            return
+        self._has_initial = True
+        for namespace in self._used:
+            try:
+                await self.check_namespace(namespace)
+            except RequestError as error:
+                _log.warning("namespace_not_read", namespace=namespace, error=str(error))
+
+    async def _create_initial(self, namespace: str) -> None:
+        clusters = (self._cluster,)
+        tenant = TenantRecord(allowed_clusters=clusters)
+        await self._create(tenant_path(namespace.partition("/")[0]), tenant.encode())
+        record = NamespaceRecord(replication_clusters=clusters)
+        await self._create(namespace_path(namespace), record.encode())
+
+    async def _create(self, path: str, value: bytes) -> None:
+        if await self._store.exists(path) is None:
+            try:
+                await self._store.create(path, value)
+            except (NodeExistsError, UnknownOutcomeError):
+                pass  # Another broker was faster, or we were.
+
+    # Existence
+
+    async def check_namespace(self, namespace: str) -> NamespaceRecord:
+        """The record of a namespace, given as tenant/namespace; without a read if it is known.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist, or is being deleted; the text says what.
+            BrokerMetadataError: that cannot be told now.
+        """
+        followed = self._namespaces.get(namespace)
+        if followed is None or (followed.is_fresh and followed.value is None):
+            if not is_namespace(namespace):
+                raise NamespaceNotFoundError(f"{namespace!r} is no namespace: tenant/namespace")
+            self._forget(namespace)
+            followed = self._namespaces[namespace] = Followed(
+                self._store,
+                namespace_path(namespace),
+                lambda: self._read_namespace(namespace),
+                lambda before, after: self._namespace_changed(namespace),
+                self._at_once,
+            )
+        record = await followed.get()
+        if record is None:
+            if self._namespaces.get(namespace) is followed:
+                self._forget(namespace)
+            tenant = namespace.partition("/")[0]
+            has_tenant = await read_record(self._store, TenantRecord, tenant_path(tenant))
+            reason = "" if has_tenant else f": there is no tenant {tenant}"
+            raise NamespaceNotFoundError(f"namespace {namespace} does not exist{reason}")
+        if record.is_deleted:
+            raise NamespaceNotFoundError(f"namespace {namespace} is being deleted")
+        return record
+
+    async def _read_namespace(self, namespace: str) -> NamespaceRecord | None:
+        path = namespace_path(namespace)
+        found = await read_record(self._store, NamespaceRecord, path, is_sure=True)
+        if found is None and namespace in self._initial and not self._has_initial:
+            await asked(self._create_initial(namespace), f"create {namespace}")
+            found = await read_record(self._store, NamespaceRecord, path)
+        return found[0] if found is not None else None
+
+    def _forget(self, namespace: str) -> None:
+        followed = self._namespaces.pop(namespace, None)
+        if followed is not None:
+            followed.close()
+        self._effective.pop(namespace, None)
+
+    def _namespace_changed(self, namespace: str) -> None:
+        self._effective.pop(namespace, None)
+        self._tell(namespace, None)
+
+    def known_namespaces(self) -> Sequence[str]:
+        """Those of the settings, and those that this broker was asked for, if they exist."""
+        known = [name for name, each in self._namespaces.items() if each.value is not None]
+        return sorted(known)
+
+    # Policies
+
+    async def of(self, topic: TopicName) -> EffectivePolicies:
+        """What counts for a topic; without a read if it is known.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        await self.check_namespace(topic.namespace_name)
+        base = topic.partitioned
+        listed = await self._listed_in(topic.namespace_name, topic.domain).get()
+        if _node(base) in listed:
+            await self._own(base).get()
+        return self.known(topic)
+
+    def known(self, topic: TopicName) -> EffectivePolicies:
+        """The same without any read: as last heard of, the broker's defaults if never."""
+        namespace = topic.namespace_name
+        followed = self._namespaces.get(namespace)
+        record = followed.value if followed is not None else None
+        own = self._topics.get(topic.partitioned)
+        if own is not None and own.value:
+            return effective(self.defaults, record, own.value)
+        found = self._effective.get(namespace)
+        if found is None:
+            found = effective(self.defaults, record)
+            if record is not None:
+                self._effective[namespace] = found
+        return found
+
+    async def of_namespace(self, namespace: str) -> EffectivePolicies:
+        """What counts for topics of a namespace that have nothing of their own.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        return effective(self.defaults, await self.check_namespace(namespace))
+
+    async def own(self, topic: TopicName) -> PolicySet:
+        """What a topic has of its own, as it is in the store.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = topic_policies_path(topic)
+        found = await read_record(self._store, TopicPolicyRecord, path, is_sure=True)
+        return found[0].policies if found is not None else PolicySet()
+
+    def _listed_in(self, namespace: str, domain: str) -> Followed[frozenset[str]]:
+        followed = self._listed.get((namespace, domain))
+        if followed is None:
+            root = topic_policies_root(namespace, domain)
+
+            async def read() -> frozenset[str]:
+                try:
+                    return frozenset(await asked(self._store.children(root), f"list {root}"))
+                except NoNodeError:
+                    return frozenset()
+
+            followed = self._listed[namespace, domain] = Followed(
+                self._store,
+                root,
+                read,
+                lambda before, after: self._list_changed(namespace, domain, after - before),
+                self._at_once,
+            )
+        return followed
+
+    def _list_changed(self, namespace: str, domain: str, added: frozenset[str]) -> None:
+        """Topics have got policies. (Those that have lost theirs are watched themselves.)"""
+        tenant, _, name = namespace.partition("/")
+        for node in sorted(added):
+            topic = TopicName(domain, tenant, name, unquote_plus(node))
+            self._own(topic).expect(PolicySet())
+
+    def _own(self, topic: TopicName) -> Followed[PolicySet]:
+        followed = self._topics.get(topic)
+        if followed is None:
+            followed = self._topics[topic] = Followed(
+                self._store,
+                topic_policies_path(topic),
+                lambda: self.own(topic),
+                lambda before, after: self._tell(topic.namespace_name, topic),
+                self._at_once,
+            )
+        return followed
+
+    # Changes
+
+    async def update_namespace(
+        self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
+    ) -> NamespaceRecord:
+        """Replace the record of a namespace by what `change` makes of it; in force here at once.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+
+        def changed(record: NamespaceRecord | None) -> NamespaceRecord | None:
+            if record is None or record.is_deleted:
+                raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+            return change(record)
+
+        await self.check_namespace(namespace)
+        path = namespace_path(namespace)
+        record = await change_record(self._store, NamespaceRecord, path, changed)
+        assert record is not None, "a change leaves a namespace where it is"
+        followed = self._namespaces.get(namespace)
+        if followed is not None:
+            followed.replace(record)
+        return record
+
+    async def update_topic(
+        self, topic: TopicName, change: Callable[[PolicySet], PolicySet]
+    ) -> PolicySet:
+        """Replace what a topic has of its own by what `change` makes of it; in force here at once.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+
+        def changed(record: TopicPolicyRecord | None) -> TopicPolicyRecord | None:
+            after = change(record.policies if record is not None else PolicySet())
+            if after == PolicySet():
+                return None
+            if record is None:
+                return TopicPolicyRecord(policies=after)
+            return record.model_copy(update={"policies": after})
+
+        await self.check_namespace(topic.namespace_name)
+        base = topic.partitioned
+        path = topic_policies_path(base)
+        # Followed from before the change, so that it is told of like any other.
+        own = self._own(base)
+        await own.get()
+        record = await change_record(self._store, TopicPolicyRecord, path, changed)
+        policies = record.policies if record is not None else PolicySet()
+        own.replace(policies)
+        return policies
+
+
+def is_name(name: str) -> bool:
+    """Whether a tenant, namespace or cluster may have this name."""
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def is_namespace(name: str) -> bool:
+    """Whether it is tenant/namespace, of names that may be."""
+    parts = name.split("/") if isinstance(name, str) else []
+    return len(parts) == 2 and all(map(is_name, parts))
+
+
+def _node(topic: TopicName) -> str:
+    return topic.storage_name.rpartition("/")[2]

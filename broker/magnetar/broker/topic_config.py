@@ -1,0 +1,43 @@
+"""What the settings say about each topic, as plain values. Pure."""
+
+from magnetar.broker.dispatch.base import DispatchLimits
+from magnetar.broker.dispatch.source import ReadLimits
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import TopicLimits
+from magnetar.ledger.settings import LogConfig
+
+
+def topic_limits(settings: BrokerSettings) -> TopicLimits:
+    """The bounds of each topic, as plain values."""
+    return TopicLimits(
+        seek_return_timeout_ms=settings.seek_return_timeout_ms,
+        dispatch=DispatchLimits(
+            dispatch_bytes_max=settings.dispatch_bytes_max,
+            round_robin_messages_max=settings.round_robin_messages_max,
+            unacked_per_consumer_max=settings.unacked_per_consumer_max,
+            unacked_per_subscription_max=settings.unacked_per_subscription_max,
+            failover_delay_ms=settings.failover_delay_ms,
+            reads=ReadLimits(
+                bytes_max=settings.read_ahead_bytes,
+                entries_max=settings.read_ahead_entries,
+                retry_ms=settings.read_retry_ms,
+                retry_ms_max=settings.read_retry_ms_max,
+            ),
+        ),
+    )
+
+
+def log_config(settings: BrokerSettings, policies: EffectivePolicies) -> LogConfig:
+    """How a topic's log is kept."""
+    return LogConfig(
+        ensemble_size=policies.ensemble_size,
+        write_quorum=policies.write_quorum,
+        ack_quorum=policies.ack_quorum,
+        ledger_entries_max=settings.ledger_entries_max,
+        ledger_bytes_max=settings.ledger_bytes_max,
+        ledger_age_min_s=settings.ledger_age_min_s,
+        ledger_age_max_s=settings.ledger_age_max_s,
+        # Most topics of a broker are idle: they cost no ledger, and a move of theirs one write.
+        opens_without_ledger=True,
+    )

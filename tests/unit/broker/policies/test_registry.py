@@ -1,0 +1,230 @@
+"""The registry of policies on a real embedded metadata store, with other brokers beside it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
+from magnetar.broker.policies.model import (
+    NamespaceRecord,
+    PolicySet,
+    TenantRecord,
+    namespace_path,
+    tenant_path,
+    topic_policies_path,
+)
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.sdk.wire import TopicName, parse_topic_name
+
+WAIT_S = 5.0
+TOPIC = parse_topic_name("persistent://public/default/topic")
+PARTITION = parse_topic_name("persistent://public/default/topic-partition-3")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    opened = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def registry(store: MetadataStore) -> AsyncIterator[PolicyRegistry]:
+    made = PolicyRegistry(store, BrokerSettings())
+    await made.start({})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def other(store: MetadataStore) -> AsyncIterator[PolicyRegistry]:
+    """Another broker's."""
+    made = PolicyRegistry(store, BrokerSettings())
+    await made.start({})
+    yield made
+    made.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+
+
+def producers(count: int | None) -> Callable[[PolicySet], PolicySet]:
+    return lambda policies: policies.model_copy(update={"max_producers": count})
+
+
+def namespace_producers(count: int | None) -> Callable[[NamespaceRecord], NamespaceRecord]:
+    return lambda record: record.model_copy(update={"policies": producers(count)(record.policies)})
+
+
+async def create_namespace(store: MetadataStore, namespace: str) -> None:
+    tenant = tenant_path(namespace.partition("/")[0])
+    if await store.exists(tenant) is None:
+        await store.create(tenant, TenantRecord().encode())
+    await store.create(namespace_path(namespace), NamespaceRecord().encode())
+
+
+async def test_the_namespaces_of_the_settings_and_the_systems_exist_from_the_start(
+    registry: PolicyRegistry,
+) -> None:
+    for namespace in ("public/default", "pulsar/system"):
+        assert not (await registry.check_namespace(namespace)).is_deleted
+    assert registry.known_namespaces() == ["public/default", "pulsar/system"]
+
+
+async def test_a_namespace_of_the_settings_appears_when_the_start_found_no_store(
+    store: MetadataStore,
+) -> None:
+    registry = PolicyRegistry(store, BrokerSettings(namespaces=("tenant/first",)))
+    await registry.check_namespace("tenant/first")
+    registry.close()
+
+
+async def test_a_namespace_of_the_settings_that_was_deleted_stays_away(
+    store: MetadataStore, registry: PolicyRegistry
+) -> None:
+    await store.delete(namespace_path("public/default"))
+    with pytest.raises(NamespaceNotFoundError):
+        await asyncio.wait_for(_refused(registry, "public/default"), WAIT_S)
+
+
+async def _refused(registry: PolicyRegistry, namespace: str) -> None:
+    while True:
+        await registry.check_namespace(namespace)
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "says"),
+    [
+        ("public/nowhere", "namespace public/nowhere does not exist$"),
+        ("nobody/nowhere", "there is no tenant nobody"),
+        ("public", "is no namespace"),
+        ("public/a/b", "is no namespace"),
+        ("../default", "is no namespace"),
+        ("public/", "is no namespace"),
+        ("public/sp ace", "is no namespace"),
+    ],
+)
+async def test_what_does_not_exist_is_refused_and_named(
+    registry: PolicyRegistry, namespace: str, says: str
+) -> None:
+    with pytest.raises(NamespaceNotFoundError, match=says):
+        await registry.check_namespace(namespace)
+
+
+async def test_absence_is_not_remembered(store: MetadataStore, registry: PolicyRegistry) -> None:
+    with pytest.raises(NamespaceNotFoundError):
+        await registry.check_namespace("tenant/later")
+    await create_namespace(store, "tenant/later")
+    await registry.check_namespace("tenant/later")
+
+
+async def test_a_namespace_that_is_being_deleted_is_refused(registry: PolicyRegistry) -> None:
+    await registry.update_namespace(
+        "public/default", lambda record: record.model_copy(update={"is_deleted": True})
+    )
+    with pytest.raises(NamespaceNotFoundError, match="being deleted"):
+        await registry.check_namespace("public/default")
+
+
+async def test_what_is_known_is_not_read_again(
+    store: MetadataStore, registry: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registry.of(TOPIC)
+
+    async def fail(*_: object) -> None:
+        raise AssertionError("a read")
+
+    monkeypatch.setattr(store, "get", fail)
+    monkeypatch.setattr(store, "children", fail)
+    await registry.of(TOPIC)
+    await registry.of(PARTITION)
+
+
+async def test_a_change_counts_here_at_once_and_elsewhere_by_a_watch(
+    registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    await registry.of(TOPIC)
+    await other.of(TOPIC)
+    told: list[tuple[str, TopicName | None]] = []
+    other.on_change(lambda namespace, topic: told.append((namespace, topic)))
+    await registry.update_namespace("public/default", namespace_producers(3))
+    assert registry.known(TOPIC).max_producers == 3
+    await until(lambda: other.known(TOPIC).max_producers == 3)
+    assert told == [("public/default", None)]
+
+
+async def test_a_topics_own_policy_counts_for_it_and_its_partitions_alone(
+    registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    neighbour = parse_topic_name("persistent://public/default/neighbour")
+    for topic in (TOPIC, neighbour):
+        await other.of(topic)
+    told: list[tuple[str, TopicName | None]] = []
+    other.on_change(lambda namespace, topic: told.append((namespace, topic)))
+    await registry.update_topic(PARTITION, producers(4))
+    assert registry.known(TOPIC).max_producers == 4
+    await until(lambda: other.known(PARTITION).max_producers == 4)
+    assert other.known(neighbour).max_producers == 0
+    assert told == [("public/default", TOPIC)]
+
+
+async def test_a_topics_own_policy_is_found_by_a_broker_that_starts_later(
+    store: MetadataStore, registry: PolicyRegistry
+) -> None:
+    odd = parse_topic_name("persistent://public/default/a b%ü")
+    await registry.update_topic(odd, producers(5))
+    later = PolicyRegistry(store, BrokerSettings())
+    assert (await later.of(odd)).max_producers == 5
+    later.close()
+
+
+async def test_a_topic_that_loses_its_last_policy_has_its_namespaces_and_no_node(
+    store: MetadataStore, registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    await registry.update_topic(TOPIC, producers(4))
+    assert (await other.of(TOPIC)).max_producers == 4
+    await registry.update_topic(TOPIC, producers(None))
+    assert await store.exists(topic_policies_path(TOPIC)) is None
+    await until(lambda: other.known(TOPIC).max_producers == 0)
+
+
+async def test_changes_at_the_same_time_are_made_on_top_of_each_other(
+    registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    def consumers(policies: PolicySet) -> PolicySet:
+        return policies.model_copy(update={"max_consumers": 9})
+
+    await asyncio.gather(
+        registry.update_topic(TOPIC, producers(1)), other.update_topic(TOPIC, consumers)
+    )
+    stored = await registry.own(TOPIC)
+    assert (stored.max_producers, stored.max_consumers) == (1, 9)
+
+
+async def test_a_deleted_namespace_is_told_to_those_who_use_it(
+    store: MetadataStore, registry: PolicyRegistry
+) -> None:
+    told: list[str] = []
+    registry.on_change(lambda namespace, _: told.append(namespace))
+    await store.delete(namespace_path("public/default"))
+    await until(lambda: told == ["public/default"])
+    with pytest.raises(NamespaceNotFoundError):
+        await registry.check_namespace("public/default")
+
+
+async def test_an_unreadable_record_is_refused_and_left(
+    store: MetadataStore, registry: PolicyRegistry
+) -> None:
+    await store.create(namespace_path("public/odd"), b'{"format":9}')
+    with pytest.raises(BrokerMetadataError, match="left as it is"):
+        await registry.check_namespace("public/odd")
+    assert (await store.get(namespace_path("public/odd"))).value == b'{"format":9}'

@@ -82,6 +82,8 @@ class AuditorTerm:
         self._news = asyncio.Event()
         """Wakes the audits: something about the bookies or the controls has changed."""
         self._again_s: float | None = None
+        self._known_runs: dict[Check, tuple[int, float]] = {}
+        """When each check ran last by the wall clock, and since when this auditor knows of it."""
         self._checks: dict[Check, tuple[float, Callable[[], Awaitable[None]]]] = {
             Check.BOOKIES: (settings.bookie_check_interval_s, self._check_bookies),
             Check.ALL_LEDGERS: (settings.all_ledgers_check_interval_s, audits.check_all_ledgers),
@@ -310,11 +312,17 @@ class AuditorTerm:
 
     async def _wait_before(self, check: Check, interval_s: float) -> float:
         """Seconds until the check is due. The wall clock only chooses a time: one that jumps makes
-        a check early, or late by no more than its interval."""
+        a check early, or late by no more than its interval, since a run is at least as old as the
+        time for which this auditor has known of it."""
         last_ms = await self._until_done(lambda: self._controls.last_run_ms(check))
         if last_ms is None:
             return 0.0
-        age_s = (self._clock.wall_ms() - last_ms) / 1000
+        now_s = self._clock.monotonic_s()
+        known_ms, known_s = self._known_runs.get(check, (None, now_s))
+        if known_ms != last_ms:
+            known_s = now_s
+            self._known_runs[check] = (last_ms, known_s)
+        age_s = max((self._clock.wall_ms() - last_ms) / 1000, now_s - known_s)
         return min(max(interval_s - age_s, 0.0), interval_s)
 
     async def _run_check(self, check: Check, work: Callable[[], Awaitable[None]]) -> None:

@@ -35,8 +35,8 @@ _BATCH_TAG = b"\x58"
 _MARKER_TAG = b"\xa0\x01"
 
 
-def admit(entry: bytes) -> int:
-    """Check a published entry; returns the messages in it (see `messages_of`).
+def admit(entry: bytes) -> MessageMetadata:
+    """Check a published entry; returns its metadata (see `messages_in`).
 
     An entry without a checksum has nothing to verify, but must be readable all the same.
 
@@ -60,7 +60,7 @@ def admit(entry: bytes) -> int:
         raise MessageChecksumError(f"the message has no readable metadata: {error}") from error
     if not metadata.IsInitialized():
         raise MessageChecksumError("the message's metadata lacks required fields")
-    return _messages(metadata)
+    return metadata
 
 
 def messages_of(entry: bytes) -> int:
@@ -80,10 +80,11 @@ def messages_of(entry: bytes) -> int:
             metadata, _ = split_payload(entry)
     except (struct.error, DecodeError, MalformedPayloadError):
         return 1
-    return _messages(metadata)
+    return messages_in(metadata)
 
 
-def _messages(metadata: MessageMetadata) -> int:
+def messages_in(metadata: MessageMetadata) -> int:
+    """Messages in an entry with this metadata; see `messages_of`."""
     if metadata.HasField("marker_type"):
         return MARKER
     count = metadata.num_messages_in_batch

@@ -20,7 +20,8 @@ BrokerError                        root
     ├── TooManyRequestsError          14   a limit on concurrent requests is reached
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
     ├── InvalidTopicNameError         17   a topic name of no known shape
-    └── NotAllowedError               22   a feature that is not built yet, or a limit
+    ├── NotAllowedError               22   a feature that is not built yet, or a limit
+    └── ProducerFencedError           25   another producer has the topic for itself
 
 Callers decide on the class and on `retryable`, never on the text. The text goes to the client.
 """
@@ -149,3 +150,9 @@ class NotAllowedError(RequestError):
     """A feature that is not built yet, or a limit that is exceeded."""
 
     code = ServerError.NotAllowedError
+
+
+class ProducerFencedError(RequestError):
+    """Another producer has the topic for itself, or had it meanwhile. Final for the client."""
+
+    code = ServerError.ProducerFenced

@@ -2,7 +2,8 @@
 
 Receipts leave strictly in the order of the SENDs, errors included: clients compare each receipt
 with their oldest pending message and drop the connection when it does not fit. The log answers
-batches in order; refusals in between wait for the batches before them.
+batches in order; refusals in between wait for the batches before them, and so do the answers to
+messages that a topic with deduplication knows already.
 
 After a failed publish the producer is closed. The client resends what has no receipt through a new
 one; publishes that were under way behind the failed one must not be answered any more, or a later
@@ -10,18 +11,19 @@ message could be receipted while an earlier one is lost.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
 
 from magnetar.broker import replies
-from magnetar.broker.errors import RequestError
+from magnetar.broker.deduplication.sequence_ids import Verdict
+from magnetar.broker.errors import BrokerPersistenceError, RequestError
+from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.sdk.wire import encode_send_receipts
-from magnetar.sdk.wire.pulsar_pb2 import ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
@@ -34,11 +36,15 @@ class PublishBatch:
 
     __slots__ = (
         "_producer",
+        "answer",
         "arrived_s",
+        "checks",
         "counts",
         "error",
+        "highest",
         "highest_ids",
         "messages",
+        "open_chunks",
         "payloads",
         "sequence_ids",
         "size_bytes",
@@ -46,6 +52,8 @@ class PublishBatch:
 
     def __init__(self, producer: "Producer") -> None:
         self._producer = producer
+        self.checks = producer.checks
+        """What looks at the metadata of each message, if anything does."""
         self.error: LedgerError | None = None
         self.arrived_s = 0.0
         """When it was handed to the log, by the monotonic clock."""
@@ -58,6 +66,37 @@ class PublishBatch:
         """highest_sequence_id of each SEND, 0 where it was not set."""
         self.messages = 0
         self.size_bytes = 0
+        self.open_chunks: set[int] | None = None
+        """Indexes of entries that are chunks before the last of their message; only noted for
+        topics with deduplication."""
+        self.highest = -1
+        """The highest sequence id, for deduplication; -1: none that counts."""
+        self.answer: bytes | None = None
+        """What is answered instead of storing the entries."""
+
+    @property
+    def producer_name(self) -> str:
+        return self._producer.name
+
+    def note_open_chunk(self) -> None:
+        """The entry that comes next is a chunk before the last of its message."""
+        if self.open_chunks is None:
+            self.open_chunks = set()
+        self.open_chunks.add(len(self.payloads))
+
+    def part(self, start: int, stop: int) -> "PublishBatch":
+        """A batch of the entries from `start` to before `stop`."""
+        part = PublishBatch(self._producer)
+        part.arrived_s = self.arrived_s
+        part.payloads = self.payloads[start:stop]
+        part.counts = self.counts[start:stop]
+        part.sequence_ids = self.sequence_ids[start:stop]
+        part.highest_ids = self.highest_ids[start:stop]
+        part.messages = sum(part.counts)
+        part.size_bytes = sum(map(len, part.payloads))
+        if self.open_chunks is not None:
+            part.open_chunks = {at - start for at in self.open_chunks if start <= at < stop}
+        return part
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
         """The log has the entries durably, at consecutive ids."""
@@ -77,21 +116,33 @@ class Producer:
         "bytes_in",
         "epoch",
         "is_closed",
+        "is_encrypted",
         "messages_in",
         "name",
         "peer",
         "producer_id",
         "topic",
+        "topic_epoch",
     )
 
     def __init__(
-        self, peer: Peer, producer_id: int, *, topic: "Topic", name: str, epoch: int
+        self,
+        peer: Peer,
+        producer_id: int,
+        *,
+        topic: "Topic",
+        name: str,
+        epoch: int,
+        is_encrypted: bool = False,
     ) -> None:
         self.peer = peer
         self.producer_id = producer_id
         self.topic = topic
         self.name = name
         self.epoch = epoch
+        self.is_encrypted = is_encrypted
+        self.topic_epoch: int | None = None
+        """Of a producer that has the topic for itself."""
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0
@@ -99,14 +150,57 @@ class Producer:
         self._waiting: deque[PublishBatch | bytes] = deque()
         self._on_drained: Callable[[], None] | None = None
 
+    @property
+    def checks(self) -> tuple[MessageCheck, ...]:
+        """What looks at the metadata of each of its messages."""
+        topic = self.topic
+        if self.is_encrypted and not topic.policies.encryption_required:
+            return (EncryptionCheck(str(topic.name)), *topic.checks)
+        return topic.checks
+
     def publish(self, batch: PublishBatch) -> None:
         """Append the batch to the topic; if that moves, the client sends it again elsewhere."""
         if self.topic.is_draining:
             batch.error = LogClosedError(f"{self.topic.name} moves to another broker")
             self.peer.on_publishes_done(batch)
             return
-        self._waiting.append(batch)
-        self.topic.publish(batch)
+        deduplication = self.topic.deduplication
+        if deduplication is None or deduplication.accept(batch):
+            self._waiting.append(batch)
+            self.topic.publish(batch)
+        else:
+            self._publish_parts(deduplication.take_apart(batch))
+
+    def _publish_parts(self, parts: Iterable[tuple[Verdict, PublishBatch]]) -> None:
+        """Store what is new; what was sent before is answered in its place."""
+        for verdict, part in parts:
+            if verdict is Verdict.NEW:
+                self._waiting.append(part)
+                self.topic.publish(part)
+                continue
+            if verdict is Verdict.DUPLICATE:
+                part.answer = self._duplicate_receipts(part)
+            else:
+                text = f"{self.topic.name}: the same message is being stored: send it again"
+                part.answer = self._errors(part, BrokerPersistenceError(text))
+            self._waiting.append(part)
+            self._go_on()
+
+    def _duplicate_receipts(self, batch: PublishBatch) -> bytes:
+        return encode_send_receipts(
+            self.producer_id,
+            batch.sequence_ids,
+            ledger_id=-1,
+            entry_ids=[-1] * len(batch.sequence_ids),
+            highest_sequence_ids=batch.highest_ids if any(batch.highest_ids) else None,
+        )
+
+    def _errors(self, batch: PublishBatch, error: RequestError) -> bytes:
+        text = str(error)
+        return b"".join(
+            replies.send_error(self.producer_id, max(sequence_id, highest_id), error.code, text)
+            for sequence_id, highest_id in zip(batch.sequence_ids, batch.highest_ids, strict=True)
+        )
 
     def reject(self, sequence_id: int, error: RequestError) -> None:
         """Answer one SEND with an error, after the answers to everything before it."""
@@ -165,15 +259,7 @@ class Producer:
                 error=str(error),
             )
             text = f"{self.topic.name}: the message could not be stored: {error}"
-            code = ServerError.PersistenceError
-            self.peer.write(
-                b"".join(
-                    replies.send_error(self.producer_id, max(sequence_id, highest_id), code, text)
-                    for sequence_id, highest_id in zip(
-                        batch.sequence_ids, batch.highest_ids, strict=True
-                    )
-                )
-            )
+            self.peer.write(self._errors(batch, BrokerPersistenceError(text)))
         self.close_by_broker()
 
     def _go_on(self) -> None:
@@ -186,6 +272,13 @@ class Producer:
                     self.peer.write(head)
             elif head.error is not None:
                 self._fail(head, head.error)
+            elif head.answer is not None:
+                # A duplicate's receipt says that the message is stored.
+                if not self.is_closed and self.topic.tenure.holds():
+                    self.peer.write(head.answer)
+                waiting.popleft()
+                self.peer.on_publishes_done(head)
+                continue
             else:
                 return
             waiting.popleft()

@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies
-from magnetar.broker.entry import admit
+from magnetar.broker.access import Access
+from magnetar.broker.entry import admit, messages_in
 from magnetar.broker.errors import (
+    BrokerMetadataError,
     MessageChecksumError,
     NotAllowedError,
     ProtocolViolationError,
@@ -27,20 +29,25 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
     CommandSend,
-    ProducerAccessMode,
 )
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
 
 
+PRODUCER_NAME_BYTES_MAX = 1024
+"""In UTF-8. It is in every message, and a topic with deduplication keeps it."""
+
+
 class _Pending:
     """A producer that is being created; closing it before that is done cancels it."""
 
-    __slots__ = ("is_cancelled",)
+    __slots__ = ("cancel", "is_cancelled")
 
     def __init__(self) -> None:
         self.is_cancelled = False
+        self.cancel: Callable[[], None] | None = None
+        """Of one that waits for its turn: ends the waiting."""
 
 
 class Publishing:
@@ -85,12 +92,19 @@ class Publishing:
         size = len(payload)
         sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
         try:
-            messages = admit(payload)
+            metadata = admit(payload)
             if size > self._settings.message_bytes_max or send.HasField("txnid_most_bits"):
                 self._check_unusual(send, payload)
+            if highest_id and highest_id < sequence_id:
+                raise BrokerMetadataError(
+                    f"a message with the sequence ids from {sequence_id} to {highest_id}"
+                )
+            for check in batch.checks:
+                check(batch, send, metadata, payload)
         except RequestError as error:
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
+        messages = messages_in(metadata)
         batch.payloads.append(payload)
         batch.counts.append(messages)
         batch.sequence_ids.append(sequence_id)
@@ -180,7 +194,7 @@ class Publishing:
         existing = self._producers.get(producer_id)
         refuse = partial(_refuse, request_id)
         if existing is not None:
-            connection.write(replies.producer_success(request_id, producer_name=existing.name))
+            connection.write(_success(request_id, existing))
         elif producer_id in self._creating:
             connection.write(
                 refuse(ServiceNotReadyError(f"producer {producer_id} is being created"))
@@ -201,14 +215,21 @@ class Publishing:
             name = naming.topic_of(request.topic)
             naming.check_text(request.producer_name)
             _check_producer(request)
+            producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
             producer = await topic.add_producer(
                 self._connection,
                 producer_id,
-                name=request.producer_name or services.next_producer_name(),
+                name=producer_name,
                 epoch=request.epoch,
+                access=Access(
+                    request.producer_access_mode,
+                    topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+                    is_encrypted=request.encrypted,
+                    on_queued=partial(self._queued, request, pending, producer_name),
+                ),
             )
         finally:
             if self._creating.get(producer_id) is pending:
@@ -218,8 +239,21 @@ class Publishing:
             return
         self._closed_until_s.pop(producer_id, None)
         self._producers[producer_id] = producer
+        self._connection.write(_success(request.request_id, producer))
+
+    def _queued(
+        self,
+        request: CommandProducer,
+        pending: _Pending,
+        producer_name: str,
+        cancel: Callable[[], None],
+    ) -> None:
+        """It has to wait for its turn: the client hears that now, and of its turn later."""
+        pending.cancel = cancel
         self._connection.write(
-            replies.producer_success(request.request_id, producer_name=producer.name)
+            replies.producer_success(
+                request.request_id, producer_name=producer_name, is_ready=False
+            )
         )
 
     async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
@@ -238,6 +272,8 @@ class Publishing:
         pending = self._creating.pop(request.producer_id, None)
         if pending is not None:
             pending.is_cancelled = True
+            if pending.cancel is not None:
+                pending.cancel()
         producer = self._producers.pop(request.producer_id, None)
         if producer is None:
             self._connection.write(answer)
@@ -280,15 +316,29 @@ def _refuse(request_id: int, error: RequestError) -> bytes:
     return replies.error(request_id, error.code, str(error))
 
 
+def _success(request_id: int, producer: Producer) -> bytes:
+    deduplication = producer.topic.deduplication
+    return replies.producer_success(
+        request_id,
+        producer_name=producer.name,
+        last_sequence_id=(
+            -1 if deduplication is None else deduplication.last_sequence_id(producer.name)
+        ),
+        topic_epoch=producer.topic_epoch,
+    )
+
+
 def _check_producer(request: CommandProducer) -> None:
-    """Refuse what is not built.
+    """Refuse what is not built, and names that are too long.
 
     Raises:
         NotAllowedError
     """
-    if request.producer_access_mode != ProducerAccessMode.Shared:
-        mode = ProducerAccessMode.Name(request.producer_access_mode)
-        raise NotAllowedError(f"producer access mode {mode} is not supported by this broker")
+    size = len(request.producer_name.encode())
+    if size > PRODUCER_NAME_BYTES_MAX:
+        raise NotAllowedError(
+            f"a producer name of {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
+        )
     if request.txn_enabled:
         raise NotAllowedError("transactions are not supported by this broker")
     if request.HasField("schema"):

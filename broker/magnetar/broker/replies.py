@@ -54,8 +54,18 @@ def success(request_id: int) -> bytes:
     )
 
 
-def producer_success(request_id: int, *, producer_name: str, last_sequence_id: int = -1) -> bytes:
-    """`last_sequence_id` is -1 without deduplication: a fresh producer then starts at 0."""
+def producer_success(
+    request_id: int,
+    *,
+    producer_name: str,
+    last_sequence_id: int = -1,
+    topic_epoch: int | None = None,
+    is_ready: bool = True,
+) -> bytes:
+    """`last_sequence_id` is -1 without deduplication: a fresh producer then starts at 0.
+
+    `is_ready` false: it has to wait, and is told once more when it is its turn.
+    """
     return encode_command(
         BaseCommand(
             type=BaseCommand.PRODUCER_SUCCESS,
@@ -64,7 +74,8 @@ def producer_success(request_id: int, *, producer_name: str, last_sequence_id: i
                 producer_name=producer_name,
                 last_sequence_id=last_sequence_id,
                 schema_version=b"",
-                producer_ready=True,
+                topic_epoch=topic_epoch,
+                producer_ready=is_ready,
             ),
         )
     )

@@ -158,6 +158,28 @@ class BrokerSettings(PolicySettings):
 
     # --- topics
     topics_max: int = Field(default=100_000, ge=1, description="Topics loaded at once.")
+    producers_waiting_per_topic_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Producers that wait to have one topic for themselves; more are refused.",
+    )
+    dedup_names_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Producer names of a topic whose sequence ids are remembered; those used last.",
+    )
+    dedup_snapshot_bytes_max: int = Field(
+        default=448 << 10,
+        ge=1_024,
+        le=512 << 10,
+        description="The same names with their ids in bytes: a metadata node must hold them.",
+    )
+    dedup_names_unused_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="A producer name that is not connected and was not used for this long is "
+        "forgotten: what it sends again is stored again.",
+    )
     topic_load_timeout_ms: int = Field(
         default=25_000,
         ge=1,

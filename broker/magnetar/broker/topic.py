@@ -6,26 +6,29 @@ consumer, which go where they are told or look the topic up again; the object is
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
 from magnetar.broker.entry import last_batch_index_of
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     NotAllowedError,
-    ProducerBusyError,
     ServiceNotReadyError,
 )
 from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.message_checks import MessageCheck, checks_of
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
 from magnetar.broker.positions import ListedLog
 from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.publish_policies import PublishPolicies
 from magnetar.broker.run import Run
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.tail_cache import TailCache
@@ -46,6 +49,11 @@ class TopicLog(ListedLog, Protocol):
 
     async def rotate(self) -> None: ...
 
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    async def update_properties(self, changes: Mapping[str, str | None], /) -> None: ...
+
     def trim_point(
         self, consumed: Position | None, retention: Retention, *, truncates: bool = False
     ) -> Position | None: ...
@@ -63,6 +71,7 @@ class TopicLimits:
     """Bounds of one topic; see `BrokerSettings`."""
 
     seek_return_timeout_ms: int
+    producers_waiting_max: int
     dispatch: DispatchLimits
 
 
@@ -93,6 +102,17 @@ class Topic:
         """Durable cursors that are no subscriptions, by name; they hold trimming back, too."""
         self.gate = TrimGate()
         """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
+        self.publish_policies = PublishPolicies(self)
+        self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
+        self.deduplication: Deduplication | None = None
+        """Set while the topic is loaded, if it deduplicates."""
+        self.checks: tuple[MessageCheck, ...] = ()
+        """What looks at the metadata of each message that is published."""
+        self.update_checks()
+        self.reload: Callable[[str], None] = self._close_for
+        """Gives the topic up at once, and whoever asks for it loads it again; takes the reason."""
+        self.reopen: Callable[[str], None] = self._close_for
+        """The same, after its publishes are answered and everything is saved."""
         self.is_closed = False
         self.is_draining = False
         """It moves: no more publishes are taken, and those under way are being answered."""
@@ -138,6 +158,8 @@ class Topic:
         self.entries_in += len(batch.payloads)
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
+        if self.deduplication is not None:
+            self.deduplication.on_stored(batch, ledger_id, first_entry_id)
         if not self.subscriptions:
             return
         run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
@@ -150,6 +172,9 @@ class Topic:
         """Count messages that could not be stored."""
         self._answered()
         self.messages_failed += messages
+        if self.deduplication is not None and not self.is_closed:
+            # They may turn up in the log: only its recovery tells.
+            self.reload("a message may be stored or not, and the topic deduplicates")
 
     def _answered(self) -> None:
         self._in_flight -= 1
@@ -199,38 +224,38 @@ class Topic:
     # Producers
 
     async def add_producer(
-        self, peer: Peer, producer_id: int, *, name: str, epoch: int
+        self,
+        peer: Peer,
+        producer_id: int,
+        *,
+        name: str,
+        epoch: int,
+        access: Access = SHARED_ACCESS,
     ) -> Producer:
-        """Let a producer in.
-
-        A connected producer of the same name wins, unless it is an earlier incarnation of this one
-        on the same connection, or its connection turns out to be dead.
+        """Let a producer in; it may have to wait for its turn.
 
         Raises:
-            ProducerBusyError: the name is taken.
-            ServiceNotReadyError: the topic was closed meanwhile.
+            As `ProducerAccess.join`.
         """
-        while (holder := self.producers.get(name)) is not None:
-            if holder.peer is peer:
-                if holder.producer_id != producer_id or holder.epoch >= epoch:
-                    raise ProducerBusyError(
-                        f"{self._full_name} has a producer named {name} on this connection"
-                    )
-                holder.close()
-            elif await holder.peer.is_alive() and self.producers.get(name) is holder:
-                raise ProducerBusyError(
-                    f"{self._full_name} has a producer named {name} at {holder.peer.address}"
-                )
-        if self.is_closed:
-            raise ServiceNotReadyError(f"{self._full_name} is closing")
-        producer = Producer(peer, producer_id, topic=self, name=name, epoch=epoch)
-        self.producers[name] = producer
-        return producer
+        return await self.access.join(peer, producer_id, name=name, epoch=epoch, access=access)
 
     def remove_producer(self, producer: Producer) -> None:
         """Forget a producer that has left."""
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+        self.access.leave(producer)
+
+    def update_checks(self) -> None:
+        """What is checked of messages has changed."""
+        self.checks = checks_of(self)
+
+    async def settled(self, producer_name: str) -> None:
+        """Return when no message that was published under that name is undecided.
+
+        Without deduplication nobody asks.
+        """
+        if self.deduplication is not None:
+            await self.deduplication.settled(producer_name)
 
     # Subscriptions
 
@@ -436,9 +461,15 @@ class Topic:
 
     # Closing
 
+    def _close_for(self, _reason: str) -> None:
+        self.disconnect_all()
+
     def disconnect_all(self, destination: Destination | None = None) -> None:
         """Take no more; tell every producer and consumer where the topic is, or to look it up."""
         self.is_closed = True
+        self.access.close()
+        if self.deduplication is not None:
+            self.deduplication.close()
         for producer in list(self.producers.values()):
             producer.close_by_broker(destination)
         for subscription in list(self.subscriptions.values()):

@@ -1,5 +1,6 @@
 """What the settings say about each topic, as plain values. Pure."""
 
+from magnetar.broker.deduplication import DeduplicationLimits
 from magnetar.broker.dispatch.base import DispatchLimits
 from magnetar.broker.dispatch.source import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -12,6 +13,7 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
     """The bounds of each topic, as plain values."""
     return TopicLimits(
         seek_return_timeout_ms=settings.seek_return_timeout_ms,
+        producers_waiting_max=settings.producers_waiting_per_topic_max,
         dispatch=DispatchLimits(
             dispatch_bytes_max=settings.dispatch_bytes_max,
             round_robin_messages_max=settings.round_robin_messages_max,
@@ -28,6 +30,15 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
     )
 
 
+def deduplication_limits(settings: BrokerSettings) -> DeduplicationLimits:
+    """The bounds of each topic's deduplication."""
+    return DeduplicationLimits(
+        names_max=settings.dedup_names_max,
+        snapshot_bytes_max=settings.dedup_snapshot_bytes_max,
+        names_unused_s=settings.dedup_names_unused_s,
+    )
+
+
 def log_config(settings: BrokerSettings, policies: EffectivePolicies) -> LogConfig:
     """How a topic's log is kept."""
     return LogConfig(
@@ -40,4 +51,6 @@ def log_config(settings: BrokerSettings, policies: EffectivePolicies) -> LogConf
         ledger_age_max_s=settings.ledger_age_max_s,
         # Most topics of a broker are idle: they cost no ledger, and a move of theirs one write.
         opens_without_ledger=True,
+        # What a takeover finds of a topic that deduplicates must be a prefix of its appends.
+        overlaps_ledgers=not policies.deduplication,
     )

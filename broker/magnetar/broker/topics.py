@@ -19,7 +19,7 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker import naming
+from magnetar.broker import deduplication, naming
 from magnetar.broker.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
@@ -32,7 +32,7 @@ from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import log_config, topic_limits
+from magnetar.broker.topic_config import deduplication_limits, log_config, topic_limits
 from magnetar.cursors import (
     Cursor,
     CursorError,
@@ -45,7 +45,7 @@ from magnetar.ledger.errors import LedgerError, LogFencedError, MetadataError, N
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
@@ -94,6 +94,7 @@ class Topics:
         self._random = random
         self._pool = TailCachePool(settings.tail_cache_bytes_max)
         self._limits = topic_limits(settings)
+        self._deduplication_limits = deduplication_limits(settings)
         self._cursor_settings = CursorSettings(
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
@@ -256,9 +257,16 @@ class Topics:
             may_own=tenure.holds,
         )
         topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
+        topic.reload = partial(self._reload, topic)
+        topic.reopen = partial(self._reopen, topic)
         log.on_fenced(partial(self.fence, topic))
         try:
-            await self._restore_subscriptions(topic, log)
+            names = await list_cursors(self._store, log.path)
+            await self._restore_subscriptions(topic, log, names)
+            if policies.deduplication:
+                await self._restore_deduplication(topic, log)
+            elif deduplication.CURSOR in names:
+                await self._remove_deduplication(topic, log)
             if topic.is_closed:
                 raise LogFencedError(f"{name} was taken over while it was loaded")
             if name in self._unwanted or not tenure.holds():
@@ -279,7 +287,9 @@ class Topics:
             if name.namespace_name == namespace and base in (None, name.partitioned):
                 topic.apply_policies(self._policies.known(name))
 
-    async def _restore_subscriptions(self, topic: Topic, log: ManagedLog) -> None:
+    async def _restore_subscriptions(
+        self, topic: Topic, log: ManagedLog, names: Sequence[str]
+    ) -> None:
         at_once = asyncio.Semaphore(_CURSORS_AT_ONCE)
 
         async def restore(subscription: str) -> None:
@@ -287,12 +297,34 @@ class Topics:
                 open_cursor = partial(self.open_cursor, topic, log, subscription)
                 await topic.ensure_subscription(subscription, open_cursor)
 
-        names = await list_cursors(self._store, log.path)
+        subscriptions = [name for name in names if name != deduplication.CURSOR]
         # All are waited for, so that none is still being opened when a failure closes the log.
-        results = await asyncio.gather(*map(restore, names), return_exceptions=True)
+        results = await asyncio.gather(*map(restore, subscriptions), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def _restore_deduplication(self, topic: Topic, log: ManagedLog) -> None:
+        settings = self._settings
+        cursor = await self.open_cursor(topic, log, deduplication.CURSOR, LATEST)
+        topic.internal_cursors[deduplication.CURSOR] = cursor
+        topic.deduplication = await deduplication.restore(
+            str(topic.name),
+            log,
+            cursor,
+            self._deduplication_limits,
+            snapshot_entries=topic.policies.dedup_snapshot_entries,
+            connected=topic.producers,
+            clock=self._clock,
+            read_entries_max=settings.read_ahead_entries,
+            read_bytes_max=settings.read_ahead_bytes,
+        )
+        topic.update_checks()
+
+    async def _remove_deduplication(self, topic: Topic, log: ManagedLog) -> None:
+        """Before anything is stored: what is stored meanwhile is in no snapshot."""
+        cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
+        await cursor.delete()
 
     async def open_cursor(
         self,
@@ -360,6 +392,9 @@ class Topics:
             self.drop(names, "it could not be closed in time")
 
     async def _hand_over(self, name: TopicName, destination: Destination | None) -> None:
+        await asyncio.wait([self._start_moving(name, destination)])
+
+    def _start_moving(self, name: TopicName, destination: Destination | None) -> asyncio.Task[None]:
         """Once, whoever asks: the first destination counts."""
         moving = self._moving.get(name)
         if moving is None:
@@ -367,7 +402,7 @@ class Topics:
                 self._move(name, destination), name=f"hand-over-{name}"
             )
             moving.add_done_callback(lambda _: self._moving.pop(name))
-        await asyncio.wait([moving])
+        return moving
 
     async def _move(self, name: TopicName, destination: Destination | None) -> None:
         loading = self._loading.get(name)
@@ -393,6 +428,18 @@ class Topics:
                 self._logs[topic].abandon(reason)  # which comes back as `fence`
                 if topic in self._logs:  # but for a terminated one
                     self.fence(topic)
+
+    def _reload(self, topic: Topic, reason: str) -> None:
+        """Drop a topic that is ours, so that it is recovered when somebody asks for it."""
+        _log.warning("topic_reloaded", topic=str(topic.name), reason=reason)
+        log = self._logs.get(topic)
+        if log is not None:
+            log.abandon(reason)  # which comes back as `fence`
+
+    def _reopen(self, topic: Topic, reason: str) -> None:
+        """Close a topic in order; its clients come back and have it loaded again."""
+        _log.info("topic_reopened", topic=str(topic.name), reason=reason)
+        self._start_moving(topic.name, None)
 
     def fence(self, topic: Topic) -> None:
         """It has another owner, or may have: drop it at once, write nothing, let clients look."""

@@ -7,10 +7,11 @@ is a connection's other end: it sends commands and takes the answers apart.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from magnetar.broker.connection import Connection
+from magnetar.broker.deduplication import restore
 from magnetar.broker.errors import (
     NamespaceNotFoundError,
     ServiceNotReadyError,
@@ -26,7 +27,7 @@ from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import topic_limits
+from magnetar.broker.topic_config import deduplication_limits, topic_limits
 from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LogError
@@ -64,9 +65,22 @@ class MemoryLog:
         self.reads: list[Position] = []
         self.read_error: LogError | None = None
         self.read_gate: asyncio.Event | None = None
+        self.properties: dict[str, str] = {}
+        self.properties_gate: asyncio.Event | None = None
+        self.properties_error: Exception | None = None
         self._shape = LogShape([(first_ledger_id, 0)])
 
     # What a topic needs
+
+    async def update_properties(self, changes: Mapping[str, str | None]) -> None:
+        if self.properties_gate is not None:
+            await self.properties_gate.wait()
+        if self.properties_error is not None:
+            raise self.properties_error
+        for name, value in changes.items():
+            self.properties.pop(name, None)
+            if value is not None:
+                self.properties[name] = value
 
     def append(self, batch: AppendBatch) -> None:
         self.waiting.append(batch)
@@ -187,6 +201,27 @@ class HeldTenure:
         return self.is_held
 
 
+class MemorySnapshot:
+    """The cursor of a deduplication: saves at once, unless `is_saving`."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.mark_delete = log.last_confirmed
+        self.persisted_mark_delete = self.mark_delete
+        self.position_properties: Mapping[str, int] = {}
+        self.is_saving = False
+        self.saves = 0
+
+    def ack_cumulative(self, position: Position) -> bool:
+        self.mark_delete = position
+        self.saves += 1
+        if not self.is_saving:
+            self.persisted_mark_delete = position
+        return True
+
+    def set_position_properties(self, properties: Mapping[str, int]) -> None:
+        self.position_properties = dict(properties)
+
+
 class MemoryPolicies:
     """Policies in memory. Set `namespaces` and `topics`, then `apply` them to loaded topics."""
 
@@ -221,6 +256,7 @@ class MemoryTopics:
         self._topics: dict[TopicName, Topic] = {}
         self.logs: dict[str, MemoryLog] = {}
         self.cursors: dict[str, SubscriptionCursor] = {}
+        self.snapshots: dict[str, MemorySnapshot] = {}
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
         self.is_unavailable = False
@@ -255,6 +291,20 @@ class MemoryTopics:
         topic = Topic(
             name, log, TailCache(self.pool), limits, self.tenure, self._policies.known(name)
         )
+        if topic.policies.deduplication:
+            snapshot = self.snapshots.setdefault(str(name), MemorySnapshot(log))
+            topic.deduplication = await restore(
+                str(name),
+                log,
+                snapshot,
+                deduplication_limits(self._settings),
+                snapshot_entries=topic.policies.dedup_snapshot_entries,
+                connected=topic.producers,
+                clock=SystemClock(),
+                read_entries_max=100,
+                read_bytes_max=1 << 20,
+            )
+            topic.update_checks()
         self._topics[name] = topic
         return topic
 
@@ -530,9 +580,8 @@ def entry(
     body: bytes = b"body", *, sequence_id: int = 0, publish_time: int = 1, **fields: Any
 ) -> bytes:
     """What a producer sends from the 0x0e01 magic on."""
-    metadata = MessageMetadata(
-        producer_name="p", sequence_id=sequence_id, publish_time=publish_time, **fields
-    )
+    fields = {"producer_name": "p", **fields}
+    metadata = MessageMetadata(sequence_id=sequence_id, publish_time=publish_time, **fields)
     return encode_payload(metadata.SerializeToString(), body)
 
 

@@ -7,6 +7,7 @@ from magnetar.broker.entry import (
     MESSAGES_PER_ENTRY_MAX,
     admit,
     last_batch_index_of,
+    messages_in,
     messages_of,
     publish_time_ms_of,
 )
@@ -34,12 +35,12 @@ _BATCH_OF_THREE = bytes.fromhex(
     ],
 )
 def test_messages_in_an_entry(stored: bytes, messages: int, index: int) -> None:
-    assert admit(stored) == messages_of(stored) == messages
+    assert messages_in(admit(stored)) == messages_of(stored) == messages
     assert last_batch_index_of(stored) == index
 
 
 def test_a_recorded_batch_of_the_official_client() -> None:
-    assert admit(_BATCH_OF_THREE) == 3
+    assert messages_in(admit(_BATCH_OF_THREE)) == 3
     assert last_batch_index_of(_BATCH_OF_THREE) == 2
 
 

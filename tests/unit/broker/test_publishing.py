@@ -97,8 +97,6 @@ async def test_a_name_in_use_on_the_same_connection_is_busy() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"producer_access_mode": pb.ProducerAccessMode.Exclusive},
-        {"producer_access_mode": pb.ProducerAccessMode.WaitForExclusive},
         {"txn_enabled": True},
     ],
 )

@@ -1,0 +1,299 @@
+"""Deduplication on one topic: what is accepted, what is answered instead, and the snapshots of it.
+
+The state follows the log: ids are noted as stored when the log confirms them, and a snapshot is
+taken in that same moment, together with the position of the last entry in it (defect M19). It lies
+in a durable cursor, which holds the entries that a replay would need against trimming. An append
+whose outcome is unknown ends the topic's time here: whoever loads it next asks the recovered log.
+Why that is never wrong: docs/decisions/0023.
+
+Source: protocol sheet, section 7; managed ledger, rule 3.2.
+"""
+
+import asyncio
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from magnetar.broker.deduplication.replay import ReplayedLog, is_open_chunk, replay
+from magnetar.broker.deduplication.sequence_ids import SEQUENCE_ID_MAX, SequenceIds, Verdict
+from magnetar.broker.errors import BrokerMetadataError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import MessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+
+if TYPE_CHECKING:
+    from magnetar.broker.producer import PublishBatch
+
+_log = structlog.get_logger()
+
+CURSOR: Final = "pulsar.dedup"
+"""Name of the cursor; reserved among subscriptions."""
+
+
+class SnapshotCursor(Protocol):
+    """What a deduplication needs of its cursor; `Cursor` is one."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    @property
+    def persisted_mark_delete(self) -> Position: ...
+
+    @property
+    def position_properties(self) -> Mapping[str, int]: ...
+
+    def ack_cumulative(self, position: Position, /) -> bool: ...
+
+    def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationLimits:
+    """Bounds; see `BrokerSettings`."""
+
+    names_max: int
+    snapshot_bytes_max: int
+    names_unused_s: float
+
+
+class Deduplication:
+    """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        topic: str,
+        cursor: SnapshotCursor,
+        ids: SequenceIds,
+        limits: DeduplicationLimits,
+        *,
+        connected: Container[str],
+        clock: Clock,
+        snapshot_entries: int,
+        behind: Position,
+        entries_behind: int = 0,
+    ) -> None:
+        """`connected`: names of the producers of now. `behind`: the last entry of the log that
+        `ids` know, and `entries_behind` how many of those the snapshot does not.
+        """
+        self.cursor = cursor
+        self.snapshot_entries = snapshot_entries
+        """Entries after which the next snapshot is due."""
+        self._limits = limits
+        self.duplicates = 0
+        """Messages that were sent again and not stored again."""
+        self._topic = topic
+        self._ids = ids
+        self._connected = connected
+        self._clock = clock
+        self._last = behind
+        self._entries_behind = entries_behind
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        """Producers that wait until the writes under their name are answered."""
+        self._is_closed = False
+
+    @property
+    def entries_behind(self) -> int:
+        """Entries that the newest snapshot does not cover: a load would have to read them."""
+        return self._entries_behind
+
+    @property
+    def names(self) -> int:
+        """Producer names that are known."""
+        return len(self._ids)
+
+    # Producers
+
+    def last_sequence_id(self, name: str) -> int:
+        """The highest id known for a producer name; -1: none."""
+        return self._ids.last_of(name)
+
+    async def settled(self, name: str) -> None:
+        """Return when no write of that name is under way, or the topic is closed.
+
+        What a producer is told of its last id must hold, and what it sends again must be decided.
+        """
+        while not self._is_closed and not self._ids.is_settled(name):
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(name, []).append(waiting)
+            await waiting
+
+    # Publishing
+
+    def check(
+        self, batch: "PublishBatch", send: CommandSend, metadata: MessageMetadata, _payload: bytes
+    ) -> None:
+        """Look at a message that comes next in the batch.
+
+        Raises:
+            BrokerMetadataError: its metadata, which are all that a replay has, say something else.
+        """
+        name = batch.producer_name
+        if metadata.producer_name != name or metadata.sequence_id != send.sequence_id:
+            raise BrokerMetadataError(
+                f"{self._topic} deduplicates: the message of producer {name} with sequence id "
+                f"{send.sequence_id} says in its metadata that it is {metadata.sequence_id} of "
+                f"{metadata.producer_name}"
+            )
+        if max(send.sequence_id, send.highest_sequence_id) > SEQUENCE_ID_MAX:
+            raise BrokerMetadataError(
+                f"{self._topic} deduplicates: sequence ids end at {SEQUENCE_ID_MAX}"
+            )
+        if is_open_chunk(metadata):
+            batch.note_open_chunk()
+
+    def accept(self, batch: "PublishBatch") -> bool:
+        """Accept a batch whose messages are all new; False: they have to be taken apart."""
+        if batch.open_chunks is not None:
+            return False
+        batch.highest = self._ids.accept(
+            batch.producer_name, batch.sequence_ids, batch.highest_ids, batch.arrived_s
+        )
+        return batch.highest >= 0
+
+    def take_apart(self, batch: "PublishBatch") -> "Iterator[tuple[Verdict, PublishBatch]]":
+        """Parts of the batch of one verdict each, in order. What is new is accepted."""
+        verdicts = [self._judge(batch, at) for at in range(len(batch.payloads))]
+        start = 0
+        for at in range(1, len(verdicts) + 1):
+            if at < len(verdicts) and verdicts[at] is verdicts[start]:
+                continue
+            part = batch.part(start, at)
+            if verdicts[start] is Verdict.NEW:
+                part.highest = self._highest(part)
+            elif verdicts[start] is Verdict.DUPLICATE:
+                self.duplicates += part.messages
+            yield verdicts[start], part
+            start = at
+
+    def _judge(self, batch: "PublishBatch", at: int) -> Verdict:
+        if batch.open_chunks is not None and at in batch.open_chunks:
+            return Verdict.NEW
+        return self._ids.judge(
+            batch.producer_name, batch.sequence_ids[at], batch.highest_ids[at], batch.arrived_s
+        )
+
+    @staticmethod
+    def _highest(part: "PublishBatch") -> int:
+        """The highest id that the part's entries have; -1: chunks before the last alone."""
+        open_chunks = part.open_chunks or ()
+        return max(
+            (
+                max(sequence_id, highest_id)
+                for at, (sequence_id, highest_id) in enumerate(
+                    zip(part.sequence_ids, part.highest_ids, strict=True)
+                )
+                if at not in open_chunks
+            ),
+            default=-1,
+        )
+
+    def on_stored(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int) -> None:
+        """The log has confirmed a batch that was accepted."""
+        entries = len(batch.payloads)
+        name = batch.producer_name
+        if batch.highest >= 0:
+            self._ids.on_stored(name, batch.highest)
+            if self._waiting and name in self._waiting and self._ids.is_settled(name):
+                self._wake(name)
+        self._last = Position(ledger_id, first_entry_id + entries - 1)
+        self._entries_behind += entries
+        if self._entries_behind >= self.snapshot_entries:
+            self.take_snapshot()
+
+    # Snapshots
+
+    def take_snapshot(self) -> None:
+        """Have the cursor save what is known, unless nothing is new or it is still saving."""
+        cursor = self.cursor
+        if not self._entries_behind or cursor.persisted_mark_delete < cursor.mark_delete:
+            return
+        self._snapshot()
+
+    def _snapshot(self) -> None:
+        limits = self._limits
+        self._ids.forget(
+            unused_since_s=self._clock.monotonic_s() - limits.names_unused_s,
+            names_max=limits.names_max,
+            connected=self._connected,
+        )
+        snapshot = self._ids.snapshot(
+            names_max=limits.names_max, bytes_max=limits.snapshot_bytes_max
+        )
+        if len(snapshot) < len(self._ids):
+            _log.info(
+                "producer_names_left_out",
+                topic=self._topic,
+                names=len(self._ids),
+                names_kept=len(snapshot),
+            )
+        # Both at once: what a save takes is of one moment.
+        self.cursor.set_position_properties(snapshot)
+        self.cursor.ack_cumulative(self._last)
+        self._entries_behind = 0
+
+    # The end
+
+    def close(self) -> None:
+        """The topic is closed: a last snapshot for the cursor's last save; nobody waits on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._entries_behind:
+            self._snapshot()
+        for name in list(self._waiting):
+            self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        for waiting in self._waiting.pop(name):
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+async def restore(
+    topic: str,
+    log: ReplayedLog,
+    cursor: SnapshotCursor,
+    limits: DeduplicationLimits,
+    *,
+    connected: Container[str],
+    clock: Clock,
+    snapshot_entries: int,
+    read_entries_max: int,
+    read_bytes_max: int,
+) -> Deduplication:
+    """The state as the log has it: the cursor's snapshot, and every entry behind it.
+
+    A topic that did not deduplicate before has a cursor that begins at the end. The bounds are for
+    one read.
+
+    Raises:
+        LedgerError: not everything can be read now.
+    """
+    now_s = clock.monotonic_s()
+    ids = SequenceIds(cursor.position_properties, now_s=now_s)
+    read = await replay(
+        log,
+        cursor.mark_delete,
+        ids,
+        now_s=now_s,
+        entries_max=read_entries_max,
+        bytes_max=read_bytes_max,
+    )
+    deduplication = Deduplication(
+        topic,
+        cursor,
+        ids,
+        limits,
+        connected=connected,
+        clock=clock,
+        snapshot_entries=snapshot_entries,
+        behind=log.last_confirmed,
+        entries_behind=read,
+    )
+    if read >= snapshot_entries:
+        deduplication.take_snapshot()
+    _log.info("deduplication_restored", topic=topic, names=len(ids), entries_read=read)
+    return deduplication

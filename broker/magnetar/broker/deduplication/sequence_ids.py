@@ -1,0 +1,139 @@
+"""Which sequence ids the producers of a topic have used: *accepted*, and *stored*. Pure.
+
+By name, because a producer that comes back has nothing else. The ids of a name ascend: what is not
+above the highest that was accepted for a write was sent before. If it is not above the highest
+stored one either, it is stored, or was refused before something behind it was: a *duplicate*.
+Between the two it is *undecided*: its write is under way.
+
+Of a chunked message only the last chunk counts: all chunks have the same id.
+
+Source: protocol sheet, section 7.
+"""
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from enum import Enum, auto
+from itertools import islice
+from operator import lt
+
+SEQUENCE_ID_MAX = (1 << 63) - 1
+"""A snapshot and PRODUCER_SUCCESS hold signed numbers."""
+
+_NUMBER_BYTES = 24
+"""Of one id with its signs in the JSON of a cursor's node."""
+
+
+class Verdict(Enum):
+    """What becomes of a message."""
+
+    NEW = auto()
+    DUPLICATE = auto()
+    UNDECIDED = auto()
+
+
+class SequenceIds:
+    """The highest sequence ids of each producer name."""
+
+    def __init__(self, stored: Mapping[str, int] | None = None, *, now_s: float = 0.0) -> None:
+        """`stored`: of a snapshot; its names count as used at `now_s`, by the monotonic clock."""
+        self._stored = dict(stored or {})
+        self._accepted = dict(self._stored)
+        self._used_s = dict.fromkeys(self._stored, now_s)
+        """When each name was used last, in that order."""
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+    def last_of(self, name: str) -> int:
+        """The highest id accepted from that name; -1: none."""
+        return self._accepted.get(name, -1)
+
+    def is_settled(self, name: str) -> bool:
+        """Whether no write of that name is under way."""
+        return self._accepted.get(name) == self._stored.get(name)
+
+    # Publishing
+
+    def accept(
+        self, name: str, sequence_ids: Sequence[int], highest_ids: Sequence[int], now_s: float
+    ) -> int:
+        """Accept messages if all of them are new, as nearly always: the highest id; -1 if not.
+
+        Then nothing was accepted; see `judge`. `highest_ids`: of batches, 0 where there is none.
+        No message is a chunk before the last of its message.
+        """
+        if any(highest_ids):
+            highs: Sequence[int] = list(map(max, sequence_ids, highest_ids))
+        else:
+            highs = sequence_ids
+        if sequence_ids[0] <= self._accepted.get(name, -1):
+            return -1
+        if len(sequence_ids) > 1 and not all(map(lt, highs, islice(sequence_ids, 1, None))):
+            return -1
+        self._use(name, highs[-1], now_s)
+        return highs[-1]
+
+    def judge(self, name: str, sequence_id: int, highest_id: int, now_s: float) -> Verdict:
+        """One message, which is accepted if it is new. No chunk before the last."""
+        if sequence_id > self._accepted.get(name, -1):
+            self._use(name, max(sequence_id, highest_id), now_s)
+            return Verdict.NEW
+        if sequence_id <= self._stored.get(name, -1):
+            return Verdict.DUPLICATE
+        return Verdict.UNDECIDED
+
+    def _use(self, name: str, accepted: int, now_s: float) -> None:
+        self._accepted[name] = accepted
+        self._used_s.pop(name, None)
+        self._used_s[name] = now_s
+
+    def on_stored(self, name: str, highest: int) -> None:
+        """Messages up to that id are stored. In the order in which they were accepted."""
+        self._stored[name] = highest
+
+    def replayed(self, name: str, highest: int, now_s: float) -> None:
+        """A stored message was read again; the order of its name may have been anything."""
+        highest = max(highest, self._stored.get(name, -1))
+        self._stored[name] = highest
+        self._use(name, highest, now_s)
+
+    # Snapshots
+
+    def forget(self, *, unused_since_s: float, names_max: int, connected: Container[str]) -> int:
+        """Forget names that were not used since then, and beyond the limit those unused longest.
+
+        Not those that are connected, or have a write under way. Returns how many were forgotten.
+        """
+        surplus = len(self._used_s) - names_max
+        gone: list[str] = []
+        for name, used_s in self._used_s.items():
+            if used_s >= unused_since_s and len(gone) >= surplus:
+                break
+            if name not in connected and self.is_settled(name):
+                gone.append(name)
+        for name in gone:
+            del self._used_s[name]
+            del self._accepted[name]
+            del self._stored[name]
+        return len(gone)
+
+    def snapshot(self, *, names_max: int, bytes_max: int) -> dict[str, int]:
+        """The stored ids, of the names that were used last if not all fit.
+
+        `bytes_max`: of the names with their ids, as JSON in UTF-8.
+        """
+        kept: dict[str, int] = {}
+        room = bytes_max
+        for name in _newest(self._used_s):
+            stored = self._stored.get(name)
+            if stored is None:
+                continue
+            room -= len(json.dumps(name, ensure_ascii=False).encode()) + _NUMBER_BYTES
+            if room < 0 or len(kept) >= names_max:
+                break
+            kept[name] = stored
+        return kept
+
+
+def _newest(names: Mapping[str, float]) -> Iterable[str]:
+    return reversed(dict(names))

@@ -1,0 +1,96 @@
+"""Checks of single messages before they are stored, for topics that ask for more than a checksum.
+
+A topic without any pays nothing. Each check sees the parsed metadata, once per message; it may
+refuse the message, which is answered by SEND_ERROR with the code of the error, in its place.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.sdk.wire import MessageMetadata, split_payload
+from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+
+if TYPE_CHECKING:
+    from magnetar.broker.producer import PublishBatch
+    from magnetar.broker.topic import Topic
+
+
+class MessageCheck(Protocol):
+    """One check."""
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: CommandSend,
+        metadata: MessageMetadata,
+        payload: bytes,
+        /,
+    ) -> None:
+        """Look at the message that would come next in the batch.
+
+        Raises:
+            RequestError: it is refused.
+        """
+        ...
+
+
+class EncryptionCheck:
+    """Messages must be encrypted: of a topic that requires it, or of a producer that encrypts."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: CommandSend,
+        metadata: MessageMetadata,
+        payload: bytes,
+    ) -> None:
+        if not metadata.encryption_keys:
+            raise BrokerMetadataError(
+                f"{self._topic} requires encryption: the message of producer "
+                f"{batch.producer_name} with sequence id {send.sequence_id} has no encryption keys"
+            )
+
+
+class SizeCheck:
+    """Messages of a topic may not be larger than its policy says. Chunks are taken as they are."""
+
+    def __init__(self, topic: str, bytes_max: int) -> None:
+        self._topic = topic
+        self._bytes_max = bytes_max
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: CommandSend,
+        metadata: MessageMetadata,
+        payload: bytes,
+    ) -> None:
+        if len(payload) <= self._bytes_max or metadata.num_chunks_from_msg > 1:
+            return
+        _, body_at = split_payload(payload)
+        size = len(payload) - body_at
+        if size > self._bytes_max:
+            raise NotAllowedError(
+                f"{self._topic}: the message has {size} bytes; the topic's limit is "
+                f"{self._bytes_max}"
+            )
+
+
+def checks_of(topic: "Topic") -> tuple[MessageCheck, ...]:
+    """The checks of a topic, by its policies and its parts."""
+    return tuple(_checks_of(topic))
+
+
+def _checks_of(topic: "Topic") -> Iterator[MessageCheck]:
+    name, policies = str(topic.name), topic.policies
+    if policies.encryption_required:
+        yield EncryptionCheck(name)
+    if policies.max_message_bytes > 0:
+        yield SizeCheck(name, policies.max_message_bytes)
+    if topic.deduplication is not None:
+        # The last one: it notes what is stored unless somebody refuses it.
+        yield topic.deduplication.check

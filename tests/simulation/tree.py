@@ -74,7 +74,9 @@ class Tree:
         touched: list[str] = []
         parent = self._ensure(parent_path(path), touched)
         if sequential:
-            path += f"{parent.next_sequence:0{SEQUENCE_DIGITS}d}"
+            while (name := f"{path}{parent.next_sequence:0{SEQUENCE_DIGITS}d}") in self._nodes:
+                parent.next_sequence += 1
+            path = name
             parent.next_sequence += 1
         elif path in self._nodes:
             raise NodeExistsError(path)

@@ -202,6 +202,18 @@ async def test_the_sequence_never_goes_back_when_nodes_are_deleted(store: Metada
     assert await store.create("/ids/ID-", sequential=True) > first
 
 
+async def test_sequential_names_that_somebody_took_are_passed_over(store: MetadataStore) -> None:
+    """An operator who puts nodes back, say: nobody could vote, or create a ledger, for ever."""
+    taken = [f"/ids/ID-{number:010d}" for number in (4, 5, 9)]
+    for path in taken:
+        await store.create(path, b"an operator's")
+    made = [await store.create("/ids/ID-", b"", sequential=True) for _ in range(10)]
+    assert made == sorted(set(made) - set(taken))
+    assert made[-1] > taken[-1]
+    assert await store.children("/ids") == sorted(path[5:] for path in (*made, *taken))
+    assert (await store.get(taken[0])).value == b"an operator's"
+
+
 async def test_sequential_names_are_unique_among_several_creators(stores: Stores) -> None:
     handles = [await stores.open() for _ in range(4)]
     paths = await asyncio.gather(

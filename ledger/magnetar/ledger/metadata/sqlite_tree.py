@@ -142,8 +142,8 @@ class SqliteTree:
                 self._check_session(session)
             parent, touched = self._ensure(parent_path(path))
             if sequential:
-                path += f"{self._take_sequence(parent):0{SEQUENCE_DIGITS}d}"
-            elif self._number("SELECT 1 FROM nodes WHERE path = ?", path) is not None:
+                path = self._next_name(path, parent)
+            elif self._is_taken(path):
                 raise NodeExistsError(path)
             self._insert(path, parent, value, session)
         return Written(path, 0, (*touched, parent_path(path), path))
@@ -298,6 +298,15 @@ class SqliteTree:
             "UPDATE nodes SET children_version = children_version + 1 WHERE path = ?",
             (parent_path(path),),
         )
+
+    def _is_taken(self, path: str) -> bool:
+        return self._number("SELECT 1 FROM nodes WHERE path = ?", path) is not None
+
+    def _next_name(self, path: str, parent: int) -> str:
+        """The path with the next number that nobody took without asking."""
+        while self._is_taken(name := f"{path}{self._take_sequence(parent):0{SEQUENCE_DIGITS}d}"):
+            pass
+        return name
 
     def _take_sequence(self, parent: int) -> int:
         sequence = self._number("SELECT next_sequence FROM nodes WHERE number = ?", parent)

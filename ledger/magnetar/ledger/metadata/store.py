@@ -14,7 +14,8 @@ them:
 - An *ephemeral* node has no children and goes when its session ends: when the store is closed, or
   when its owner was not heard of for the session timeout.
 - A *sequential* node gets ten decimal digits behind its name, from a counter that its parent keeps
-  and that never goes back while the parent lives. Gaps are normal.
+  and that never goes back while the parent lives. Gaps are normal; a name that somebody took
+  without asking for a number is passed over.
 - A write either happens or raises. `UnknownOutcomeError` says that nobody knows: read again and
   compare. `MetadataUnavailableError` says that nothing was changed. A cancelled write is unknown
   too.

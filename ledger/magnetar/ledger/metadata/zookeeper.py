@@ -19,6 +19,7 @@ kazoo reports no lost session while there is no contact: SUSPENDED may mean expi
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol, TypeVar, overload
 
@@ -62,8 +63,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _ANY_VERSION = -1
-_PARENT_ATTEMPTS_MAX = 20
-"""How often a creation makes parents again that somebody deletes meanwhile."""
+_CREATE_ATTEMPTS_MAX = 20
+"""How often a creation makes parents again that somebody deletes meanwhile, or uses up a number
+whose name somebody took."""
 _CLOSE_TIMEOUT_S = 5.0
 """How long `close` waits for the server to hear of it; the session expires by itself otherwise."""
 
@@ -246,12 +248,28 @@ class ZooKeeperStore:
         def start() -> _Result[str]:
             return self._client.create_async(full, value, ephemeral=ephemeral, sequence=sequential)
 
-        for _ in range(_PARENT_ATTEMPTS_MAX):
+        for _ in range(_CREATE_ATTEMPTS_MAX):
             try:
                 return self._own(await self._write(path, start))
             except NoNodeError:
                 await self._ensure(parent_path(full))
-        raise MetadataUnavailableError(f"the parents of {path} are deleted again and again")
+            except NodeExistsError:
+                if not sequential:
+                    raise
+                await self._use_up_number(path, full)
+        raise MetadataUnavailableError(
+            f"the parents of {path} are deleted, or its numbers taken, again and again"
+        )
+
+    async def _use_up_number(self, path: str, full: str) -> None:
+        """Somebody made a node with the name that comes next, and ZooKeeper would try that one for
+        ever: its counter moves only when a node is made."""
+        made = await self._write(
+            path,
+            lambda: self._client.create_async(f"{full}x", b"", ephemeral=True, sequence=True),
+        )
+        with suppress(NoNodeError):  # somebody tidied up
+            await self._write(path, lambda: self._client.delete_async(made, _ANY_VERSION))
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         check_path(path)

@@ -120,7 +120,7 @@ class ProducerAccess:
         """Let a producer in, in the end.
 
         Raises:
-            ProducerBusyError: the name is taken, or the topic is somebody's alone.
+            ProducerBusyError: the name is taken, the topic is somebody's alone, or full.
             ProducerFencedError: it cannot have the topic for itself, or not any more.
             ServiceNotReadyError: the topic was closed meanwhile.
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
@@ -161,6 +161,7 @@ class ProducerAccess:
         if topic.is_closed:
             raise ServiceNotReadyError(f"{topic.name} is closing")
         topic.publish_policies.check_encryption(is_encrypted=producer.is_encrypted)
+        topic.check_producers(producer.name)
         topic.producers[producer.name] = producer
         return producer
 

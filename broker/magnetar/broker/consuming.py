@@ -168,6 +168,7 @@ class Consuming:
         )
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
+            self._check_rate(topic, request)
             consumer = Consumer(
                 self._connection,
                 request.consumer_id,
@@ -189,6 +190,16 @@ class Consuming:
                     raise
             else:
                 return _Attached(consumer, subscription, topic)
+
+    def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
+        """
+        Raises:
+            NotAllowedError: this consumer subscribes too often.
+        """
+        host = self._connection.address.rpartition(":")[0]
+        consumer = (host, request.subscription, request.consumer_name, request.consumer_id)
+        now_s = self._services.clock.monotonic_s()
+        topic.subscribe_rate.check(str(topic.name), topic.policies, consumer, now_s)
 
     def _cursor_opener(self, request: CommandSubscribe, topic: Topic) -> OpenCursor:
         topics = self._services.topics

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies
-from magnetar.broker.errors import RequestError, TopicNotFoundError
+from magnetar.broker.errors import RequestError
 from magnetar.sdk.wire import BaseCommand, checksum
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandGetTopicsOfNamespace,
@@ -54,9 +54,7 @@ class Lookups:
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
         topics = self._connection.services.topics
         name = naming.topic_of(request.topic)
-        await topics.check_namespace(name.namespace_name)
-        if not request.metadata_auto_creation_enabled and not await topics.exists(name):
-            raise TopicNotFoundError(f"{name} does not exist")
+        await topics.creation.check(name, may_create=request.metadata_auto_creation_enabled)
         # There are no partitioned topics yet: each topic stands for itself.
         self._connection.write(replies.partition_metadata(request.request_id, 0))
 

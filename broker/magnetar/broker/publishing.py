@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies
-from magnetar.broker.access import Access
+from magnetar.broker.access import SHARED, Access
+from magnetar.broker.admission import check_initial_subscription
 from magnetar.broker.entry import admit, messages_in
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -217,6 +218,8 @@ class Publishing:
             _check_producer(request)
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
+            if request.producer_access_mode == SHARED:  # Others may have to wait for room.
+                await topic.admit_producer(self._connection, producer_name)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
             producer = await topic.add_producer(
@@ -259,6 +262,8 @@ class Publishing:
     async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
         """The subscription that a dead-letter producer wants, so that nothing is missed by it."""
         naming.check_subscription(subscription)
+        if subscription not in topic.subscriptions:
+            check_initial_subscription(str(topic.name), topic.policies, subscription)
         topics = self._connection.services.topics
         open_cursor = partial(
             topics.open_cursor, topic, topics.log_of(topic), subscription, EARLIEST, {}

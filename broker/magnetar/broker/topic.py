@@ -6,18 +6,21 @@ consumer, which go where they are told or look the topic up again; the object is
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.broker import admission
 from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
-from magnetar.broker.consumer import Consumer
+from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
 from magnetar.broker.entry import last_batch_index_of
 from magnetar.broker.errors import (
     BrokerPersistenceError,
+    ConsumerBusyError,
     NotAllowedError,
+    ProducerBusyError,
     ServiceNotReadyError,
 )
 from magnetar.broker.keeping.gate import TrimGate
@@ -92,6 +95,7 @@ class Topic:
         self.tenure = tenure
         self.policies = policies
         """What counts now; see `apply_policies`."""
+        self.subscribe_rate = admission.SubscribeRate()
         self.on_policies: list[Callable[[EffectivePolicies], None]] = []
         """Called with the policies that are replaced; `policies` are the new ones already."""
         self.log = log
@@ -223,6 +227,28 @@ class Topic:
 
     # Producers
 
+    async def admit_producer(self, peer: Peer, name: str) -> None:
+        """Refuse a producer if there are as many as may be; dead connections do not count.
+
+        Raises:
+            ProducerBusyError
+        """
+        others = [each for each in self.producers.values() if each.name != name]
+        try:
+            admission.check_producers(self._full_name, self.policies, len(others))
+        except ProducerBusyError:
+            await _probe(others, but=peer)
+        self.check_producers(name)
+
+    def check_producers(self, name: str) -> None:
+        """The same without a look at connections: when it is let in.
+
+        Raises:
+            ProducerBusyError
+        """
+        others = len(self.producers) - (name in self.producers)
+        admission.check_producers(self._full_name, self.policies, others)
+
     async def add_producer(
         self,
         peer: Peer,
@@ -267,10 +293,12 @@ class Topic:
         `open_cursor` makes the cursor; it is called while nobody else can join or seek.
 
         Raises:
-            ConsumerBusyError, NotAllowedError: see `Subscription.join`.
+            ConsumerBusyError, NotAllowedError: see `Subscription.join`, and the policies.
+            SubscriptionNotFoundError: by the policies it does not appear by itself.
             ServiceNotReadyError: the topic was closed meanwhile.
             BrokerPersistenceError: the cursor cannot be opened now.
         """
+        admission.check_type(self._full_name, self.policies, TYPE_NAMES[consumer.sub_type])
         while True:
             subscription = self._subscription(name, is_durable=is_durable)
             async with subscription.lock:
@@ -279,6 +307,7 @@ class Topic:
                 if self.is_closed:
                     raise ServiceNotReadyError(f"{self._full_name} is closing")
                 try:
+                    await self._admit_consumer(subscription, consumer)
                     await self._open(subscription, open_cursor)
                     await subscription.join(consumer)
                 except BaseException:
@@ -286,15 +315,38 @@ class Topic:
                     raise
                 return subscription
 
-    def _subscription(self, name: str, *, is_durable: bool) -> Subscription:
+    async def _admit_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Refuse a consumer by the policies; connections that are dead do not count."""
+        try:
+            self._check_consumers(subscription)
+        except ConsumerBusyError:
+            every = [each for known in self.subscriptions.values() for each in known.consumers]
+            await _probe(every, but=consumer.peer)
+            self._check_consumers(subscription)
+
+    def _check_consumers(self, subscription: Subscription) -> None:
+        admission.check_consumer(
+            self._full_name,
+            self.policies,
+            subscription.name,
+            sum(len(each.consumers) for each in self.subscriptions.values()),
+            len(subscription.consumers),
+        )
+
+    def _subscription(
+        self, name: str, *, is_durable: bool, is_asked_for: bool = False
+    ) -> Subscription:
         """The subscription of that name, or a new one without a cursor yet."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            if 0 < self.policies.max_subscriptions <= len(self.subscriptions):
-                raise NotAllowedError(
-                    f"{self._full_name} has {len(self.subscriptions)} subscriptions, "
-                    "which is the limit"
-                )
+            admission.check_subscription(
+                self._full_name,
+                self.policies,
+                self.subscriptions,
+                name,
+                is_durable=is_durable,
+                is_asked_for=is_asked_for,
+            )
             subscription = self.subscriptions[name] = Subscription(
                 self._full_name,
                 name,
@@ -315,7 +367,7 @@ class Topic:
             NotAllowedError: the name is a reader's, or there are too many.
             BrokerPersistenceError: the cursor cannot be opened now.
         """
-        subscription = self._subscription(name, is_durable=True)
+        subscription = self._subscription(name, is_durable=True, is_asked_for=True)
         async with subscription.lock:
             try:
                 await self._open(subscription, open_cursor)
@@ -476,3 +528,9 @@ class Topic:
             self._count_out(subscription)
             subscription.close(destination)
         self.cache.clear()
+
+
+async def _probe(members: Sequence[Producer | Consumer], *, but: Peer) -> None:
+    """Have those leave whose connections, but for one that just spoke, turn out to be dead."""
+    peers = dict.fromkeys(each.peer for each in members if each.peer is not but)
+    await asyncio.gather(*(peer.is_alive() for peer in peers))

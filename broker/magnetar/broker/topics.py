@@ -20,12 +20,12 @@ from functools import partial
 import structlog
 
 from magnetar.broker import deduplication, naming
+from magnetar.broker.creation import TopicCreation
 from magnetar.broker.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
     NotAllowedError,
     ServiceNotReadyError,
-    TopicNotFoundError,
 )
 from magnetar.broker.ownership import Destination, Ownership, Tenure
 from magnetar.broker.policies.registry import PolicyRegistry
@@ -117,6 +117,7 @@ class Topics:
         self.failed_loads = 0
         self.fenced = 0
         policies.on_change(self._policies_changed)
+        self.creation = TopicCreation(policies, exists=self.exists, names=self.names)
 
     @property
     def loaded(self) -> Sequence[Topic]:
@@ -174,7 +175,7 @@ class Topics:
             TopicNotFoundError: it does not exist and may not be created.
             ServiceNotReadyError: it could not be loaded in time, or the broker stops.
             BrokerPersistenceError: it cannot be loaded at all.
-            NotAllowedError: too many topics.
+            NotAllowedError: too many topics, of this broker or of the namespace.
         """
         await self.check_namespace(name.namespace_name)
         while True:
@@ -186,8 +187,8 @@ class Topics:
             if (closing := self._closing.get(name)) is not None:
                 await asyncio.wait([closing.task])
                 continue
-            if name not in self._loading and not may_create and not await self.exists(name):
-                raise TopicNotFoundError(f"{name} does not exist")
+            if name not in self._loading:
+                await self.creation.check(name, may_create=may_create)
             await asyncio.shield(self._start_loading(name))
 
     def _start_loading(self, name: TopicName) -> "asyncio.Task[Topic]":

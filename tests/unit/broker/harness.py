@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from magnetar.broker.connection import Connection
+from magnetar.broker.creation import TopicCreation
 from magnetar.broker.deduplication import restore
 from magnetar.broker.errors import (
     NamespaceNotFoundError,
     ServiceNotReadyError,
-    TopicNotFoundError,
 )
 from magnetar.broker.ownership import SoleOwner
 from magnetar.broker.policies.effective import EffectivePolicies, effective
@@ -263,6 +263,9 @@ class MemoryTopics:
         self.cached_bytes = 0
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
         self.check_namespace = Topics.check_namespace.__get__(self)
+        self.creation = TopicCreation(
+            cast(PolicyRegistry, policies), exists=self.exists, names=self.names
+        )
 
     @property
     def loaded(self) -> Sequence[Topic]:
@@ -284,8 +287,8 @@ class MemoryTopics:
         topic = self._topics.get(name)
         if topic is not None and not topic.is_closed:
             return topic
-        if topic is None and not may_create:
-            raise TopicNotFoundError(f"{name} does not exist")
+        if topic is None:
+            await self.creation.check(name, may_create=may_create)
         log = self.logs.setdefault(str(name), MemoryLog())
         limits = topic_limits(self._settings)
         topic = Topic(

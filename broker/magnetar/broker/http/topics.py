@@ -41,8 +41,7 @@ def topics_router(context: HttpContext) -> APIRouter:
     ) -> PartitionedTopicMetadata:
         """0: there are no partitioned topics yet. 404: it does not exist, and was not to be."""
         name = await context.topic("persistent", tenant, namespace, topic)
-        if not may_create and not await context.topics.exists(name):
-            raise TopicNotFoundError(f"Topic {name} not found")
+        await context.topics.creation.check(name, may_create=may_create)
         return PartitionedTopicMetadata()
 
     @router.put(prefix + "/{topic}/unload", status_code=204)

@@ -1,0 +1,224 @@
+"""What policies refuse, and the code that a client gets; they count from when they are set."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.broker.admission import SubscribeRate
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.policies import model
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import (
+    AutoTopicCreation,
+    NamespaceRecord,
+    PolicySet,
+    SubscriptionType,
+)
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.harness import TOPIC, Client, Harness
+
+ERROR = pb.ServerError
+SHARED = pb.CommandSubscribe.Shared
+NAMESPACE = "public/default"
+
+
+def of_topic(harness: Harness, **policies: Any) -> None:
+    """Policies of the topic, from now on."""
+    harness.policies.topics[parse_topic_name(TOPIC)] = PolicySet(**policies)
+    harness.topics.apply_policies()
+
+
+def of_namespace(harness: Harness, **fields: Any) -> None:
+    harness.policies.namespaces[NAMESPACE] = NamespaceRecord(**fields)
+    harness.topics.apply_policies()
+
+
+def close(client: Client, consumer_id: int) -> None:
+    """CLOSE_CONSUMER, and its answer."""
+    client.send(
+        BaseCommand.CLOSE_CONSUMER,
+        close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=9),
+    )
+    client.take(BaseCommand.SUCCESS)
+
+
+@pytest.mark.parametrize("level", ["broker", "namespace", "topic"])
+async def test_more_producers_than_may_be_are_busy_at_every_level(level: str) -> None:
+    harness = Harness(max_producers_per_topic=2 if level == "broker" else 0)
+    if level == "namespace":
+        of_namespace(harness, policies=PolicySet(max_producers=2))
+    if level == "topic":
+        of_topic(harness, max_producers=2)
+    client = harness.client()
+    for producer_id in (0, 1):
+        assert (await client.produce(producer_id)).type == BaseCommand.PRODUCER_SUCCESS
+    assert (await client.produce(2)).error.error == ERROR.ProducerBusy
+    of_topic(harness, max_producers=3)
+    assert (await client.produce(2)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_lower_limit_leaves_the_producers_that_are_there() -> None:
+    harness = Harness()
+    client = harness.client()
+    for producer_id in (0, 1):
+        await client.produce(producer_id)
+    of_topic(harness, max_producers=1)
+    assert len(harness.topic.producers) == 2
+    assert (await client.produce(2)).error.error == ERROR.ProducerBusy
+
+
+async def test_a_producer_of_a_dead_connection_does_not_count() -> None:
+    harness = Harness()
+    of_topic(harness, max_producers=1)
+    dead = harness.client()
+    await dead.produce(producer_name="dead")
+    answer = await harness.client().produce(producer_name="new")  # nobody answers the PING
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    assert list(harness.topic.producers) == ["new"]
+
+
+async def test_a_consumer_counts_while_its_connection_answers() -> None:
+    harness = Harness()
+    of_topic(harness, max_consumers=1)
+    holder, other = harness.client(), harness.client()
+    await holder.subscribe()
+    other.send_subscribe(subscription="other")
+    await holder.next(BaseCommand.PING)
+    holder.send(BaseCommand.PONG, pong=pb.CommandPong())
+    assert (await other.next()).error.error == ERROR.ConsumerBusy
+    answer = await other.subscribe(subscription="other")  # this time nobody answers the PING
+    assert answer.type == BaseCommand.SUCCESS
+    assert holder.io.is_closed
+
+
+async def test_a_producer_must_encrypt_where_that_is_required() -> None:
+    harness = Harness()
+    of_namespace(harness, encryption_required=True)
+    client = harness.client()
+    answer = await client.produce(0, encrypted=False)
+    assert answer.error.error == ERROR.MetadataError
+    assert "requires encryption" in answer.error.message
+    assert (await client.produce(1, encrypted=True)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_more_consumers_of_a_topic_than_may_be_are_busy() -> None:
+    harness = Harness()
+    of_topic(harness, max_consumers=2)
+    client = harness.client()
+    for consumer_id in (0, 1):
+        answer = await client.subscribe(consumer_id, subscription=f"s{consumer_id}")
+        assert answer.type == BaseCommand.SUCCESS
+    answer = await client.subscribe(2, subscription="third")
+    assert answer.error.error == ERROR.ConsumerBusy
+    assert harness.topic.subscriptions.keys() == {"s0", "s1"}
+    close(client, 0)
+    assert (await client.subscribe(2, subscription="third")).type == BaseCommand.SUCCESS
+
+
+async def test_more_consumers_of_a_subscription_than_may_be_are_busy() -> None:
+    harness = Harness()
+    of_topic(harness, max_consumers_per_subscription=1)
+    client = harness.client()
+    await client.subscribe(0, subType=SHARED)
+    answer = await client.subscribe(1, subType=SHARED)
+    assert answer.error.error == ERROR.ConsumerBusy
+    assert (await client.subscribe(2, subscription="other")).type == BaseCommand.SUCCESS
+
+
+async def test_more_subscriptions_than_may_be_are_not_allowed() -> None:
+    harness = Harness()
+    of_topic(harness, max_subscriptions=1)
+    client = harness.client()
+    await client.subscribe(0, subscription="first")
+    for fields in ({}, {"durable": False}):
+        answer = await client.subscribe(1, subscription="second", **fields)
+        assert answer.error.error == ERROR.NotAllowedError
+    of_topic(harness, max_subscriptions=0)
+    assert (await client.subscribe(1, subscription="second")).type == BaseCommand.SUCCESS
+
+
+async def test_a_type_that_is_not_enabled_is_not_allowed() -> None:
+    harness = Harness()
+    of_topic(harness, subscription_types=frozenset({SubscriptionType.FAILOVER}))
+    client = harness.client()
+    refused = await client.subscribe(0, subType=SHARED)
+    assert refused.error.error == ERROR.NotAllowedError
+    assert "Failover" in refused.error.message
+    answer = await client.subscribe(1, subType=pb.CommandSubscribe.Failover)
+    assert answer.type == BaseCommand.SUCCESS
+
+
+async def test_durable_subscriptions_do_not_appear_where_they_must_not() -> None:
+    harness = Harness()
+    client = harness.client()
+    await client.subscribe(0, subscription="before")
+    of_topic(harness, auto_subscription_creation=False)
+    answer = await client.subscribe(1, subscription="new")
+    assert answer.error.error == ERROR.SubscriptionNotFound
+    reader = await client.subscribe(2, subscription="reader", durable=False)
+    assert reader.type == BaseCommand.SUCCESS
+    close(client, 0)
+    assert (await client.subscribe(3, subscription="before")).type == BaseCommand.SUCCESS
+
+
+async def test_a_producer_creates_no_subscription_where_they_must_not_appear() -> None:
+    harness = Harness()
+    await harness.client().produce()
+    of_topic(harness, auto_subscription_creation=False)
+    answer = await harness.client().produce(initial_subscription_name="dead-letters")
+    assert answer.error.error == ERROR.NotAllowedError
+    assert not harness.topic.subscriptions
+
+
+@pytest.mark.parametrize("setting", [True, False])
+async def test_topics_do_not_appear_where_they_must_not(setting: bool) -> None:
+    harness = Harness(auto_topic_creation=setting)
+    if setting:  # The namespace says no, then yes; the broker says no all the time otherwise.
+        of_namespace(harness, auto_topic_creation=AutoTopicCreation(allowed=False))
+    client = harness.client()
+    assert (await client.produce()).error.error == ERROR.TopicNotFound
+    assert (await client.subscribe()).error.error == ERROR.TopicNotFound
+    client.send(
+        BaseCommand.PARTITIONED_METADATA,
+        partitionMetadata=pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=1),
+    )
+    metadata = (await client.next()).partitionMetadataResponse
+    assert metadata.error == ERROR.TopicNotFound
+    assert not harness.topics.loaded
+    of_namespace(harness, auto_topic_creation=AutoTopicCreation(allowed=True))
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_full_namespace_takes_no_more_topics_but_serves_those_it_has() -> None:
+    harness = Harness()
+    of_namespace(harness, max_topics=1)
+    client = harness.client()
+    await client.produce(0)
+    answer = await client.produce(1, topic="persistent://public/default/second")
+    assert answer.error.error == ERROR.NotAllowedError
+    assert (await client.produce(2)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_consumer_that_subscribes_too_often_is_not_allowed() -> None:
+    harness = Harness()
+    of_topic(harness, subscribe_rate=model.SubscribeRate(per_consumer=1, period_s=3600))
+    client = harness.client()
+    await client.subscribe(0)
+    close(client, 0)
+    assert (await client.subscribe(0)).error.error == ERROR.NotAllowedError
+    assert (await client.subscribe(1, subscription="other")).type == BaseCommand.SUCCESS
+
+
+def test_a_subscribe_rate_counts_anew_in_each_period_and_forgets() -> None:
+    policies = EffectivePolicies(subscribe_rate_per_consumer=2, subscribe_rate_period_s=10)
+    rate = SubscribeRate()
+    for now_s in (0.0, 9.0, 10.0, 19.9):
+        rate.check("t", policies, "consumer", now_s)
+    with pytest.raises(NotAllowedError, match="2 times in 10 s"):
+        rate.check("t", policies, "consumer", 19.9)
+    for number in range(5000):
+        rate.check("t", policies, number, 20.0 + number)
+    assert len(rate._counts) <= 1024
+    rate.check("t", EffectivePolicies(), "consumer", 20.0)
+    assert not rate._counts

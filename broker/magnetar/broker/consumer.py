@@ -1,5 +1,8 @@
 """A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from magnetar.broker.peer import Peer
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
@@ -17,6 +20,26 @@ TYPE_NAMES = {
 }
 
 
+class HashRange(NamedTuple):
+    """Hashes of keys, both ends included."""
+
+    start: int
+    end: int
+
+
+class KeySharedMode(NamedTuple):
+    """What all consumers of a Key_Shared subscription have in common."""
+
+    is_sticky: bool = False
+    """They name the hashes they want; else the broker shares them out."""
+    is_unordered: bool = False
+    """The messages of a key may be at several consumers at once."""
+
+    @property
+    def name(self) -> str:
+        return "STICKY" if self.is_sticky else "AUTO_SPLIT"
+
+
 class Consumer:
     """State of one consumer on one connection. Dispatchers and the subscription change it.
 
@@ -29,8 +52,11 @@ class Consumer:
         "connected_at_ms",
         "consumer_id",
         "epoch",
+        "hash_ranges",
         "is_blocked",
         "is_closed",
+        "is_told_end",
+        "key_shared",
         "messages_out",
         "messages_redelivered",
         "name",
@@ -52,7 +78,10 @@ class Consumer:
         priority: int = 0,
         epoch: int = -1,
         connected_at_ms: int = 0,
+        key_shared: KeySharedMode = KeySharedMode(),  # noqa: B008
+        hash_ranges: Sequence[HashRange] = (),
     ) -> None:
+        """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
         self.peer = peer
         self.consumer_id = consumer_id
         self.name = name
@@ -61,12 +90,16 @@ class Consumer:
         self.epoch = epoch
         """The client's counter against stale messages; -1 if it never sent one."""
         self.connected_at_ms = connected_at_ms
+        self.key_shared = key_shared
+        self.hash_ranges = hash_ranges
         self.permits = 0
         self.is_closed = False
         self.is_blocked = False
-        """Too many unacknowledged messages; only Shared consumers have that limit."""
+        """Too many unacknowledged messages; of Shared and Key_Shared only."""
+        self.is_told_end = False
+        """It knows that the topic is terminated, and that it has seen everything."""
         self.pending: dict[Position, int] = {}
-        """Entries sent and not acknowledged, with their open messages; Shared consumers only."""
+        """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
         self.unacked_messages = 0
         self.messages_out = 0
         self.bytes_out = 0

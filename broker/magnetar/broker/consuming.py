@@ -17,6 +17,8 @@ from magnetar.broker.consumer import (
     SHARED,
     TYPE_NAMES,
     Consumer,
+    HashRange,
+    KeySharedMode,
 )
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -36,6 +38,7 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import (
+    STICKY,
     CommandAck,
     CommandCloseConsumer,
     CommandConsumerStats,
@@ -177,6 +180,8 @@ class Consuming:
                 priority=request.priority_level,
                 epoch=request.consumer_epoch if request.HasField("consumer_epoch") else -1,
                 connected_at_ms=self._services.clock.wall_ms(),
+                key_shared=_key_shared_mode(request),
+                hash_ranges=_hash_ranges(request),
             )
             try:
                 subscription = await topic.subscribe(
@@ -443,18 +448,31 @@ def _refuse(request_id: int, error: RequestError) -> bytes:
     return replies.error(request_id, error.code, str(error))
 
 
+def _key_shared_mode(request: CommandSubscribe) -> KeySharedMode:
+    meta = request.keySharedMeta
+    if request.subType != KEY_SHARED or not request.HasField("keySharedMeta"):
+        return KeySharedMode()
+    return KeySharedMode(
+        is_sticky=meta.keySharedMode == STICKY,
+        is_unordered=meta.allowOutOfOrderDelivery,
+    )
+
+
+def _hash_ranges(request: CommandSubscribe) -> Sequence[HashRange]:
+    """The hashes that the consumer asks for; they mean nothing with AUTO_SPLIT."""
+    if request.subType == EXCLUSIVE or _key_shared_mode(request).is_sticky:
+        return tuple(HashRange(each.start, each.end) for each in request.keySharedMeta.hashRanges)
+    return ()
+
+
 def _check_subscribe(request: CommandSubscribe) -> None:
     """Refuse what is not built.
 
     Raises:
         NotAllowedError
     """
-    if request.subType == KEY_SHARED:
-        raise NotAllowedError("Key_Shared subscriptions are not supported by this broker")
     # There is no compaction yet, so the compacted view of a topic is the topic itself.
-    if request.read_compacted and request.subType == SHARED:
+    if request.read_compacted and request.subType in (SHARED, KEY_SHARED):
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
-    if request.subType == EXCLUSIVE and request.keySharedMeta.hashRanges:
-        raise NotAllowedError("hash ranges are not supported by this broker")
     if request.HasField("schema"):
         check_schema(request.schema)

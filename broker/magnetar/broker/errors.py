@@ -20,6 +20,7 @@ BrokerError                        root
     ├── TooManyRequestsError          14   a limit on concurrent requests is reached
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
     ├── InvalidTopicNameError         17   a topic name of no known shape
+    ├── ConsumerAssignError           19   hashes that make no sense or are taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
     └── ProducerFencedError           25   another producer has the topic for itself
 
@@ -84,6 +85,12 @@ class ConsumerBusyError(RequestError):
     """The subscription is taken, or its consumers use it with another type."""
 
     code = ServerError.ConsumerBusy
+
+
+class ConsumerAssignError(RequestError):
+    """The hashes that a consumer names make no sense, or belong to another one."""
+
+    code = ServerError.ConsumerAssignError
 
 
 class ServiceNotReadyError(RequestError):

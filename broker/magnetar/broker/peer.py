@@ -22,6 +22,11 @@ class Peer(Protocol):
         ...
 
     @property
+    def client_version(self) -> str:
+        """What the client calls itself."""
+        ...
+
+    @property
     def is_writable(self) -> bool:
         """False while too many bytes wait to be sent: dispatch must pause."""
         ...

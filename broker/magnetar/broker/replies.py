@@ -288,3 +288,13 @@ def get_or_create_schema_failed(request_id: int, code: pb.ServerError, message: 
             ),
         )
     )
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """Not for clients whose name starts with Pulsar-CPP: they end the connection on it."""
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.REACHED_END_OF_TOPIC,
+            reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id),
+        )
+    )

@@ -7,14 +7,24 @@ very bytes objects that were received or read.
 
 from collections.abc import Sequence
 
+from magnetar.broker.chunks import ChunkOf, chunks_of
 from magnetar.broker.entry import messages_of
+from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
 
 
 class Run:
     """Entries `first_entry_id`, `first_entry_id + 1`, … of a ledger. At least one; immutable."""
 
-    __slots__ = ("_messages", "entries", "first_entry_id", "ledger_id", "size_bytes")
+    __slots__ = (
+        "_chunks",
+        "_key_hashes",
+        "_messages",
+        "entries",
+        "first_entry_id",
+        "ledger_id",
+        "size_bytes",
+    )
 
     def __init__(
         self,
@@ -32,6 +42,8 @@ class Run:
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
         self._messages = messages
+        self._key_hashes: list[int] | None = None
+        self._chunks: dict[int, ChunkOf] | None = None
 
     @property
     def first(self) -> Position:
@@ -47,6 +59,20 @@ class Run:
         if self._messages is None:
             self._messages = list(map(messages_of, self.entries))
         return self._messages
+
+    @property
+    def key_hashes(self) -> list[int]:
+        """murmur31 of each entry's sticky key. Worked out when the first one asks."""
+        if self._key_hashes is None:
+            self._key_hashes = key_hashes_of(self.entries)
+        return self._key_hashes
+
+    @property
+    def chunks(self) -> dict[int, ChunkOf]:
+        """Entries that are part of a chunked message, by index. Worked out when first asked."""
+        if self._chunks is None:
+            self._chunks = chunks_of(self.entries)
+        return self._chunks
 
     def index_of(self, position: Position) -> int:
         """Index of the entry at `position`; -1 if it is not in this run."""

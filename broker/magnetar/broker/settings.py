@@ -150,6 +150,26 @@ class BrokerSettings(PolicySettings):
     round_robin_messages_max: int = Field(
         default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
     )
+    chunked_messages_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Unfinished chunked messages of one Shared subscription whose consumer is "
+        "remembered; more, and the oldest is forgotten.",
+    )
+    look_ahead_per_consumer_max: int = Field(
+        default=2_000,
+        ge=1,
+        description="Entries for each consumer of a Key_Shared subscription that may wait for "
+        "slower ones while later ones go on.",
+    )
+    look_ahead_per_subscription_max: int = Field(
+        default=20_000, ge=1, description="The same for all its consumers together."
+    )
+    look_ahead_bytes_max: int = Field(
+        default=4 * _MIB,
+        ge=0,
+        description="Bytes of such entries that a subscription keeps; the others are read again.",
+    )
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,

@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from magnetar.broker import replies
 from magnetar.broker.consumer import (
     EXCLUSIVE,
     FAILOVER,
+    KEY_SHARED,
     SHARED,
     TYPE_NAMES,
     Consumer,
@@ -23,9 +25,13 @@ from magnetar.broker.consumer import (
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, SingleActiveDispatcher
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.reasons import Reason
+from magnetar.broker.dispatch.selectors import check_ranges
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.errors import (
     BrokerMetadataError,
+    ConsumerAssignError,
     ConsumerBusyError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -41,12 +47,29 @@ _log = structlog.get_logger()
 # A range costs about as much as this many single acknowledgements.
 _RANGE_ENTRIES_MIN = 4
 
-DISPATCHERS: dict[int, Callable[[DispatchContext], Dispatcher]] = {
-    EXCLUSIVE: ExclusiveDispatcher,
-    FAILOVER: FailoverDispatcher,
-    SHARED: SharedDispatcher,
-}
-"""Subscription types that are built."""
+
+def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher:
+    """The dispatcher of the type that the consumer asks for.
+
+    Raises:
+        NotAllowedError: there is no such type.
+    """
+    match consumer.sub_type:
+        case t if t == EXCLUSIVE:
+            return ExclusiveDispatcher(context)
+        case t if t == FAILOVER:
+            return FailoverDispatcher(context)
+        case t if t == SHARED:
+            return SharedDispatcher(context)
+        case t if t == KEY_SHARED:
+            return KeySharedDispatcher(context, consumer.key_shared)
+    raise NotAllowedError(f"there is no subscription type {consumer.sub_type}")
+
+
+def knows_end_of_topic(client_version: str) -> bool:
+    """Whether the client takes REACHED_END_OF_TOPIC: the C++ client, in all its languages, ends its
+    connection on it (protocol sheet section 12), and nothing but its name tells it apart."""
+    return not client_version.startswith("Pulsar-CPP")
 
 
 class Subscription:
@@ -102,6 +125,38 @@ class Subscription:
         """Entries were appended, or a consumer can take more."""
         if self.dispatcher is not None:
             self.dispatcher.wake()
+            assert self.context is not None
+            if self.context.log.terminated is not None:
+                self.tell_end()
+
+    def tell_end(self) -> None:
+        """Tell consumers that there is nothing left, and never will be: the topic is terminated."""
+        if self.context is None or self.is_closed or not self.cursor.is_caught_up:
+            return
+        if self.context.log.terminated is None or not self.context.tenure.holds():
+            return
+        for consumer in self.consumers:
+            if not consumer.is_told_end and not consumer.is_closed:
+                consumer.is_told_end = True
+                if knows_end_of_topic(consumer.peer.client_version):
+                    consumer.peer.write(replies.reached_end_of_topic(consumer.consumer_id))
+
+    def why_idle(self) -> Reason | None:
+        """Why nothing is delivered just now; None: something is, or is about to be."""
+        if self.is_closed or self.context is None:
+            return Reason.PAUSED
+        if self.dispatcher is None:
+            return Reason.NO_CONSUMER
+        return self.dispatcher.why_idle()
+
+    def check(self) -> None:
+        """Compare the books of the dispatcher with each other.
+
+        Raises:
+            AccountsError: they contradict themselves.
+        """
+        if self.dispatcher is not None:
+            self.dispatcher.check()
 
     # Joining and leaving; `lock` is held by the caller of the coroutines
 
@@ -109,41 +164,76 @@ class Subscription:
         """Let a consumer in.
 
         Raises:
-            ConsumerBusyError: taken, or used with another type.
-            NotAllowedError: a type that is not built.
+            ConsumerBusyError: taken, or used with another type or mode.
+            ConsumerAssignError: its hash ranges make no sense, or somebody has them.
+            NotAllowedError: there is no such type.
         """
         assert self.lock.locked()
         assert self.context is not None
-        make = DISPATCHERS.get(consumer.sub_type)
-        if make is None:
-            raise NotAllowedError(
-                f"{TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)} subscriptions "
-                "are not supported by this broker"
+        if consumer.hash_ranges or consumer.key_shared.is_sticky:
+            check_ranges(
+                consumer.hash_ranges, of=f"consumer {consumer.name!r} of subscription {self.name}"
             )
         while self.consumers:
             assert self.dispatcher is not None
             if self.dispatcher.sub_type != consumer.sub_type:
                 raise ConsumerBusyError(
                     f"subscription {self.name} is in use as {self.type_name}; "
-                    f"{TYPE_NAMES[consumer.sub_type]} was asked for"
+                    f"{TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)} was asked for"
                 )
-            if consumer.sub_type != EXCLUSIVE:
+            holder = self._in_the_way(consumer)
+            if holder is None:
                 break
-            holder = self.consumers[0]
             is_taken = holder.peer is consumer.peer or await holder.peer.is_alive()
             if is_taken and holder in self.consumers:
-                raise ConsumerBusyError(
-                    f"subscription {self.name} is exclusive and has a consumer: "
-                    f"{holder.name!r} at {holder.peer.address}"
+                if consumer.sub_type == EXCLUSIVE:
+                    raise ConsumerBusyError(
+                        f"subscription {self.name} is exclusive and has a consumer: "
+                        f"{holder.name!r} at {holder.peer.address}"
+                    )
+                raise ConsumerAssignError(
+                    f"subscription {self.name}: the hash ranges of {consumer.name!r} overlap with "
+                    f"those of {holder.name!r} at {holder.peer.address}"
                 )
         if self.is_closed:
             raise ServiceNotReadyError(f"{self.topic} is closing")
-        if self.dispatcher is None or self.dispatcher.sub_type != consumer.sub_type:
+        if self._needs_dispatcher(consumer):
+            dispatcher = _make_dispatcher(self.context, consumer)
             if self.dispatcher is not None:
                 self.dispatcher.close()
-            self.dispatcher = make(self.context)
+            self.dispatcher = dispatcher
+        assert self.dispatcher is not None
         self._stop_return_timer()
         self.dispatcher.add(consumer)
+        if self.context.log.terminated is not None:
+            # After the answer to its SUBSCRIBE.
+            asyncio.get_running_loop().call_soon(self.tell_end)
+
+    def _in_the_way(self, consumer: Consumer) -> Consumer | None:
+        """A consumer beside which this one cannot be, if it lives.
+
+        Raises:
+            ConsumerBusyError: the modes of Key_Shared do not agree.
+        """
+        if consumer.sub_type == EXCLUSIVE:
+            return self.consumers[0]
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            return None
+        if dispatcher.mode != consumer.key_shared:
+            raise ConsumerBusyError(
+                f"subscription {self.name} is in use with {dispatcher.mode}; "
+                f"{consumer.key_shared} was asked for"
+            )
+        return dispatcher.conflict_of(consumer.hash_ranges)
+
+    def _needs_dispatcher(self, consumer: Consumer) -> bool:
+        dispatcher = self.dispatcher
+        if dispatcher is None or dispatcher.sub_type != consumer.sub_type:
+            return True
+        return isinstance(dispatcher, KeySharedDispatcher) and (
+            dispatcher.mode != consumer.key_shared
+        )
 
     def leave(self, consumer: Consumer) -> None:
         """Take a consumer out; it is gone for good."""
@@ -187,6 +277,8 @@ class Subscription:
             for entry_id in range(first, final + 1):
                 context.cursor.ack(Position(ledger_id, entry_id))
         dispatcher.acked(consumer, ledger_id, first, final)
+        if context.log.terminated is not None:
+            self.tell_end()
 
     def acknowledge_indexes(
         self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
@@ -203,14 +295,16 @@ class Subscription:
             dispatcher.acked(consumer, position.ledger_id, position.entry_id, position.entry_id)
         else:
             dispatcher.partly_acked(position)
+        self.tell_end()
 
     def acknowledge_through(
         self, position: Position, words: Sequence[int], batch_size: int
     ) -> None:
-        """Acknowledge cumulatively; a Shared subscription ignores that."""
+        """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
         assert self.dispatcher is not None
-        if self.dispatcher.sub_type != SHARED:
+        if isinstance(self.dispatcher, SingleActiveDispatcher):
             self.cursor.ack_cumulative(position, words, max(batch_size, 0))
+            self.tell_end()
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int

@@ -202,6 +202,11 @@ class Topic:
             subscription.wake()
         self.trim_cache()
 
+    def log_ended(self) -> None:
+        """The log was terminated: consumers that have seen everything are told."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.wake()
+
     def _trim_soon(self) -> None:
         """Trim once, however many dispatchers move on in this turn of the loop."""
         if not self._is_trim_scheduled and len(self.cache):

@@ -17,9 +17,11 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
         dispatch=DispatchLimits(
             dispatch_bytes_max=settings.dispatch_bytes_max,
             round_robin_messages_max=settings.round_robin_messages_max,
-            unacked_per_consumer_max=settings.unacked_per_consumer_max,
-            unacked_per_subscription_max=settings.unacked_per_subscription_max,
             failover_delay_ms=settings.failover_delay_ms,
+            chunked_messages_max=settings.chunked_messages_max,
+            look_ahead_per_consumer_max=settings.look_ahead_per_consumer_max,
+            look_ahead_per_subscription_max=settings.look_ahead_per_subscription_max,
+            look_ahead_bytes_max=settings.look_ahead_bytes_max,
             reads=ReadLimits(
                 bytes_max=settings.read_ahead_bytes,
                 entries_max=settings.read_ahead_entries,

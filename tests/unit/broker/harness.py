@@ -68,6 +68,7 @@ class MemoryLog:
         self.properties: dict[str, str] = {}
         self.properties_gate: asyncio.Event | None = None
         self.properties_error: Exception | None = None
+        self.terminated: Position | None = None
         self._shape = LogShape([(first_ledger_id, 0)])
 
     # What a topic needs

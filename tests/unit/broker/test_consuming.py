@@ -100,8 +100,11 @@ async def test_the_same_consumer_id_again_is_answered_again() -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"subType": pb.CommandSubscribe.Key_Shared}, pb.ServerError.NotAllowedError),
         ({"subType": _SHARED, "read_compacted": True}, pb.ServerError.NotAllowedError),
+        (
+            {"subType": pb.CommandSubscribe.Key_Shared, "read_compacted": True},
+            pb.ServerError.NotAllowedError,
+        ),
         ({"subscription": ""}, pb.ServerError.ProducerBusy),
         ({"subscription": "pulsar.dedup"}, pb.ServerError.ProducerBusy),
         ({"subscription": "pulsar.repl.x"}, pb.ServerError.ProducerBusy),

@@ -9,12 +9,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import encode_run
+from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits
+from magnetar.broker.dispatch.throttle import RateLimiter
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
@@ -26,10 +30,25 @@ class DispatchLimits:
 
     dispatch_bytes_max: int
     round_robin_messages_max: int
-    unacked_per_consumer_max: int
-    unacked_per_subscription_max: int
     failover_delay_ms: int
+    chunked_messages_max: int
+    look_ahead_per_consumer_max: int
+    look_ahead_per_subscription_max: int
+    look_ahead_bytes_max: int
     reads: ReadLimits
+
+
+class Delays(Protocol):
+    """Whoever holds entries back until they are due."""
+
+    def withholds(self, run: Run, index: int, /) -> bool:
+        """Whether the entry is not due. It is remembered there, and given to `deliver` some day."""
+        ...
+
+    @property
+    def withheld(self) -> int:
+        """Entries that are remembered."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +69,41 @@ class DispatchContext:
     """What counts for the topic now: unacknowledged messages, rates."""
     on_progress: Callable[[], None]
     """The read position has moved: the tail cache may drop what everybody has passed."""
+    limiters: Sequence[RateLimiter] = ()
+    """Bounds on the rate, of the topic and of the subscription."""
+    delays: Delays | None = None
+    """Asked about every new entry of Shared and Key_Shared."""
 
     @property
     def label(self) -> str:
         return f"{self.topic}:{self.subscription}"
+
+
+class Turn:
+    """What one wake may send: a share of the loop's time, within the bounds on the rate."""
+
+    __slots__ = ("_messages", "_room", "messages", "room")
+
+    def __init__(self, messages: int, room: int) -> None:
+        self._messages = messages
+        self._room = room
+        self.messages = messages
+        """Messages left."""
+        self.room = room
+        """Bytes left."""
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        self.messages -= messages
+        self.room -= size_bytes
+
+    @property
+    def is_over(self) -> bool:
+        return self.messages <= 0 or self.room <= 0
+
+    @property
+    def spent(self) -> tuple[int, int]:
+        """Messages and bytes."""
+        return self._messages - self.messages, self._room - self.room
 
 
 class Dispatcher(ABC):
@@ -66,6 +116,7 @@ class Dispatcher(ABC):
         self.consumers: list[Consumer] = []
         self._is_paused = False
         self._is_wake_scheduled = False
+        self._rate_timer: asyncio.TimerHandle | None = None
         self.source = EntrySource(
             context.log,
             context.cache,
@@ -107,15 +158,22 @@ class Dispatcher(ABC):
     def acked(  # noqa: B027
         self, consumer: Consumer, ledger_id: int, first: int, final: int
     ) -> None:
-        """Entries were acknowledged as a whole. Only Shared keeps book of that."""
+        """Entries were acknowledged as a whole. Shared and Key_Shared keep book of that."""
+
+    def acked_through(self, position: Position) -> None:  # noqa: B027
+        """Everything through the position was acknowledged by nobody: expired, or skipped."""
 
     def partly_acked(self, position: Position) -> None:  # noqa: B027
         """More batch indexes of the entry were acknowledged."""
+
+    def deliver(self, positions: Sequence[Position]) -> None:  # noqa: B027
+        """Entries that were withheld are due. Shared and Key_Shared withhold any."""
 
     def pause(self) -> None:
         """Send nothing: the cursor is being reset."""
         self._is_paused = True
         self.source.close()
+        self._stop_rate_timer()
 
     def resume(self) -> None:
         """Go on after `pause`, from the first unacknowledged entry."""
@@ -125,8 +183,40 @@ class Dispatcher(ABC):
 
     def close(self) -> None:
         """Stop for good."""
-        self._is_paused = True
-        self.source.close()
+        self.pause()
+
+    # Questions
+
+    def why_idle(self) -> Reason | None:
+        """Why nothing is sent just now; None: something is, or is about to be."""
+        context = self.context
+        if self._is_paused or not context.tenure.holds():
+            return Reason.PAUSED
+        if not self.consumers:
+            return Reason.NO_CONSUMER
+        if context.cursor.is_caught_up:
+            return Reason.NOTHING_LEFT
+        return self._why_not_sending() or self._why_not_reading()
+
+    @abstractmethod
+    def _why_not_sending(self) -> Reason | None:
+        """What else may hold entries back."""
+
+    def _why_not_reading(self) -> Reason | None:
+        if self._rate_timer is not None:
+            return Reason.RATE_LIMIT
+        if self.source.is_reading:
+            return Reason.READING
+        if self.source.is_at_end:
+            return Reason.NOTHING_NEW
+        return None
+
+    def check(self) -> None:  # noqa: B027
+        """Compare the books with each other; for tests and for those who look for a defect.
+
+        Raises:
+            AccountsError: they contradict themselves.
+        """
 
     # Helpers
 
@@ -140,6 +230,45 @@ class Dispatcher(ABC):
         self._is_wake_scheduled = False
         self.wake()
 
+    def _begin(self) -> Turn | None:
+        """What may be sent now; None: nothing. If time alone is missing, a wake follows."""
+        context = self.context
+        if self._is_paused or not context.tenure.holds():
+            return None  # without tenure the topic is about to be dropped
+        messages, room = 1 << 62, context.limits.dispatch_bytes_max
+        for limiter in context.limiters:
+            if limiter.is_active:
+                of_limiter = limiter.room()
+                messages, room = min(messages, of_limiter[0]), min(room, of_limiter[1])
+        if messages <= 0 or room <= 0:
+            self._wait_for_rate()
+            return None
+        return Turn(messages, room)
+
+    def _end(self, turn: Turn, *, wants_more: bool) -> None:
+        """Pay for what was sent, and go on some time if the turn, and nothing else, is over."""
+        messages, size_bytes = turn.spent
+        if messages:
+            for limiter in self.context.limiters:
+                if limiter.is_active:
+                    limiter.spend(messages, size_bytes)
+        if wants_more and turn.is_over:
+            self._wake_soon()
+
+    def _wait_for_rate(self) -> None:
+        if self._rate_timer is None:
+            wait_s = max(each.wait_s() for each in self.context.limiters if each.is_active)
+            self._rate_timer = asyncio.get_running_loop().call_later(wait_s, self._on_rate_timer)
+
+    def _on_rate_timer(self) -> None:
+        self._rate_timer = None
+        self.wake()
+
+    def _stop_rate_timer(self) -> None:
+        if self._rate_timer is not None:
+            self._rate_timer.cancel()
+            self._rate_timer = None
+
     def _ack_markers(self, markers: Sequence[Position]) -> None:
         """Internal entries count as acknowledged by every subscription."""
         self.context.cursor.ack_many(markers)
@@ -151,20 +280,21 @@ class SingleActiveDispatcher(Dispatcher):
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
         self.active: Consumer | None = None
+        self._wanted: Callable[[int], bool] | None = None
+        """Whether the active consumer wants to see entries whose key has this hash."""
 
     def wake(self) -> None:
         consumer = self.active
-        if consumer is None or self._is_paused or consumer.permits <= 0:
+        if consumer is None or consumer.permits <= 0:
             return
-        if not self.context.tenure.holds():
-            return  # the topic is about to be dropped
+        turn = self._begin()
+        if turn is None:
+            return
         context, source = self.context, self.source
         peer = consumer.peer
         parts: list[bytes] = []
         markers: list[Position] = []
-        room = context.limits.dispatch_bytes_max
-        messages = 0
-        while consumer.permits > 0 and room > 0 and peer.is_writable:
+        while consumer.permits > 0 and not turn.is_over and peer.is_writable:
             found = source.next_run()
             if found is None:
                 break
@@ -174,25 +304,34 @@ class SingleActiveDispatcher(Dispatcher):
                 consumer,
                 run,
                 index,
-                messages_max=consumer.permits,
-                bytes_max=room,
+                messages_max=min(consumer.permits, turn.messages),
+                bytes_max=turn.room,
                 partition=context.partition,
                 acks=context.cursor,
                 markers=markers,
+                wanted=self._wanted,
             )
             source.advance(run, encoded.stop)
             consumer.permits -= encoded.messages
-            messages += encoded.messages
-            room -= encoded.size_bytes
+            turn.spend(encoded.messages, encoded.size_bytes)
         if markers:
             self._ack_markers(markers)
         if parts:
+            messages, size_bytes = turn.spent
             consumer.messages_out += messages
-            consumer.bytes_out += context.limits.dispatch_bytes_max - room
+            consumer.bytes_out += size_bytes
             peer.write(b"".join(parts))
             context.on_progress()
-        if room <= 0 and consumer.permits > 0:
-            self._wake_soon()
+        self._end(turn, wants_more=consumer.permits > 0)
+
+    def _why_not_sending(self) -> Reason | None:
+        if self.active is None:
+            return Reason.CHOOSING
+        if self.active.permits <= 0:
+            return Reason.NO_PERMITS
+        if not self.active.peer.is_writable:
+            return Reason.NOT_WRITABLE
+        return None
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """Ids are ignored: order demands that everything from the first open entry comes again."""

@@ -4,6 +4,7 @@ The stored bytes go out as they are; only the few bytes of the command are made 
 that are acknowledged already are left out, internal marker entries too.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from magnetar.broker.consumer import Consumer
@@ -52,13 +53,19 @@ def encode_run(
     partition: int,
     acks: SubscriptionCursor,
     markers: list[Position],
+    wanted: Callable[[int], bool] | None = None,
 ) -> Encoded:
     """Append frames for entries from index `start` on, while there is credit and room.
 
     An entry is sent whenever some credit is left, so the last batch may cost more than that.
-    Positions of marker entries that were left out are added to `markers`.
+    Positions of marker entries that were left out are added to `markers`. `wanted` is asked by the
+    hash of each entry's key; what is not wanted is left out and stays unacknowledged.
     """
-    if acks.has_holes or consumer.peer.protocol_version < CHECKSUM_VERSION_MIN:
+    if (
+        wanted is not None
+        or acks.has_holes
+        or consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
+    ):
         return _encode_filtered(
             parts,
             consumer,
@@ -69,6 +76,7 @@ def encode_run(
             partition=partition,
             acks=acks,
             markers=markers,
+            wanted=wanted,
         )
     consumer_id, epoch = consumer.consumer_id, consumer.epoch
     ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
@@ -114,6 +122,7 @@ def _encode_filtered(
     partition: int,
     acks: SubscriptionCursor,
     markers: list[Position],
+    wanted: Callable[[int], bool] | None,
 ) -> Encoded:
     """The same, looking at every entry's acknowledgements."""
     credit, room = messages_max, bytes_max
@@ -128,6 +137,8 @@ def _encode_filtered(
         cost = messages[stop]
         if cost == MARKER:
             markers.append(position)
+            continue
+        if wanted is not None and not wanted(run.key_hashes[stop]):
             continue
         words = acks.remaining_words(position)
         room -= append_message(

@@ -1,7 +1,12 @@
-"""Exclusive: one consumer, all entries in order. The subscription refuses a second one."""
+"""Exclusive: one consumer, all entries in order. The subscription refuses a second one.
+
+A consumer that names ranges of hashes sees only entries whose keys are in them. The others stay
+unacknowledged, as with Pulsar: such consumers are readers, or acknowledge cumulatively.
+"""
 
 from magnetar.broker.consumer import EXCLUSIVE, Consumer
 from magnetar.broker.dispatch.base import SingleActiveDispatcher
+from magnetar.broker.sticky_key import sticky_range_hash
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
@@ -13,6 +18,13 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
         assert not self.consumers, "the subscription lets in one consumer only"
         self.consumers.append(consumer)
         self.active = consumer
+        ranges = consumer.hash_ranges
+        if ranges:
+            self._wanted = lambda key_hash: any(
+                each.start <= sticky_range_hash(key_hash) <= each.end for each in ranges
+            )
+        else:
+            self._wanted = None
         # A former consumer's unacknowledged entries come again.
         self.rewind()
 

@@ -1,14 +1,15 @@
-"""Entries of a Shared subscription that are to be sent again, and how often each was.
+"""Entries that are to be sent again, or were left behind: which positions wait, and reading them.
 
 Positions wait in a set and leave in log order. Their entries come from the tail cache if they are
-still there, else from reads of ranges. Pure bookkeeping is in `RedeliverySet`; `ReplayLoader` does
-the reads, a bounded number of entries and bytes at a time.
+still there, else from reads of ranges. Pure bookkeeping is in `RedeliverySet`; `ReplayReader` does
+the reads, a bounded number of entries and bytes at a time, and `ReplayLoader` puts both together.
 """
 
 import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -20,7 +21,15 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
-_ENTRIES_PER_LOAD_MAX = 200
+ENTRIES_PER_LOAD_MAX = 200
+
+
+class LoadedEntry(NamedTuple):
+    """An entry that waited, with the number of its messages."""
+
+    position: Position
+    entry: bytes
+    messages: int
 
 
 class RedeliverySet:
@@ -46,6 +55,11 @@ class RedeliverySet:
         self._members.discard(position)
         if not self._members:
             self._heap.clear()
+
+    def discard_through(self, position: Position) -> None:
+        """Forget everything at or before the position."""
+        for each in [each for each in self._members if each <= position]:
+            self.discard(each)
 
     def take(self, count_max: int) -> list[Position]:
         """The lowest positions not taken yet. They stay members until they are discarded."""
@@ -80,103 +94,86 @@ def contiguous(positions: Sequence[Position]) -> list[tuple[Position, int]]:
     return runs
 
 
-class ReplayLoader:
-    """Fetches the entries of waiting positions. `on_ready` follows every load that took a read."""
+class ReplayReader:
+    """Reads entries by their positions, one bounded read at a time, and tries again after errors.
+
+    `on_read(found, gone, left)` follows every read: what was read, in order; what does not exist
+    any more; and what the caller may ask for another time, because the bound in bytes was reached,
+    or the read failed. `on_ready` comes after it, when another read can be begun.
+    """
 
     def __init__(
         self,
         log: ReadableLog,
-        cache: TailCache,
         limits: ReadLimits,
         *,
         label: str,
+        on_read: Callable[[list[LoadedEntry], list[Position], list[Position]], None],
         on_ready: Callable[[], None],
     ) -> None:
-        self.waiting = RedeliverySet()
         self._log = log
-        self._cache = cache
         self._limits = limits
         self._label = label
+        self._on_read = on_read
         self._on_ready = on_ready
-        self._loaded: deque[tuple[Position, bytes, int]] = deque()
-        self._loading: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._failures = 0
 
-    def next_entry(self) -> tuple[Position, bytes, int] | None:
-        """The next waiting entry with its number of messages; None: none, or a read is under way.
+    @property
+    def is_busy(self) -> bool:
+        """A read is under way, or will be tried again after a pause."""
+        return self._reading is not None or self._retry is not None
 
-        The position stays in `waiting` until the caller discards it there.
-        """
-        while True:
-            while self._loaded:
-                loaded = self._loaded.popleft()
-                if loaded[0] in self.waiting:
-                    return loaded
-            if self._loading is not None or self._retry is not None or not self._load():
-                return None
+    def read(self, positions: list[Position]) -> None:
+        """Begin to read ascending positions; not while it is busy."""
+        assert not self.is_busy
+        self._reading = asyncio.get_running_loop().create_task(self._read(positions))
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.waiting.clear()
-        self._loaded.clear()
+    def stop(self) -> None:
+        """Forget what is under way."""
         self._failures = 0
-        if self._loading is not None:
-            self._loading.cancel()
-            self._loading = None
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
-    def _load(self) -> bool:
-        """Load the lowest positions; False if that takes a read, or nothing waits."""
-        positions = self.waiting.take(_ENTRIES_PER_LOAD_MAX)
-        missing: list[Position] = []
-        for position in positions:
-            run = self._cache.find(position)
-            if run is None:
-                missing.append(position)
-            else:
-                index = run.index_of(position)
-                self._loaded.append((position, run.entries[index], run.messages[index]))
-        if missing:
-            self._loading = asyncio.get_running_loop().create_task(self._read(missing))
-        return bool(self._loaded)
-
     async def _read(self, positions: list[Position]) -> None:
-        """Read the entries of the positions, up to the bound in bytes."""
-        entries: list[tuple[Position, bytes, int]] = []
+        found: list[LoadedEntry] = []
+        gone: list[Position] = []
         done = 0
         room = self._limits.bytes_max
         try:
             for first, count in contiguous(positions):
                 if room <= 0:
                     break
-                start, found = await self._log.read_range(first, entries_max=count, bytes_max=room)
-                wanted = [Position(first.ledger_id, first.entry_id + at) for at in range(count)]
+                start, entries = await self._log.read_range(
+                    first, entries_max=count, bytes_max=room
+                )
+                wanted = positions[done : done + count]
                 if start != first:  # the ledger was trimmed away, and all of the run with it
-                    for position in wanted:
-                        self.waiting.discard(position)
+                    gone += wanted
                     done += count
                     continue
-                for position, entry in zip(wanted, found, strict=False):
-                    entries.append((position, entry, messages_of(entry)))
+                for position, entry in zip(wanted, entries, strict=False):
+                    found.append(LoadedEntry(position, entry, messages_of(entry)))
                     room -= len(entry)
-                done += len(found)
-                if len(found) < count:
+                done += len(entries)
+                if len(entries) < count:
                     break  # the reply was cut short: the rest is read another time
         except (LogFencedError, LogClosedError):
-            self._loading = None  # the topic is about to be closed
+            self._reading = None  # the topic is about to be closed
             return
         except LedgerError as error:
-            self._loading = None
-            self.waiting.give_back(positions)
+            self._reading = None
             self._retry_later(positions[0], error)
+            self._on_read([], [], positions)
             return
-        self._loading = None
+        self._reading = None
         self._failures = 0
-        self.waiting.give_back(positions[done:])
-        self._loaded = deque(sorted([*self._loaded, *entries]))
+        self._on_read(found, gone, positions[done:])
         self._on_ready()
 
     def _retry_later(self, position: Position, error: LedgerError) -> None:
@@ -195,3 +192,69 @@ class ReplayLoader:
     def _on_retry(self) -> None:
         self._retry = None
         self._on_ready()
+
+
+class ReplayLoader:
+    """The entries of waiting positions in log order. `on_ready` follows every load with a read."""
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        cache: TailCache,
+        limits: ReadLimits,
+        *,
+        label: str,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.waiting = RedeliverySet()
+        self._cache = cache
+        self._loaded: deque[LoadedEntry] = deque()
+        self._reader = ReplayReader(
+            log, limits, label=label, on_read=self._on_read, on_ready=on_ready
+        )
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reader.is_busy
+
+    def next_entry(self) -> LoadedEntry | None:
+        """The next waiting entry; None: none, or a read is under way.
+
+        The position stays in `waiting` until the caller discards it there.
+        """
+        while True:
+            while self._loaded:
+                loaded = self._loaded.popleft()
+                if loaded.position in self.waiting:
+                    return loaded
+            if self._reader.is_busy or not self._load():
+                return None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.waiting.clear()
+        self._loaded.clear()
+        self._reader.stop()
+
+    def _load(self) -> bool:
+        """Load the lowest positions; False if that takes a read, or nothing waits."""
+        positions = self.waiting.take(ENTRIES_PER_LOAD_MAX)
+        missing: list[Position] = []
+        for position in positions:
+            run = self._cache.find(position)
+            if run is None:
+                missing.append(position)
+            else:
+                index = run.index_of(position)
+                self._loaded.append(LoadedEntry(position, run.entries[index], run.messages[index]))
+        if missing:
+            self._reader.read(missing)
+        return bool(self._loaded)
+
+    def _on_read(
+        self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
+    ) -> None:
+        for position in gone:
+            self.waiting.discard(position)
+        self.waiting.give_back(left)
+        self._loaded = deque(sorted([*self._loaded, *found]))

@@ -1,26 +1,32 @@
 """Shared: entries go round robin to whichever consumer has credit; order is not kept.
 
-Every entry that was sent is pending at one consumer until it is acknowledged. It goes back for
-redelivery when the consumer asks (its count goes up) or leaves (it does not). Redelivery goes
-before new entries. Consumers with a lower priority number are served first; others get messages
-only when none of those can take any.
+Every entry that was sent is pending at one consumer until it is acknowledged (`PendingAccounts`).
+It goes back for redelivery when the consumer asks (its count goes up) or leaves (it does not).
+Redelivery goes before new entries. Consumers with a lower priority number are served first; others
+get messages only when none of those can take any. When the last consumer leaves, everything starts
+again at the first unacknowledged entry, and the counts are forgotten.
 
-A consumer or a subscription with too many unacknowledged messages is sent nothing until half of
-them are acknowledged or given back; its credit is kept meanwhile. When the last consumer leaves,
-everything starts again at the first unacknowledged entry, and the counts are forgotten.
+The chunks of a message go to the consumer that got the first one, out of turn if need be. While it
+can take nothing, they are parked, and everything else goes on.
 
-Source: protocol sheet sections 9 to 11.
+Source: protocol sheet sections 8 to 11.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
+from magnetar.broker.chunks import ChunkOf, chunk_of
 from magnetar.broker.consumer import SHARED, Consumer
-from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.accounts import PendingAccounts
+from magnetar.broker.dispatch.affinity import ChunkAffinity
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
 from magnetar.broker.dispatch.encoding import append_message, open_messages
+from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ReplayLoader
 from magnetar.broker.entry import MARKER
 from magnetar.ledger.position import Position
+
+_Outgoing = dict[Consumer, list[bytes]]
 
 
 class SharedDispatcher(Dispatcher):
@@ -30,6 +36,12 @@ class SharedDispatcher(Dispatcher):
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
+        self.accounts = PendingAccounts(
+            self.consumers,
+            per_consumer_max=lambda: context.policies().max_unacked_per_consumer,
+            per_subscription_max=lambda: context.policies().max_unacked_per_subscription,
+            on_unblocked=self._wake_soon,
+        )
         self._levels: dict[int, deque[Consumer]] = {}
         self._replay = ReplayLoader(
             context.log,
@@ -38,9 +50,9 @@ class SharedDispatcher(Dispatcher):
             label=context.label,
             on_ready=self.wake,
         )
-        self._redelivery_counts: dict[Position, int] = {}
-        self._unacked_messages = 0
-        self._is_blocked = False
+        self._affinity = ChunkAffinity(context.limits.chunked_messages_max)
+        self._parked: dict[Consumer, list[Position]] = {}
+        """Chunks whose consumer could not take them."""
 
     # Membership
 
@@ -54,14 +66,14 @@ class SharedDispatcher(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self.consumers:
             return
-        self.consumers.remove(consumer)
         level = self._levels[consumer.priority]
         level.remove(consumer)
         if not level:
             del self._levels[consumer.priority]
-        for position in consumer.pending:
-            self._replay.waiting.add(position)
-        self._forget_pending(consumer)
+        self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        self.consumers.remove(consumer)
+        self._affinity.forget(consumer)
+        self._unpark(consumer)
         if not self.consumers:
             self._reset()
         else:
@@ -70,38 +82,44 @@ class SharedDispatcher(Dispatcher):
     # Sending
 
     def wake(self) -> None:
-        if self._is_paused or not self.consumers or not self.context.tenure.holds():
+        if not self.consumers:
             return
-        limit = self.context.limits.round_robin_messages_max
-        room = self.context.limits.dispatch_bytes_max
-        outgoing: dict[Consumer, list[bytes]] = {}
+        turn = self._begin()
+        if turn is None:
+            return
+        accounts = self.accounts
+        turn_max = self.context.limits.round_robin_messages_max
+        for consumer in [each for each in self._parked if accounts.allowance(each) > 0]:
+            self._unpark(consumer)
+        outgoing: _Outgoing = {}
         markers: list[Position] = []
-        while room > 0 and not self._is_blocked:
-            consumer = self._next_ready()
-            if consumer is None:
+        has_more = True
+        while not turn.is_over:
+            ready = self._next_ready()
+            if ready is None:
+                has_more = False
                 break
-            parts = outgoing.setdefault(consumer, [])
-            credit = min(consumer.permits, limit)
-            size = self._send_again(consumer, parts, credit, room)
-            if size is None:
+            credit = min(accounts.allowance(ready), turn_max, turn.messages)
+            before = turn.messages
+            if not self._send_again(ready, credit, turn, outgoing):
                 break  # what is to be sent again is being read, and goes first
-            if size == 0:
-                size = self._send_new(consumer, parts, credit, room, markers)
-                if size == 0:
+            if turn.messages == before:
+                self._send_new(ready, credit, turn, outgoing, markers)
+                if turn.messages == before:
                     break
-            self._levels[consumer.priority].rotate(-1)
-            room -= size
+            self._levels[ready.priority].rotate(-1)
         if markers:
             self._ack_markers(markers)
         for consumer, parts in outgoing.items():
             if parts:
                 consumer.peer.write(b"".join(parts))
         self.context.on_progress()
-        if room <= 0:
-            self._wake_soon()
+        self._end(turn, wants_more=has_more)
 
     def _next_ready(self) -> Consumer | None:
         """Whose turn it is: the first one of its level that can take something."""
+        if self.accounts.is_blocked:
+            return None
         for level in self._levels.values():
             for _ in range(len(level)):
                 if level[0].is_ready:
@@ -109,63 +127,60 @@ class SharedDispatcher(Dispatcher):
                 level.rotate(-1)
         return None
 
-    def _send_again(
-        self, consumer: Consumer, parts: list[bytes], credit: int, room: int
-    ) -> int | None:
-        """Redeliver up to the credit; bytes sent, 0 if nothing waits, None if a read is awaited."""
+    def _send_again(self, consumer: Consumer, credit: int, turn: Turn, outgoing: _Outgoing) -> bool:
+        """Send up to the credit of what waits; False if nothing was, and a read is awaited."""
         waiting = self._replay.waiting
         cursor = self.context.cursor
-        sent = 0
-        while credit > 0 and sent < room and len(waiting):
+        last = turn.messages - credit
+        before = turn.messages
+        while turn.messages > last and turn.room > 0 and len(waiting):
             loaded = self._replay.next_entry()
             if loaded is None:
-                if sent:
-                    return sent
-                return None if len(waiting) else 0
+                return turn.messages != before or not self._replay.is_reading
             position, entry, messages = loaded
             waiting.discard(position)
             if cursor.is_acked(position) or messages == MARKER:
-                self._redelivery_counts.pop(position, None)
+                self.accounts.redelivery_counts.pop(position, None)
                 continue
-            words = cursor.remaining_words(position)
-            sent += append_message(
-                parts,
-                consumer,
-                position,
-                entry,
-                partition=self.context.partition,
-                words=words,
-                redelivery_count=self._redelivery_counts.get(position, 0),
-            )
-            credit -= self._hand_over(consumer, position, open_messages(messages, words))
-            if consumer.is_blocked or self._is_blocked:
+            to = consumer
+            chunk = chunk_of(entry)
+            if chunk is not None and (chosen := self._chosen(chunk, consumer, position)):
+                to = chosen
+            elif chunk is not None:
+                continue
+            self._send_one(to, position, entry, messages, turn, outgoing)
+            if not self.accounts.allowance(consumer):
                 break
-        return sent
+        return True
 
     def _send_new(
         self,
         consumer: Consumer,
-        parts: list[bytes],
         credit: int,
-        room: int,
+        turn: Turn,
+        outgoing: _Outgoing,
         markers: list[Position],
-    ) -> int:
-        """Send entries that nobody had yet; bytes sent, 0 if there is nothing now."""
-        cursor = self.context.cursor
+    ) -> None:
+        """Send up to the credit of entries that nobody had yet."""
+        cursor, delays = self.context.cursor, self.context.delays
         partition = self.context.partition
-        sent = 0
-        while credit > 0 and sent < room:
+        parts = outgoing.setdefault(consumer, [])
+        pending = consumer.pending
+        while credit > 0 and turn.room > 0:
             found = self.source.next_run()
             if found is None:
-                break
+                return
             run, index = found
-            has_holes = cursor.has_holes
+            has_holes, chunks = cursor.has_holes, run.chunks
             entries, counts = run.entries, run.messages
+            ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
+            sent_messages = sent_bytes = 0
+            room = turn.room
             stop = index
             for stop in range(index, len(entries)):
-                if credit <= 0 or sent >= room or consumer.is_blocked or self._is_blocked:
+                if credit <= 0 or sent_bytes >= room:
                     break
-                position = Position(run.ledger_id, run.first_entry_id + stop)
+                position = Position(ledger_id, first_entry_id + stop)
                 messages = counts[stop]
                 words: tuple[int, ...] = ()
                 if has_holes:
@@ -175,111 +190,135 @@ class SharedDispatcher(Dispatcher):
                 if messages == MARKER:
                     markers.append(position)
                     continue
-                sent += append_message(
+                if delays is not None and delays.withholds(run, stop):
+                    continue
+                if chunks and (chunk := chunks.get(stop)) is not None:
+                    to = self._chosen(chunk, consumer, position)
+                    if to is not consumer:
+                        if to is not None:
+                            self._send_one(to, position, entries[stop], messages, turn, outgoing)
+                        continue
+                sent_bytes += append_message(
                     parts, consumer, position, entries[stop], partition=partition, words=words
                 )
-                credit -= self._hand_over(consumer, position, open_messages(messages, words))
+                if words:
+                    messages = open_messages(messages, words)
+                pending[position] = messages
+                sent_messages += messages
+                credit -= messages
             else:
                 stop = len(entries)
             self.source.advance(run, stop)
-            if consumer.is_blocked or self._is_blocked:
-                break
-        return sent
+            self.accounts.charge(consumer, sent_messages, sent_bytes)
+            turn.spend(sent_messages, sent_bytes)
+            if turn.is_over or not self.accounts.allowance(consumer):
+                return
 
-    def _hand_over(self, consumer: Consumer, position: Position, messages: int) -> int:
-        """Note that the consumer has the entry; returns its cost in credit."""
+    def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
+        """Who gets a chunk; None: it cannot take it now, and the chunk is parked."""
+        to = self._affinity.consumer_of(chunk) or consumer
+        if to is not consumer and not self.accounts.allowance(to):
+            self._parked.setdefault(to, []).append(position)
+            return None
+        self._affinity.sent(chunk, to)
+        return to
+
+    def _send_one(
+        self,
+        consumer: Consumer,
+        position: Position,
+        entry: bytes,
+        messages: int,
+        turn: Turn,
+        outgoing: _Outgoing,
+    ) -> None:
+        words = self.context.cursor.remaining_words(position)
+        size_bytes = append_message(
+            outgoing.setdefault(consumer, []),
+            consumer,
+            position,
+            entry,
+            partition=self.context.partition,
+            words=words,
+            redelivery_count=self.accounts.redelivery_counts.get(position, 0),
+        )
+        messages = open_messages(messages, words)
         consumer.pending[position] = messages
-        consumer.permits -= messages
-        consumer.messages_out += messages
-        consumer.unacked_messages += messages
-        self._unacked_messages += messages
-        limits = self.context.limits
-        if 0 < limits.unacked_per_consumer_max <= consumer.unacked_messages:
-            consumer.is_blocked = True
-        if 0 < limits.unacked_per_subscription_max <= self._unacked_messages:
-            self._is_blocked = True
-        return messages
+        self.accounts.charge(consumer, messages, size_bytes)
+        turn.spend(messages, size_bytes)
 
     # Acknowledgements and redelivery
 
     def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
-        counts = self._redelivery_counts
+        acked, waiting = self.accounts.acked, self._replay.waiting
         for entry_id in range(first, final + 1):
             position = Position(ledger_id, entry_id)
-            if counts:
-                counts.pop(position, None)
-            owner = self._owner(consumer, position)
-            if owner is None:
-                self._replay.waiting.discard(position)
-            else:
-                self._release(owner, owner.pending.pop(position))
+            if acked(consumer, position) < 0:
+                waiting.discard(position)
+
+    def acked_through(self, position: Position) -> None:
+        for _ in self.accounts.acked_through(position):
+            pass
+        self._replay.waiting.discard_through(position)
+        for parked in self._parked.values():
+            parked[:] = [each for each in parked if each > position]
 
     def partly_acked(self, position: Position) -> None:
-        owner = self._owner(None, position)
-        if owner is None:
-            return
-        words = self.context.cursor.remaining_words(position)
-        before = owner.pending[position]
-        remaining = min(before, open_messages(before, words))
-        owner.pending[position] = remaining
-        self._release(owner, before - remaining)
+        self.accounts.partly_acked(position, self.context.cursor)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        pending = consumer.pending
-        for position in list(pending) if positions is None else positions:
-            messages = pending.pop(position, None)
-            if messages is None:
-                continue
-            self._replay.waiting.add(position)
-            counts = self._redelivery_counts
-            counts[position] = counts.get(position, 0) + 1
-            consumer.messages_redelivered += messages
-            self._release(consumer, messages)
+        self._send_later(self.accounts.give_back(consumer, positions, is_counted=True))
+        self.wake()
+
+    def deliver(self, positions: Sequence[Position]) -> None:
+        is_pending = self.accounts.is_pending
+        for position in positions:
+            if not is_pending(position):
+                self._replay.waiting.add(position)
         self.wake()
 
     def rewind(self) -> None:
-        for consumer in self.consumers:
-            self._forget_pending(consumer)
+        self.accounts.clear()
         self._reset()
         self.source.rewind()
-
-    def close(self) -> None:
-        super().close()
-        self._replay.clear()
 
     def pause(self) -> None:
         super().pause()
         self._replay.clear()
+        self._parked.clear()
 
     def _reset(self) -> None:
         self._replay.clear()
-        self._redelivery_counts.clear()
+        self._parked.clear()
+        self._affinity.clear()
+        self.accounts.clear()
         self.source.close()
 
-    def _owner(self, likely: Consumer | None, position: Position) -> Consumer | None:
-        """The consumer that the entry is pending at; any may acknowledge it."""
-        if likely is not None and position in likely.pending:
-            return likely
-        for consumer in self.consumers:
-            if position in consumer.pending:
-                return consumer
+    def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:
+        for position, _ in entries:
+            self._replay.waiting.add(position)
+
+    def _unpark(self, consumer: Consumer) -> None:
+        for position in self._parked.pop(consumer, ()):
+            self._replay.waiting.add(position)
+
+    # Questions
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that wait to be sent again, or for their consumer."""
+        return len(self._replay.waiting) + sum(map(len, self._parked.values()))
+
+    def _why_not_sending(self) -> Reason | None:
+        found = self.accounts.why_not_ready()
+        if found is not None:
+            return found
+        if self._replay.is_reading:
+            return Reason.READING
+        delays = self.context.delays
+        if delays is not None and delays.withheld and self.source.is_at_end:
+            return Reason.DELAYED
         return None
 
-    def _release(self, consumer: Consumer, messages: int) -> None:
-        """Messages of the consumer are no longer unacknowledged; wake up if that unblocks."""
-        consumer.unacked_messages -= messages
-        self._unacked_messages -= messages
-        limits = self.context.limits
-        if consumer.is_blocked and (
-            consumer.unacked_messages * 2 <= limits.unacked_per_consumer_max
-        ):
-            consumer.is_blocked = False
-            self._wake_soon()
-        if self._is_blocked and (self._unacked_messages * 2 <= limits.unacked_per_subscription_max):
-            self._is_blocked = False
-            self._wake_soon()
-
-    def _forget_pending(self, consumer: Consumer) -> None:
-        messages = consumer.unacked_messages
-        consumer.pending.clear()
-        self._release(consumer, messages)
+    def check(self) -> None:
+        self.accounts.check(self.context.cursor)

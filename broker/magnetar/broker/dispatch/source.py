@@ -33,6 +33,11 @@ class ReadableLog(Protocol):
     @property
     def last_confirmed(self) -> Position: ...
 
+    @property
+    def terminated(self) -> Position | None:
+        """The last entry of a log that takes no more; None while it does."""
+        ...
+
     def first_position(self) -> Position: ...
 
     def next_position(self, position: Position, /) -> Position: ...
@@ -84,6 +89,16 @@ class EntrySource:
     def after(self) -> Position:
         """The last entry handed out or skipped."""
         return self._after
+
+    @property
+    def is_reading(self) -> bool:
+        """A read is under way, or will be tried again after a pause."""
+        return self._reading is not None or self._retry is not None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Everything in the log was handed out or skipped."""
+        return self._next_position(self._after) > self._log.last_confirmed
 
     def rewind(self) -> None:
         """Go back to the first unacknowledged entry."""

@@ -1,0 +1,52 @@
+"""Chunked messages: which entries are chunks, of which message.
+
+A message that is too large travels as several entries, which must all reach the same consumer.
+Source: protocol sheet section 8. Pure.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
+
+_CHUNKS_TAG = b"\xd8\x01"
+"""The protobuf tag of num_chunks_from_msg (field 27, a varint)."""
+
+_parse = MessageMetadata.FromString
+
+
+class ChunkOf(NamedTuple):
+    """An entry's place in a chunked message."""
+
+    uuid: str
+    """Names the message."""
+    is_last: bool
+
+
+def chunk_of(entry: bytes) -> ChunkOf | None:
+    """None: the entry is no chunk, or cannot be read."""
+    try:
+        if entry[:2] == b"\x0e\x01":
+            raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
+            if _CHUNKS_TAG not in raw:
+                return None  # a field that is there has its tag there
+            metadata = _parse(raw)
+        else:
+            metadata, _ = split_payload(entry)
+        chunks = metadata.num_chunks_from_msg
+        if chunks <= 1 or not metadata.uuid:
+            return None
+        return ChunkOf(metadata.uuid, metadata.chunk_id >= chunks - 1)
+    except (DecodeError, MalformedPayloadError, UnicodeError):
+        return None
+
+
+def chunks_of(entries: Sequence[bytes]) -> dict[int, ChunkOf]:
+    """The chunks among entries, by index."""
+    return {
+        index: found
+        for index, entry in enumerate(entries)
+        if (found := chunk_of(entry)) is not None
+    }

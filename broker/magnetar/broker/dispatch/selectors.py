@@ -1,0 +1,184 @@
+"""Which consumer of a Key_Shared subscription gets a hash: by a ring, or by the ranges they name.
+
+AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
+or after it. A consumer that comes or goes moves only the hashes between its points and the ones
+before them. STICKY gives a hash to the consumer that named a range with it, or to nobody.
+
+Source: protocol sheet section 11. Pure.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from magnetar.broker.consumer import Consumer, HashRange
+from magnetar.broker.errors import ConsumerAssignError
+from magnetar.broker.hashing import murmur31
+from magnetar.broker.sticky_key import (
+    AUTO_SPLIT_HASHES,
+    STICKY_HASHES,
+    auto_split_hash,
+    sticky_range_hash,
+)
+
+POINTS_PER_CONSUMER = 100
+
+
+class Selector(ABC):
+    """Hashes to consumers. Changes only when one comes or goes."""
+
+    hash_of: Callable[[int], int]
+    """From murmur31 of a key to what is selected by."""
+
+    @abstractmethod
+    def add(self, consumer: Consumer) -> None: ...
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None: ...
+
+    @abstractmethod
+    def select(self, key_hash: int) -> Consumer | None:
+        """Who gets the hash; None: nobody."""
+
+    @abstractmethod
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        """The hashes of a consumer as ascending ranges, both ends included."""
+
+
+@lru_cache(maxsize=4096)
+def _points(name: str, index: int) -> tuple[int, ...]:
+    return tuple(
+        auto_split_hash(murmur31(f"{name}\0{index}\0{point}".encode()))
+        for point in range(POINTS_PER_CONSUMER)
+    )
+
+
+class HashRing(Selector):
+    """AUTO_SPLIT."""
+
+    hash_of = staticmethod(auto_split_hash)
+
+    def __init__(self) -> None:
+        self._places: dict[Consumer, tuple[str, int]] = {}
+        """Name, and a number that tells consumers of the same name apart."""
+        self._points: list[int] = []
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        taken = {index for name, index in self._places.values() if name == consumer.name}
+        index = next(each for each in range(len(taken) + 1) if each not in taken)
+        self._places[consumer] = (consumer.name, index)
+        self._rebuild()
+
+    def remove(self, consumer: Consumer) -> None:
+        if self._places.pop(consumer, None) is not None:
+            self._rebuild()
+
+    def select(self, key_hash: int) -> Consumer | None:
+        points = self._points
+        if not points:
+            return None
+        at = bisect_left(points, key_hash)
+        return self._owners[at if at < len(points) else 0]
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        found: list[HashRange] = []
+        before = 0
+        for point, owner in zip(self._points, self._owners, strict=True):
+            if owner is consumer:
+                _append_range(found, HashRange(before + 1, point))
+            before = point
+        if self._owners and self._owners[0] is consumer and before < AUTO_SPLIT_HASHES:
+            _append_range(found, HashRange(before + 1, AUTO_SPLIT_HASHES))
+        return found
+
+    def _rebuild(self) -> None:
+        # A point that several consumers have goes to the first of them by name and number, so that
+        # the ring does not depend on the order in which they came.
+        ring: dict[int, Consumer] = {}
+        for consumer in sorted(self._places, key=self._places.__getitem__):
+            for point in _points(*self._places[consumer]):
+                ring.setdefault(point, consumer)
+        self._points = sorted(ring)
+        self._owners = [ring[point] for point in self._points]
+
+
+def _append_range(ranges: list[HashRange], following: HashRange) -> None:
+    """Append, as one range with the last one if it follows on it."""
+    if ranges and ranges[-1].end + 1 == following.start:
+        following = HashRange(ranges.pop().start, following.end)
+    ranges.append(following)
+
+
+class _Claim(NamedTuple):
+    start: int
+    end: int
+    consumer: Consumer
+
+
+class HashRanges(Selector):
+    """STICKY."""
+
+    hash_of = staticmethod(sticky_range_hash)
+
+    def __init__(self) -> None:
+        self._claims: list[_Claim] = []
+        self._starts: list[int] = []
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer in whose ranges were checked, and conflict with nobody's."""
+        assert self.conflict_of(consumer.hash_ranges) is None
+        self._set(
+            [*self._claims, *(_Claim(*each, consumer) for each in consumer.hash_ranges)],
+        )
+
+    def remove(self, consumer: Consumer) -> None:
+        self._set([claim for claim in self._claims if claim.consumer is not consumer])
+
+    def select(self, key_hash: int) -> Consumer | None:
+        at = bisect_right(self._starts, key_hash) - 1
+        if at < 0:
+            return None
+        claim = self._claims[at]
+        return claim.consumer if key_hash <= claim.end else None
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        return sorted(consumer.hash_ranges)
+
+    def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
+        """A consumer that has some of these hashes already."""
+        for claim in self._claims:
+            for each in ranges:
+                if each.start <= claim.end and claim.start <= each.end:
+                    return claim.consumer
+        return None
+
+    def _set(self, claims: list[_Claim]) -> None:
+        self._claims = sorted(claims, key=lambda claim: claim.start)
+        self._starts = [claim.start for claim in self._claims]
+
+
+def check_ranges(ranges: Sequence[HashRange], *, of: str) -> None:
+    """Refuse ranges that make no sense. `of`: the consumer and subscription, for the text.
+
+    Raises:
+        ConsumerAssignError: there are none, one is empty or not within 0 to 65535, or two overlap.
+    """
+    if not ranges:
+        raise ConsumerAssignError(f"{of} needs at least one range of hashes; it names none")
+    for each in ranges:
+        if not 0 <= each.start <= each.end < STICKY_HASHES:
+            raise ConsumerAssignError(
+                f"{of} names the hashes {each.start} to {each.end}; "
+                f"a range lies within 0 to {STICKY_HASHES - 1}, and starts before it ends"
+            )
+    ascending = sorted(ranges)
+    for one, two in pairwise(ascending):
+        if two.start <= one.end:
+            raise ConsumerAssignError(
+                f"{of} names overlapping ranges: {one.start} to {one.end}, "
+                f"and {two.start} to {two.end}"
+            )

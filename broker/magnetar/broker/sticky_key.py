@@ -1,0 +1,80 @@
+"""The sticky key of an entry, and its hash: what Key_Shared assigns to consumers.
+
+Only the outer metadata counts: a batch has one key, that of its first message, which is why
+producers for Key_Shared batch by key. The chunks of a message share producer and sequence id, so
+they go the same way also without a key. Source: protocol sheet section 11. Pure.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from functools import lru_cache
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.hashing import murmur31
+from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
+
+AUTO_SPLIT_HASHES = 65_535
+"""Hashes of AUTO_SPLIT are 1 to this."""
+
+STICKY_HASHES = 65_536
+"""Ranges of STICKY lie within 0 to one less than this; a key never has 0."""
+
+NO_KEY = b"NONE_KEY"
+"""The key of an entry that cannot be read."""
+
+_parse = MessageMetadata.FromString
+
+
+@lru_cache(maxsize=16_384)
+def _hash_of_key(key: bytes) -> int:
+    return murmur31(key)
+
+
+_HASH_WITHOUT_KEY = murmur31(NO_KEY)
+
+
+def sticky_key_of(metadata: MessageMetadata) -> bytes:
+    """The bytes that are hashed. A key that claims to be base64 and is not is taken as it is."""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        key = metadata.partition_key.encode()
+        if metadata.partition_key_b64_encoded:
+            try:
+                return base64.b64decode(key, validate=True)
+            except binascii.Error:
+                return key
+        return key
+    return b"%s-%d" % (metadata.producer_name.encode(), metadata.sequence_id)
+
+
+def key_hash_of(entry: bytes) -> int:
+    """murmur31 of the entry's sticky key; an entry that cannot be read has the key `NO_KEY`."""
+    try:
+        if entry[:2] == b"\x0e\x01":
+            metadata = _parse(entry[10 : 10 + int.from_bytes(entry[6:10], "big")])
+        else:
+            metadata, _ = split_payload(entry)
+        key = sticky_key_of(metadata)
+    except (DecodeError, MalformedPayloadError, UnicodeError):
+        return _HASH_WITHOUT_KEY
+    if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
+        return _hash_of_key(key)
+    return murmur31(key)  # hardly any other entry has it: nothing to remember
+
+
+def key_hashes_of(entries: Sequence[bytes]) -> list[int]:
+    """`key_hash_of` each entry."""
+    return list(map(key_hash_of, entries))
+
+
+def auto_split_hash(key_hash: int) -> int:
+    """Where a key stands on the ring: 1 to 65535."""
+    return key_hash % AUTO_SPLIT_HASHES + 1
+
+
+def sticky_range_hash(key_hash: int) -> int:
+    """What a consumer's ranges are compared with: 1 to 65535."""
+    return key_hash % STICKY_HASHES or 1

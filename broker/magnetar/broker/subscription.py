@@ -129,6 +129,11 @@ class Subscription:
             if self.context.log.terminated is not None:
                 self.tell_end()
 
+    def limits_changed(self) -> None:
+        """Other policies count: what waited for the former ones may go."""
+        if self.dispatcher is not None:
+            self.dispatcher.limits_changed()
+
     def tell_end(self) -> None:
         """Tell consumers that there is nothing left, and never will be: the topic is terminated."""
         if self.context is None or self.is_closed or not self.cursor.is_caught_up:

@@ -15,6 +15,7 @@ from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
+from magnetar.broker.dispatch.throttle import DispatchRates
 from magnetar.broker.entry import last_batch_index_of
 from magnetar.broker.errors import (
     BrokerPersistenceError,
@@ -127,6 +128,7 @@ class Topic:
         self._partition = name.partition_index
         self._limits = limits
         self._loop = asyncio.get_running_loop()
+        self.dispatch_rates = DispatchRates(lambda: self.policies, self._loop.time)
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
         self._last_index: tuple[Position, int] = (Position(-1, -1), -1)
@@ -143,6 +145,9 @@ class Topic:
         before = self.policies
         if policies != before and not self.is_closed:
             self.policies = policies
+            self.dispatch_rates.update()
+            for subscription in self.subscriptions.values():
+                subscription.limits_changed()
             for callback in self.on_policies:
                 callback(before)
 
@@ -401,6 +406,7 @@ class Topic:
                 limits=self._limits.dispatch,
                 policies=lambda: self.policies,
                 on_progress=self._trim_soon,
+                limiters=self.dispatch_rates.limiters_of(subscription.name),
             )
 
     def _drop_if_unused(self, subscription: Subscription) -> None:

@@ -150,6 +150,13 @@ class PendingAccounts:
                 return consumer
         return None
 
+    def limits_changed(self) -> None:
+        """Other limits count: who is over the new ones is blocked, who is not is not."""
+        per_consumer = self._per_consumer_max()
+        for consumer in self._consumers:
+            consumer.is_blocked = 0 < per_consumer <= consumer.unacked_messages
+        self.is_blocked = 0 < self._per_subscription_max() <= self.unacked_messages
+
     def _release(self, consumer: Consumer, messages: int) -> None:
         """Messages of the consumer are no longer unacknowledged; tell if that unblocks."""
         consumer.unacked_messages -= messages

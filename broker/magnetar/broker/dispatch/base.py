@@ -181,6 +181,11 @@ class Dispatcher(ABC):
         self.rewind()
         self.wake()
 
+    def limits_changed(self) -> None:
+        """Other limits count from now on."""
+        self._stop_rate_timer()
+        self.wake()
+
     def close(self) -> None:
         """Stop for good."""
         self.pause()

@@ -345,6 +345,10 @@ class KeySharedDispatcher(Dispatcher):
         for _, key_hash in entries:
             self.book.released(key_hash)
 
+    def limits_changed(self) -> None:
+        self.accounts.limits_changed()
+        super().limits_changed()
+
     # Acknowledgements and redelivery
 
     def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:

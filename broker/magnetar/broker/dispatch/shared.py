@@ -247,6 +247,10 @@ class SharedDispatcher(Dispatcher):
         self.accounts.charge(consumer, messages, size_bytes)
         turn.spend(messages, size_bytes)
 
+    def limits_changed(self) -> None:
+        self.accounts.limits_changed()
+        super().limits_changed()
+
     # Acknowledgements and redelivery
 
     def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:

@@ -5,8 +5,9 @@ room before it sends, and is woken when tokens are there again. Pure but for the
 """
 
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
-from magnetar.broker.policies.effective import UNLIMITED, RateLimit
+from magnetar.broker.policies.effective import UNLIMITED, EffectivePolicies, RateLimit
 from magnetar.broker.token_bucket import TokenBucket
 
 UNBOUNDED = 1 << 62
@@ -14,6 +15,16 @@ UNBOUNDED = 1 << 62
 
 class RateLimiter:
     """One bound, of a topic or of a subscription."""
+
+    __slots__ = (
+        "__weakref__",
+        "_bytes",
+        "_messages",
+        "_now_s",
+        "byte_stops",
+        "message_stops",
+        "rate",
+    )
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -61,3 +72,32 @@ class RateLimiter:
             self.byte_stops += 1
             wait_s = max(wait_s, of_bytes)
         return wait_s
+
+
+class DispatchRates:
+    """The bounds of one topic and of its subscriptions, kept up with the policies."""
+
+    def __init__(
+        self, policies: Callable[[], EffectivePolicies], now_s: Callable[[], float]
+    ) -> None:
+        """`now_s`: of the clock that timers run on, so that a wake finds what it waits for."""
+        self._policies = policies
+        self._now_s = now_s
+        self.topic = RateLimiter(now_s)
+        self._subscriptions: WeakValueDictionary[str, RateLimiter] = WeakValueDictionary()
+        self.update()
+
+    def limiters_of(self, subscription: str) -> tuple[RateLimiter, RateLimiter]:
+        """What counts for a subscription: the topic's bound, and its own."""
+        limiter = self._subscriptions.get(subscription)
+        if limiter is None:
+            limiter = self._subscriptions[subscription] = RateLimiter(self._now_s)
+            limiter.set_rate(self._policies().dispatch_rate_of(subscription))
+        return self.topic, limiter
+
+    def update(self) -> None:
+        """Other policies may count now."""
+        policies = self._policies()
+        self.topic.set_rate(policies.dispatch_rate)
+        for subscription, limiter in self._subscriptions.items():
+            limiter.set_rate(policies.dispatch_rate_of(subscription))

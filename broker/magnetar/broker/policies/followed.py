@@ -59,7 +59,7 @@ class Followed(Generic[T]):
             BrokerMetadataError
         """
         while not self.is_fresh:
-            if self._reading is None:
+            if self._reading is None or self._reading.done():
                 self._reading = asyncio.get_running_loop().create_task(
                     self._load(), name=f"read-{self._path}"
                 )
@@ -89,7 +89,8 @@ class Followed(Generic[T]):
             self._watch = self._store.watch(self._path, self._on_event)
 
     def _read_done(self, reading: "asyncio.Task[T]") -> None:
-        self._reading = None
+        if self._reading is reading:
+            self._reading = None
         if not reading.cancelled():
             reading.exception()  # Retrieved, even if nobody waits any more.
 

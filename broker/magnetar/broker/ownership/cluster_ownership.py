@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from magnetar.broker.balance.bundles import BundleId
 from magnetar.broker.balance.layouts import Layouts
 from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.ownership.acquisitions import Acquisitions, NotYet
 from magnetar.broker.ownership.changes import Changes
 from magnetar.broker.ownership.leases import Leases
 from magnetar.broker.ownership.limits import OwnershipLimits
@@ -93,6 +94,9 @@ class ClusterOwnership:
             network=network,
             limits=limits,
         )
+        self._acquisitions = Acquisitions(
+            self._try_acquire, changes=self._changes, retry_s=limits.retry_s
+        )
         self._topics: TopicHolder | None = None
         guard.on_run_out(self._on_run_out)
         guard.on_restored(self.tell_changed)
@@ -106,6 +110,7 @@ class ClusterOwnership:
 
     async def close(self) -> None:
         """Forget everything; leases that are left go with the session."""
+        self._acquisitions.close()
         self._unloading.close()
         self._lookup.close()
         self._leases.close()
@@ -208,36 +213,40 @@ class ClusterOwnership:
 
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> TermTenure:
         deadline_s = self._clock.monotonic_s() + timeout_s
+        found: TermTenure | NotYet | None = None
         while True:
+            left_s = deadline_s - self._clock.monotonic_s()
             ticket = self._changes.ticket()
             try:
-                found = await self._try_acquire(topic)
+                bundle = await self.bundle_of(topic)
             except BrokerMetadataError as error:
                 if not error.retryable:
                     raise
-                found = str(error)
+                found = NotYet(error)
+                await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
+            else:
+                found = await self._acquisitions.get(bundle, timeout_s=left_s)
             if isinstance(found, TermTenure):
                 return found
-            left_s = deadline_s - self._clock.monotonic_s()
-            if left_s <= 0:
+            if deadline_s <= self._clock.monotonic_s():
                 raise ServiceNotReadyError(f"{topic} cannot be served here now: {found}")
-            await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
 
-    async def _try_acquire(self, topic: TopicName) -> TermTenure | str:
-        """The right to load a topic, or why that has to wait.
+    async def _try_acquire(self, bundle: BundleId) -> TermTenure | NotYet | None:
+        """The right to load topics of a bundle, or why that has to wait; None: it has been split.
 
         Raises:
-            ServiceNotReadyError: another broker has the topic.
+            ServiceNotReadyError: another broker has the bundle.
             BrokerMetadataError: it cannot be told now.
         """
         term = self._guard.term
         if not self._guard.holds(term):
             if await self._lookup.elsewhere() is not None:
-                raise ServiceNotReadyError(self._why_not_serving() or f"look {topic} up again")
-            return self._why_not_serving()
-        bundle = await self.bundle_of(topic)
+                raise ServiceNotReadyError(self._why_not_serving() or f"look {bundle} up again")
+            return NotYet(self._why_not_serving())
+        if bundle.bundle not in await self._layouts.layout_of(bundle.namespace):
+            return None
         if bundle in self._unloading.moving:
-            raise ServiceNotReadyError(f"{topic} moves to another broker")
+            raise ServiceNotReadyError(f"{bundle} moves to another broker")
         # Always by a look at the store: a lease may have gone without our hearing of it (M20).
         if not self._leases.holds(bundle):
             self._lookup.expect_change(bundle)
@@ -248,13 +257,13 @@ class ClusterOwnership:
             lease = await self._leases.take(bundle)
         if self._leases.is_ours(lease):
             if bundle in self._unloading.moving:
-                raise ServiceNotReadyError(f"{topic} moves to another broker")
+                raise ServiceNotReadyError(f"{bundle} moves to another broker")
             if self._leases.holds(bundle) and self._guard.holds(term):
                 return TermTenure(self._guard, term)
-            return "the lease is not certain"
+            return NotYet("the lease is not certain")
         if lease.destination == self.name:
-            return f"{lease.broker} has not handed {bundle} over yet"
-        raise ServiceNotReadyError(f"{topic} is served by {lease.broker} at {lease.native_url}")
+            return NotYet(f"{lease.broker} has not handed {bundle} over yet")
+        raise ServiceNotReadyError(f"{bundle} is served by {lease.broker} at {lease.native_url}")
 
     # Unloading
 

@@ -99,9 +99,8 @@ MUTATIONS: list[Mutation] = [
             ClusterOwnership,
             "_try_acquire",
             (
-                "    bundle = await self.bundle_of(topic)\n",
-                "    return TermTenure(self._guard, term)\n"
-                "    bundle = await self.bundle_of(topic)\n",
+                "    if bundle.bundle not in await",
+                "    return TermTenure(self._guard, term)\n    if bundle.bundle not in await",
             ),
         ),
     ),

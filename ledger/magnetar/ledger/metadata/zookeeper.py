@@ -1,7 +1,8 @@
 """The ZooKeeper metadata store: kazoo behind the store's interface, on the event loop.
 
 kazoo works on threads of its own. Its `*_async` calls are handed over to loop futures with
-`rawlink` and `call_soon_threadsafe`; nothing here blocks. What this shell adds to kazoo:
+`rawlink`, with few system calls (`kazoo_handler.py`); nothing here blocks. What this shell adds to
+kazoo:
 
 - Times: kazoo queues calls without limit while the server is away. Here a write waits for the
   connection first, and when that does not come nothing was sent and nothing was changed. Once it is
@@ -38,6 +39,7 @@ from magnetar.ledger.errors import (
     NotEmptyError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
 from magnetar.ledger.metadata.sessions import SessionListeners
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import (
@@ -178,6 +180,7 @@ class ZooKeeperStore:
         self, client: _Client, prefix: str, settings: MetadataSettings, agreed: "_Agreed"
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._call_on_loop = CallsToLoop(self._loop)
         self._agreed = agreed
         self._client = client
         self._prefix = prefix
@@ -211,6 +214,7 @@ class ZooKeeperStore:
                 "max_delay": settings.reconnect_delay_ms_max / 1000,
             },
             logger=_kazoo_log,
+            handler=BatchingHandler(),
         )
         store = cls(client, "" if chroot == "/" else chroot, settings, _Agreed(client, settings))
         try:
@@ -380,7 +384,7 @@ class ZooKeeperStore:
         future.add_done_callback(self._pending.discard)
 
         def on_kazoo_thread(done: _Result[T]) -> None:
-            self._call_soon_threadsafe(partial(_resolve, future, done))
+            self._call_on_loop(partial(_resolve, future, done))
 
         result.rawlink(on_kazoo_thread)
         return future
@@ -470,7 +474,7 @@ class ZooKeeperStore:
     def _on_kazoo_event(self, event: _Event) -> None:
         """On kazoo's thread: one of ZooKeeper's watches fired."""
         if event.type != EventType.NONE and event.path is not None:
-            self._call_soon_threadsafe(partial(self._on_trigger, self._own(event.path)))
+            self._call_on_loop(partial(self._on_trigger, self._own(event.path)))
 
     def _on_trigger(self, path: str) -> None:
         if not self._is_closed and path in self._watches:
@@ -480,7 +484,7 @@ class ZooKeeperStore:
 
     def _on_kazoo_state(self, state: str) -> None:
         """On kazoo's thread."""
-        self._call_soon_threadsafe(partial(self._on_state, state))
+        self._call_on_loop(partial(self._on_state, state))
 
     def _on_state(self, state: str) -> None:
         if self._is_closed:
@@ -495,12 +499,6 @@ class ZooKeeperStore:
         self._connected.clear()
         expired = state == KazooState.LOST
         self._listeners.on_state(SessionState.EXPIRED if expired else SessionState.SUSPENDED)
-
-    def _call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            pass  # The loop is closed: nobody is left to tell.
 
 
 def _view(stat: _Stat) -> NodeView:

@@ -1,0 +1,286 @@
+"""The threads and sockets of kazoo, so that many calls at once cost little more than one.
+
+kazoo's connection thread makes some ten system calls per request: it builds a selector for every
+wait, reads four bytes and then the rest, is woken by a byte for each request, and passes each
+result to a thread of its own. Every one of these gives the interpreter's lock away, and while the
+event loop is busy each is waited for. Through the places where kazoo lets its sockets be made, here
+requests that wait are found without a system call and leave together, what has arrived is read at
+once, and results are handed on where they are read.
+
+What kazoo sees is unchanged: sockets that are ready when they are, and bytes in order.
+"""
+
+import asyncio
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Queue
+
+import structlog
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+from magnetar.ledger.system import SystemClock
+
+_log = structlog.get_logger(__name__)
+_CLOCK = SystemClock()
+
+_READ_BYTES = 64 * 1024
+"""Of one read from the server."""
+_UNSENT_BYTES_MAX = 64 * 1024
+"""Requests that are collected before they are sent, though more wait."""
+
+
+class _ServerSocket:
+    """The connection to the server: reads ahead, and sends when there is nothing else to do."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+        self._received = b""
+        self._at = 0
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def setblocking(self, flag: object) -> None:
+        self._inner.setblocking(bool(flag))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def pending(self) -> int:
+        """Bytes that were received and not asked for yet; kazoo reads those without waiting."""
+        return len(self._received) - self._at
+
+    def recv(self, size: int) -> bytes:
+        if self._at == len(self._received):
+            self._received, self._at = self._inner.recv(_READ_BYTES), 0
+        part = self._received[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Take it all; it leaves with `flush`."""
+        self._unsent += data
+        return len(data)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send what the system takes.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        while self._unsent:
+            try:
+                sent = self._inner.send(self._unsent)
+            except (BlockingIOError, InterruptedError):
+                return
+            del self._unsent[:sent]
+
+    def make_room(self, timeout_s: float | None) -> bool:
+        """Whether more may be collected, after waiting for the system to take what there is."""
+        until_s = _until(timeout_s)
+        while len(self._unsent) >= _UNSENT_BYTES_MAX:
+            self.flush()
+            if len(self._unsent) < _UNSENT_BYTES_MAX:
+                break
+            left_s = _left(until_s)
+            if left_s == 0.0:
+                return False
+            poll = select.poll()
+            poll.register(self, select.POLLOUT)
+            poll.poll(None if left_s is None else left_s * 1000)
+        return True
+
+
+class _Bell:
+    """Both ends of the pair by which kazoo's connection thread is told of each request.
+
+    A byte goes through the sockets only if that thread waits for one; the rest is counted.
+    """
+
+    def __init__(self, reading: socket.socket, writing: socket.socket) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._lock = threading.Lock()
+        self._rings = 0
+        self._is_waited_for = False
+        self._is_closed = False
+
+    # The end of whoever has a request
+
+    def send(self, data: bytes) -> int:
+        """
+        Raises:
+            OSError: the connection is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise OSError("the connection is closed")
+            self._rings += len(data)
+            must_wake, self._is_waited_for = self._is_waited_for, False
+            if must_wake:
+                self._writing.send(b"\0")
+        return len(data)
+
+    # The end of the connection thread
+
+    def fileno(self) -> int:
+        return self._reading.fileno()
+
+    @property
+    def has_rung(self) -> bool:
+        return self._rings > 0
+
+    def recv(self, size: int) -> bytes:
+        """The rings so far, at most `size`.
+
+        Raises:
+            BlockingIOError: there are none.
+        """
+        with self._lock:
+            count = min(size, self._rings)
+            self._rings -= count
+        if not count:
+            raise BlockingIOError("nothing has been asked for")
+        return b"\0" * count
+
+    def begin_wait(self) -> bool:
+        """From now on a ring wakes whoever waits for the socket; false if there was one before."""
+        with self._lock:
+            self._is_waited_for = not self._rings
+            return self._is_waited_for
+
+    def end_wait(self) -> None:
+        """After `begin_wait` was true: rings are counted only. The byte of one is taken away."""
+        with self._lock:
+            was_woken, self._is_waited_for = not self._is_waited_for, False
+        if was_woken:
+            self._reading.recv(_READ_BYTES)
+
+    def close(self) -> None:
+        """Called for each end; both go with the first."""
+        with self._lock:
+            self._is_closed = True
+            self._reading.close()
+            self._writing.close()
+
+
+class _RunsAtOnce(Queue[object]):
+    """Instead of the queue to kazoo's thread for results: they only tell the event loop."""
+
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+        if not callable(item):  # what ends the thread
+            super().put(item, block, timeout)
+            return
+        try:
+            item()
+        except Exception:  # noqa: BLE001  # what kazoo's own thread does with it
+            _log.exception("metadata_result_not_told")
+
+
+class CallsToLoop:
+    """Calls that other threads want made on the event loop, which is woken once for many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_woken = False
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        """From any thread. Calls are made in their order."""
+        self._calls.append(call)
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._make)
+            except RuntimeError:
+                pass  # The loop is closed: nobody is left to tell.
+
+    def _make(self) -> None:
+        self._is_woken = False  # First, lest one that is added from now on be forgotten.
+        while self._calls:
+            self._loop.call_soon(self._calls.popleft())
+
+
+class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """What kazoo waits with, and connects by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.completion_queue = _RunsAtOnce()
+
+    def create_connection(self, *arguments: object, **options: object) -> _ServerSocket:
+        return _ServerSocket(super().create_connection(*arguments, **options))
+
+    def create_socket_pair(self) -> tuple[_Bell, _Bell]:
+        bell = _Bell(*super().create_socket_pair())
+        return bell, bell
+
+    def select(
+        self,
+        reading: Sequence[_ServerSocket | _Bell],
+        writing: Sequence[_ServerSocket],
+        _: Sequence[_ServerSocket],
+        timeout: float | None = None,
+    ) -> tuple[list[_ServerSocket | _Bell], list[_ServerSocket], list[_ServerSocket]]:
+        """As `select.select`. kazoo waits for reading or for writing, never for both."""
+        if writing:
+            return [], [each for each in writing if each.make_room(timeout)], []
+        sockets = [each for each in reading if isinstance(each, _ServerSocket)]
+        bells = [each for each in reading if isinstance(each, _Bell)]
+        until_s = _until(timeout)
+        while True:
+            rung = [each for each in bells if each.has_rung]
+            if not rung:  # nothing more is to be collected
+                for each in sockets:
+                    each.flush()
+            arrived = [each for each in sockets if each.pending()]
+            if not rung and not arrived:
+                left_s = _left(until_s)
+                arrived = _wait(sockets, bells, left_s)
+                rung = [each for each in bells if each.has_rung]
+                if left_s != 0.0 and not rung and not arrived:
+                    continue
+            return [*arrived, *rung], [], []
+
+
+def _wait(
+    sockets: Sequence[_ServerSocket], bells: Sequence[_Bell], timeout_s: float | None
+) -> list[_ServerSocket]:
+    """Sleep until one of them has something, or may be sent to; returns the sockets to be read."""
+    poll = select.poll()
+    by_descriptor = {each.fileno(): each for each in sockets}
+    for each in sockets:
+        poll.register(each, select.POLLIN | (select.POLLOUT if each.has_unsent else 0))
+    listened = []
+    try:
+        for bell in bells:
+            if not bell.begin_wait():
+                return []
+            listened.append(bell)
+            poll.register(bell, select.POLLIN)
+        found = poll.poll(None if timeout_s is None else timeout_s * 1000)
+    finally:
+        for bell in listened:
+            bell.end_wait()
+    # What has room only is sent to in the next round; what hung up is read, which tells kazoo.
+    return [
+        by_descriptor[descriptor]
+        for descriptor, events in found
+        if descriptor in by_descriptor and events & ~select.POLLOUT
+    ]
+
+
+def _until(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
+
+
+def _left(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - _CLOCK.monotonic_s())

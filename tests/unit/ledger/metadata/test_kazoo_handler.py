@@ -1,0 +1,173 @@
+"""kazoo's sockets: what waits is found at once, what is sent leaves together, nothing is lost."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
+
+WAIT_S = 10.0
+"""Nothing that a test waits for takes this long, unless it never comes."""
+
+
+@pytest.fixture
+def handler() -> BatchingHandler:
+    return BatchingHandler()
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(WAIT_S)
+        yield listening
+
+
+class Connection:
+    """What kazoo sees, and the other end of it."""
+
+    def __init__(self, handler: BatchingHandler, server: socket.socket) -> None:
+        self.here: Any = handler.create_connection(
+            address=server.getsockname(), hostname="localhost", timeout=WAIT_S, use_ssl=False
+        )
+        self.here.setblocking(0)
+        self.there, _ = server.accept()
+        self.there.settimeout(WAIT_S)
+
+
+@pytest.fixture
+def connection(handler: BatchingHandler, server: socket.socket) -> Iterator[Connection]:
+    made = Connection(handler, server)
+    yield made
+    made.here.close()
+    made.there.close()
+
+
+def test_what_was_read_ahead_is_ready_without_a_look(
+    handler: BatchingHandler, connection: Connection
+) -> None:
+    connection.there.sendall(b"abcdef")
+    assert handler.select([connection.here], [], [], WAIT_S)[0] == [connection.here]
+    assert connection.here.recv(2) == b"ab"
+    assert connection.here.pending() == 4
+    assert handler.select([connection.here], [], [], 0)[0] == [connection.here]
+    assert connection.here.recv(10) == b"cdef"
+    assert handler.select([connection.here], [], [], 0)[0] == []
+
+
+def test_requests_leave_together_before_anybody_waits(
+    handler: BatchingHandler, connection: Connection
+) -> None:
+    bell, _ = handler.create_socket_pair()
+    for part in (b"one", b"two"):
+        bell.send(b"\0")
+        assert handler.select([], [connection.here], [], WAIT_S)[1] == [connection.here]
+        assert connection.here.send(part) == 3
+        assert handler.select([connection.here, bell], [], [], WAIT_S)[0] == [bell]
+        assert bell.recv(1) == b"\0"
+    assert handler.select([connection.here, bell], [], [], 0)[0] == []
+    assert connection.there.recv(100) == b"onetwo"
+    bell.close()
+
+
+def test_a_server_that_reads_slowly_is_waited_for(
+    handler: BatchingHandler, connection: Connection
+) -> None:
+    sent = 0
+    while handler.select([], [connection.here], [], 0)[1]:
+        sent += connection.here.send(b"x" * 10_000)
+    received = 0
+
+    def read() -> None:
+        nonlocal received
+        while received < sent:
+            received += len(connection.there.recv(1 << 20))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while connection.here.has_unsent:
+        handler.select([connection.here], [], [], 0.01)
+    reader.join(WAIT_S)
+    assert received == sent
+    assert handler.select([], [connection.here], [], 0)[1] == [connection.here]
+
+
+def test_the_end_of_the_connection_is_something_to_read(
+    handler: BatchingHandler, connection: Connection
+) -> None:
+    connection.there.close()
+    assert handler.select([connection.here], [], [], WAIT_S)[0] == [connection.here]
+    assert connection.here.recv(4) == b""
+
+
+def test_a_ring_wakes_who_waits_and_none_is_lost(handler: BatchingHandler) -> None:
+    bell, same = handler.create_socket_pair()
+    rings = 20_000
+
+    def ring() -> None:
+        for _ in range(rings):
+            bell.send(b"\0")
+
+    ringing = threading.Thread(target=ring)
+    ringing.start()
+    heard = 0
+    until_s = time.monotonic() + WAIT_S
+    while heard < rings and time.monotonic() < until_s:
+        if handler.select([same], [], [], WAIT_S)[0]:
+            assert same.recv(1) == b"\0"
+            heard += 1
+    ringing.join()
+    assert heard == rings
+    assert handler.select([same], [], [], 0)[0] == []
+    bell.close()
+
+
+def test_nothing_to_do_ends_with_the_timeout(
+    handler: BatchingHandler, connection: Connection
+) -> None:
+    bell, _ = handler.create_socket_pair()
+    started_s = time.monotonic()
+    assert handler.select([connection.here, bell], [], [], 0.05) == ([], [], [])
+    assert 0.05 <= time.monotonic() - started_s < WAIT_S
+    bell.close()
+
+
+def test_a_closed_bell_refuses(handler: BatchingHandler) -> None:
+    bell, same = handler.create_socket_pair()
+    bell.close()
+    same.close()
+    with pytest.raises(OSError, match="closed"):
+        bell.send(b"\0")
+
+
+async def test_calls_of_other_threads_are_made_in_their_order() -> None:
+    calls = CallsToLoop(asyncio.get_running_loop())
+    made: list[int] = []
+    done = asyncio.Event()
+
+    def work() -> None:
+        for number in range(10_000):
+            calls(lambda number=number: made.append(number))  # type: ignore[misc]
+        calls(done.set)
+
+    await asyncio.to_thread(work)
+    async with asyncio.timeout(WAIT_S):
+        await done.wait()
+    assert made == list(range(10_000))
+
+
+async def test_a_call_that_fails_holds_up_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    calls = CallsToLoop(loop)
+    done = asyncio.Event()
+    calls(lambda: [][0])
+    calls(done.set)
+    async with asyncio.timeout(WAIT_S):
+        await done.wait()
+    assert [type(failure) for failure in failures] == [IndexError]

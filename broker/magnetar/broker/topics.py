@@ -52,7 +52,8 @@ _log = structlog.get_logger()
 
 _CURSORS_AT_ONCE = 32
 _HAND_OVERS_AT_ONCE = 256
-"""Topics of one call that are closed side by side; each waits for the metadata store."""
+"""Topics that are closed side by side; each waits for the metadata store. Of several bundles the
+first one is closed first: its next owner begins while others are still being closed."""
 
 
 class _Closing:
@@ -112,6 +113,7 @@ class Topics:
         # Thousands of loads at once would stand before the guard's own question to the metadata
         # store, in one queue, until the session counts as lost.
         self._loads_at_once = asyncio.Semaphore(settings.topic_loads_at_once)
+        self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
         self._is_stopping = False
         self.loads = 0
         self.failed_loads = 0
@@ -379,10 +381,9 @@ class Topics:
         Publishes under way are answered first. What is not closed in time is dropped: the next
         owner recovers it.
         """
-        at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
 
         async def hand_over(name: TopicName) -> None:
-            async with at_once:
+            async with self._hand_overs_at_once:
                 await self._hand_over(name, destination)
 
         try:

@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from magnetar.deploy.full_collections import FullCollections
+from magnetar.deploy.process import run_server
 
 
 class HandClock:
@@ -83,3 +85,37 @@ async def test_the_interpreter_makes_no_full_collection_by_itself_in_between(
     collections.stop()
     assert gc.get_threshold() == thresholds
     assert len(kept) == 300_000
+
+
+class Server:
+    """Notes how the collector stands while it stops."""
+
+    def __init__(self) -> None:
+        self.thresholds_at_stop = (0, 0, 0)
+
+    async def start(self) -> None:
+        pass
+
+    def addresses(self) -> list[str]:
+        return []
+
+    async def stop(self) -> None:
+        self.thresholds_at_stop = gc.get_threshold()
+
+
+def test_a_server_hands_over_what_it_has_without_full_collections(
+    thresholds: tuple[int, int, int],
+) -> None:
+    server = Server()
+
+    async def stop_at_once(_: object) -> bool:
+        return False
+
+    interval_s = sys.getswitchinterval()
+    try:
+        run_server(lambda: server, then=stop_at_once)
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.unfreeze()
+    assert server.thresholds_at_stop[2] > 1_000_000
+    assert gc.get_threshold() == thresholds

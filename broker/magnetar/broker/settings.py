@@ -353,6 +353,12 @@ class BrokerSettings(PolicySettings):
     shedding_interval_ms: int = Field(
         default=60_000, ge=10, description="Time between two looks of the leader at all brokers."
     )
+    shedding_follow_up_ms: int = Field(
+        default=15_000,
+        ge=10,
+        description="The next look comes this soon if the last one moved something, or if a broker "
+        "has come or gone. Longer than two samples: by then the reports show what was done.",
+    )
     shedding_spread_percent: float = Field(
         default=10.0,
         gt=0,

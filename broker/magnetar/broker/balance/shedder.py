@@ -1,12 +1,17 @@
 """The leader's shell of shedding: looks at all brokers, has bundles moved as `shedding.py` decides.
 
 Before an order it reads the lease: the report may be old, and the bundle may have gone elsewhere
-since (RULE 11.1). A leader that has just been elected waits a whole interval first: its view fills
-up meanwhile, and what the leader before it has ordered is done. The grace periods that one kept in
-mind are lost with it; that costs some bundle a move too many, once, if loads changed just then.
+since (RULE 11.1). A leader that has just been elected waits for the follow-up time first: its view
+fills up meanwhile, and what the leader before it has ordered is reported, or seen in the lease. The
+grace periods that one kept in mind are lost with it; that costs some bundle a move too many, once,
+if loads changed just then.
+
+The next look comes after an interval, or after the shorter follow-up time, if the last one changed
+something or the brokers are others: whoever has come (back) gets its part soon.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,6 +19,7 @@ from magnetar.broker.balance.brokers import Brokers
 from magnetar.broker.balance.bundles import BundleError, BundleId
 from magnetar.broker.balance.layouts import Layouts
 from magnetar.broker.balance.leader import LeaderBroker, bundle_limits
+from magnetar.broker.balance.load_report import LoadReport
 from magnetar.broker.balance.orders import Orders
 from magnetar.broker.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
 from magnetar.broker.errors import BrokerMetadataError, RequestError
@@ -24,6 +30,14 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A bundle that was moved for balance."""
+
+    at_s: float
+    destination: str
 
 
 class Shedder:
@@ -51,7 +65,12 @@ class Shedder:
         self._bundles_max = settings.bundles_per_namespace_max
         self._grace_s = settings.shedding_grace_ms / 1000
         self._interval_s = settings.shedding_interval_ms / 1000
-        self._moved: dict[BundleId, float] = {}
+        self._pause_s = min(settings.shedding_follow_up_ms, settings.shedding_interval_ms) / 1000
+        self._moved: dict[BundleId, _Moved] = {}
+        self._seen: set[str] = set()
+        """The brokers that the last look found."""
+        self._is_settled = True
+        """The last look changed nothing."""
         self._running: asyncio.Task[None] | None = None
         self.moves = 0
         """Bundles that were moved."""
@@ -72,17 +91,22 @@ class Shedder:
             self._running = None
 
     async def _run(self) -> None:
-        leads_since_s: float | None = None
+        looked_at_s: float | None = None
+        """None: it has not led for a whole pause yet."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._pause_s)
             now_s = self._clock.monotonic_s()
             if not self._leader.is_leader:
-                leads_since_s = None
+                looked_at_s = None
                 self._moved.clear()
                 continue
-            if leads_since_s is None:
-                leads_since_s = now_s
+            if looked_at_s is None:
+                looked_at_s = float("-inf")
                 continue
+            is_new = self._seen != self._able().keys()
+            if self._is_settled and not is_new and now_s - looked_at_s < self._interval_s:
+                continue
+            looked_at_s = now_s
             try:
                 await self.look()
             except (RequestError, MetadataError) as error:
@@ -96,9 +120,12 @@ class Shedder:
         """
         now_s = self._clock.monotonic_s()
         self._moved = {
-            bundle: at_s for bundle, at_s in self._moved.items() if now_s - at_s < self._grace_s
+            bundle: moved
+            for bundle, moved in self._moved.items()
+            if now_s - moved.at_s < self._grace_s
         }
         loads = await self._loads()
+        self._seen = set(loads)
         plan = plan_moves(
             loads,
             self._policy,
@@ -112,15 +139,21 @@ class Shedder:
             done += await self._carry_out(move)
         if plan.split is not None:
             await self._split(*plan.split)
+        self._is_settled = not plan.moves and plan.split is None
         return done
 
-    async def _loads(self) -> dict[str, BrokerLoad]:
+    def _able(self) -> dict[str, LoadReport]:
         """The brokers that can have bundles and have reported."""
+        return {
+            name: report
+            for name, record in self._brokers.all().items()
+            if not record.draining and (report := self._brokers.report_of(name)) is not None
+        }
+
+    async def _loads(self) -> dict[str, BrokerLoad]:
+        """What the brokers that can have bundles have reported."""
         loads: dict[str, BrokerLoad] = {}
-        for name, record in self._brokers.all().items():
-            report = self._brokers.report_of(name)
-            if record.draining or report is None:
-                continue
+        for name, report in self._able().items():
             costs: dict[BundleId, float] = {}
             divisible: list[BundleId] = []
             for text, load in report.bundles.items():
@@ -139,17 +172,18 @@ class Shedder:
         return bundle.bundle in layout and len(layout) < self._bundles_max
 
     def _staying(self, loads: dict[str, BrokerLoad]) -> set[BundleId]:
-        """What was moved in the grace period. Halves of it as well."""
-        lately = list(self._moved)
+        """What was moved in the grace period, and is still where it was moved to. Halves of it as
+        well. What its new owner has handed over since, as at its own end, may be moved again."""
         return {
             bundle
-            for load in loads.values()
+            for name, load in loads.items()
             for bundle in load.costs
             if any(
-                each.namespace == bundle.namespace
+                moved.destination == name
+                and each.namespace == bundle.namespace
                 and each.bundle.lower < bundle.bundle.upper
                 and bundle.bundle.lower < each.bundle.upper
-                for each in lately
+                for each, moved in self._moved.items()
             )
         }
 
@@ -165,7 +199,7 @@ class Shedder:
             destination=move.destination,
         )
         self._leader.note(move.bundle, move.destination)
-        self._moved[move.bundle] = self._clock.monotonic_s()
+        self._moved[move.bundle] = _Moved(self._clock.monotonic_s(), move.destination)
         try:
             await self._orders.unload(owner, move.bundle, move.destination)
         except BrokerMetadataError as error:

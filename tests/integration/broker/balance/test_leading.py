@@ -159,11 +159,13 @@ class RecordedOrders:
         self.moves: list[tuple[str, BundleId, str]] = []
         self.splits: list[BundleId] = []
         self.is_refusing = False
+        self.told = asyncio.Event()
 
     async def unload(self, owner: BrokerRecord, bundle: BundleId, destination: str) -> None:
         if self.is_refusing:
             raise BrokerMetadataError("not now")
         self.moves.append((owner.name, bundle, destination))
+        self.told.set()
 
     async def split(self, owner: BrokerRecord, bundle: BundleId) -> None:
         self.splits.append(bundle)
@@ -172,7 +174,7 @@ class RecordedOrders:
 class Shedding:
     """A leader that sheds, with `b1` owning everything and `b2` nothing."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, settings: BrokerSettings | None = None) -> None:
         self.store = store
         self.brokers = Brokers(store)
         self.leader = leader_of(store, self.brokers, "b1")
@@ -184,7 +186,7 @@ class Shedding:
             self.layouts,
             self.leader,
             self.orders,
-            settings=BrokerSettings(),
+            settings=settings or BrokerSettings(),
             clock=SystemClock(),
         )
 
@@ -255,3 +257,51 @@ async def test_a_bundle_that_is_too_large_to_be_moved_is_split_and_not_moved(
     assert shedding.orders.splits == [BUNDLES[0]]
     assert shedding.orders.moves == []
     await shedding.close()
+
+
+async def test_who_has_come_gets_its_part_without_waiting_for_the_interval(
+    store: MetadataStore,
+) -> None:
+    settings = BrokerSettings(shedding_interval_ms=3_600_000, shedding_follow_up_ms=10)
+    shedding = Shedding(store, settings)
+    await shedding.start(*BUNDLES[:4], leases=4)
+    shedding.shedder.start()
+    async with asyncio.timeout(WAIT_S):
+        await shedding.orders.told.wait()
+    source, _, destination = shedding.orders.moves[0]
+    assert (source, destination) == ("b1", "b2")
+    await shedding.close()
+
+
+async def test_a_moved_bundle_stays_only_where_it_was_moved_to(store: MetadataStore) -> None:
+    shedding = Shedding(store)
+    await shedding.start(*BUNDLES[:4], leases=4)
+    assert await shedding.shedder.look() == 2
+    moved = [bundle for _, bundle, _ in shedding.orders.moves]
+    kept = [bundle for bundle in BUNDLES[:4] if bundle not in moved]
+    # The broker that got them shows them, and is the one with too much now: they stay there.
+    for bundle in moved:
+        await store.delete(bundle.lease_path)
+        lease = lease_of(record("b2")).encode()
+        await store.create(bundle.lease_path, lease, ephemeral=True)
+    await register(store, record("b2", *moved))
+    await register(store, record("b1"))
+    await wait_until(shedding.brokers, lambda: _bundles_of(shedding.brokers, "b1") == set())
+    await wait_until(shedding.brokers, lambda: len(_bundles_of(shedding.brokers, "b2")) == 2)
+    assert await shedding.shedder.look() == 0
+    # It has handed them over, as at its end, and has come back with nothing.
+    for bundle in moved:
+        await store.delete(bundle.lease_path)
+        lease = lease_of(record("b1")).encode()
+        await store.create(bundle.lease_path, lease, ephemeral=True)
+    await register(store, record("b1", *kept, *moved))
+    await register(store, record("b2"))
+    await wait_until(shedding.brokers, lambda: len(_bundles_of(shedding.brokers, "b1")) == 4)
+    await wait_until(shedding.brokers, lambda: _bundles_of(shedding.brokers, "b2") == set())
+    assert await shedding.shedder.look() == 2
+    await shedding.close()
+
+
+def _bundles_of(brokers: Brokers, name: str) -> set[str]:
+    report = brokers.report_of(name)
+    return set(report.bundles) if report is not None else set()

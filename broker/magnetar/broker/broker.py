@@ -13,6 +13,7 @@ import structlog
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.http_server import HttpServer
+from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.ownership import Ownership, SoleOwner
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.ownership.records import BrokerRecord
@@ -87,6 +88,7 @@ class Broker:
             policies=policies,
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
+            keeping=Keeping(clock),
             clock=clock,
             random=random,
             server_version=f"Magnetar-{VERSION}",
@@ -98,6 +100,7 @@ class Broker:
                 self.services.topics, connections=lambda: self.connections, usage=usage
             )
         self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
+        self.services.keeping.register(self.upkeep, settings)
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self._clock = clock

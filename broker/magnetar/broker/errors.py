@@ -11,6 +11,8 @@ BrokerError                        root
     ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
     ├── ConsumerBusyError              5   the subscription is taken, or of another type
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
+    ├── BacklogQuotaHoldError          7   the backlog is above its quota: producers are held
+    ├── BacklogQuotaExceptionError     8   the same, and producers are to fail
     ├── MessageChecksumError           9   a message arrived damaged
     ├── UnsupportedVersionError       10   a command that this broker does not speak
     ├── TopicNotFoundError            11   no such topic
@@ -97,6 +99,20 @@ class ServiceNotReadyError(RequestError):
     """The topic is loading, moving or closing: look it up again."""
 
     code = ServerError.ServiceNotReady
+    retryable = True
+
+
+class BacklogQuotaHoldError(RequestError):
+    """The backlog of the topic is above its quota; producers wait until it is below."""
+
+    code = ServerError.ProducerBlockedQuotaExceededError
+    retryable = True
+
+
+class BacklogQuotaExceptionError(RequestError):
+    """The backlog of the topic is above its quota, and producers are to fail."""
+
+    code = ServerError.ProducerBlockedQuotaExceededException
     retryable = True
 
 

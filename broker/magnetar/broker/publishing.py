@@ -220,6 +220,7 @@ class Publishing:
             topic = await services.topics.get(name)
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
                 await topic.admit_producer(self._connection, producer_name)
+            await services.keeping.quotas.check_producer(topic)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
             producer = await topic.add_producer(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.latency import LatencyHistogram
 from magnetar.broker.ownership import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
@@ -40,6 +41,7 @@ class Services:
     policies: PolicyRegistry
     ownership: Ownership
     budget: PublishBudget
+    keeping: Keeping
     clock: Clock
     random: random.Random
     server_version: str

@@ -3,13 +3,14 @@
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
 
 _MIB = 1 << 20
 
 
-class BrokerSettings(PolicySettings):
+class BrokerSettings(KeepingSettings, PolicySettings):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
     What topics and namespaces can have of their own is in `policies/settings.py`.

@@ -93,6 +93,11 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
+        self.expired_entries = 0
+        """Entries that grew too old for it, since it was opened here."""
+        self.last_expired_ms = 0
+        self.last_used_ms = 0
+        """When it was last seen with a consumer, wall clock; 0: not here."""
         self._gate = gate
         self._seek_return_timeout_ms = seek_return_timeout_ms
         self._on_abandoned = on_abandoned

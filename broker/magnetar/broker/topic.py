@@ -137,6 +137,8 @@ class Topic:
         self.bytes_in = 0
         self.entries_in = 0
         self.messages_failed = 0
+        self.evicted_entries = 0
+        """Entries that left a backlog because it was above its quota."""
         self.messages_out_before = 0
         self.bytes_out_before = 0
 
@@ -439,16 +441,23 @@ class Topic:
             subscription.leave(consumer)
             self._abandoned(subscription)
 
-    async def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete a subscription, whoever is connected; its consumers are told.
+    async def delete_subscription(self, subscription: Subscription, *, is_forced: bool) -> None:
+        """Delete a subscription on behalf of nobody who is connected; its consumers are told.
 
         Raises:
+            ConsumerBusyError: it has consumers, and is not to be deleted by force.
             BrokerPersistenceError: the cursor could not be deleted.
         """
         async with subscription.lock:
-            if not subscription.is_closed:
-                await self._delete(subscription)
-                self._abandoned(subscription)
+            if subscription.is_closed:
+                return
+            if subscription.consumers and not is_forced:
+                raise ConsumerBusyError(
+                    f"Subscription has active connected consumers: {subscription.name} of "
+                    f"{self._full_name} has {len(subscription.consumers)}"
+                )
+            await self._delete(subscription)
+            self._abandoned(subscription)
 
     async def _delete(self, subscription: Subscription) -> None:
         try:

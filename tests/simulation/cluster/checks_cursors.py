@@ -1,15 +1,17 @@
-"""Invariants of subscriptions: C5 to C7, C9 and C11 of the managed ledger's section 14."""
+"""Invariants of subscriptions: C5 to C7, C9, C11 and C13 of the managed ledger's section 14."""
 
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
 from magnetar.cursors.node import NO_LEDGER, CursorNode
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from tests.simulation.cluster.events import (
     Backlog,
     CursorSaved,
     Detached,
     Got,
+    NodeWrote,
     Place,
     Spoke,
 )
@@ -71,6 +73,22 @@ def stored_is_acked(run: Record) -> Iterator[str]:
 
 @invariant("C6", "No ledger leaves the list that a durable subscription still needs")
 def trimmed_is_consumed(run: Record) -> Iterator[str]:
+    for seen, ledger, name, states in _trimmed(run):
+        last = ledger.ledger_id, ledger.entries - 1
+        if max(each[0] for each in states) < last:
+            yield f"{seen.actor} removed L{ledger.ledger_id}; {name} is before {last}"
+
+
+@invariant("C13", "When a ledger leaves the list, no durable position is in it any more")
+def positions_left_before(run: Record) -> Iterator[str]:
+    for seen, ledger, name, states in _trimmed(run):
+        mark_delete = states[-1][0]
+        if mark_delete[0] == ledger.ledger_id:
+            yield f"{seen.actor} removed L{ledger.ledger_id}; {name} is stored at {mark_delete}"
+
+
+def _trimmed(run: Record) -> Iterator[tuple[Seen[NodeWrote], LogLedger, str, list[State]]]:
+    """Each ledger that left a list, with the states until then of each durable subscription."""
     topics = Topics.of(run)
     for path, values in topics.lists.items():
         for (_, before), (seen, after) in pairwise(values):
@@ -78,13 +96,18 @@ def trimmed_is_consumed(run: Record) -> Iterator[str]:
             for ledger in before.ledgers:
                 if ledger.ledger_id in left or not ledger.entries:
                     continue
-                last = ledger.ledger_id, ledger.entries - 1
                 for key in _keys(run):
-                    if key[0] != path:
+                    if key[0] != path or not _exists(topics, key, seen.place):
                         continue
-                    states = [each for each in _states(run, key) if each[0] < seen.place]
-                    if states and max(each[2][0] for each in states) < last:
-                        yield f"{seen.actor} removed L{ledger.ledger_id}; {key[1]} is before {last}"
+                    states = [state for at, _, state in _states(run, key) if at < seen.place]
+                    if states:
+                        yield seen, ledger, key[1], states
+
+
+def _exists(topics: Topics, key: Subscription, place: int) -> bool:
+    """Whether a cursor was there at that line of the history."""
+    nodes = [node for seen, node in topics.nodes.get(key, []) if seen.place < place]
+    return bool(nodes) and nodes[-1] is not None
 
 
 @invariant("C7", "Every message is delivered until it is acknowledged, and not again after that")

@@ -201,6 +201,28 @@ def test_c06_a_ledger_leaves_the_list_before_it_was_consumed() -> None:
     assert "C6" not in violated(
         [listed(FILLED, LogLedger(1)), node((0, 1)), listed(LogLedger(1), at=1)]
     )
+    # A subscription that is deleted needs nothing.
+    assert "C6" not in violated(
+        [
+            listed(FILLED, LogLedger(1)),
+            node((0, 0)),
+            ("br1", NodeWrote(NODE, 1, None)),
+            listed(LogLedger(1), at=1),
+        ]
+    )
+
+
+def test_c13_a_stored_position_is_in_the_ledger_that_leaves_the_list() -> None:
+    only("C13", [listed(FILLED, LogLedger(1)), node((0, 1)), listed(LogLedger(1), at=1)])
+    assert not violated([listed(FILLED, LogLedger(1)), node((1, -1)), listed(LogLedger(1), at=1)])
+
+
+def test_what_was_trimmed_need_not_be_readable() -> None:
+    lines = [line for line in good() if not isinstance(line[1], Kept | Backlog)]
+    behind = ("y", Kept(TOPIC, 1, 0, (b"p:7",)))
+    assert violated([*lines, behind]) == {"C1", "C2"}
+    trimmed = listed(LogLedger(1), at=2, removed_through=0)
+    assert not violated([*lines, node((1, -1), at=2), trimmed, behind])
 
 
 def test_c07_a_message_is_never_delivered() -> None:

@@ -76,6 +76,15 @@ class Topics:
             entries[event.ledger_id, event.entry_id] = event.messages
         return found
 
+    def is_trimmed(self, path: str, ledger_id: int) -> bool:
+        """Whether a ledger of a topic has left its list in the end, as one that was consumed."""
+        values = self.lists.get(path)
+        if not values:
+            return False
+        metadata = values[-1][1]
+        listed = {ledger.ledger_id for ledger in metadata.ledgers}
+        return ledger_id <= metadata.removed_through and ledger_id not in listed
+
     @cached_property
     def order(self) -> dict[str, dict[int, int]]:
         """Place of each ledger in its topic's list, whenever it was listed."""

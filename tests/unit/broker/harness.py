@@ -17,6 +17,7 @@ from magnetar.broker.errors import (
     NamespaceNotFoundError,
     ServiceNotReadyError,
 )
+from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.ownership import SoleOwner
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.model import NamespaceRecord, PolicySet
@@ -385,6 +386,7 @@ class Harness:
             policies=cast(PolicyRegistry, self.policies),
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
+            keeping=Keeping(SystemClock()),
             clock=SystemClock(),
             random=random.Random(1),
             server_version="Magnetar-test",

@@ -1,0 +1,63 @@
+"""How much lies behind the cursors of a topic. Estimates from the ledger list: nothing is read.
+
+Entries are counted; bytes are whole ledgers plus a share of those that a position cuts. Nothing is
+ever negative: a position in a ledger that is gone counts as the border where that ledger was.
+"""
+
+from magnetar.broker.entry import publish_time_ms_of
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.position import Position
+
+
+def storage_bytes(topic: Topic) -> int:
+    """Size of the topic's ledgers, one copy of them."""
+    return sum(ledger.bytes for ledger in topic.log.ledgers)
+
+
+def backlog_bytes(topic: Topic, subscription: Subscription) -> int:
+    """About how many bytes lie behind what a subscription has acknowledged without a gap."""
+    if not subscription.is_open or subscription.cursor.is_caught_up:
+        return 0
+    return bytes_behind(topic.log.ledgers, subscription.cursor.mark_delete)
+
+
+def slowest(topic: Topic) -> Subscription | None:
+    """The durable subscription that is furthest back; None: there is none with a backlog."""
+    found: Subscription | None = None
+    for each in topic.subscriptions.values():
+        if not each.is_durable or not each.is_open or each.cursor.is_caught_up:
+            continue
+        if found is None or each.cursor.mark_delete < found.cursor.mark_delete:
+            found = each
+    return found
+
+
+def topic_backlog_bytes(topic: Topic) -> int:
+    """The largest backlog of a durable subscription, which is what a quota counts."""
+    furthest_back = slowest(topic)
+    return backlog_bytes(topic, furthest_back) if furthest_back is not None else 0
+
+
+async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | None:
+    """When the oldest unacknowledged entry was published; None: there is none. One read at most.
+
+    Raises:
+        LedgerError: it cannot be read now.
+    """
+    if not subscription.is_open or subscription.cursor.is_caught_up:
+        return None
+    position = subscription.cursor.next_unacked(subscription.cursor.mark_delete)
+    entry = await _entry_at(topic, position)
+    return publish_time_ms_of(entry) if entry is not None else None
+
+
+async def _entry_at(topic: Topic, position: Position) -> bytes | None:
+    if position > topic.log.last_confirmed:
+        return None
+    run = topic.cache.find(position)
+    if run is not None:
+        return run.entries[run.index_of(position)]
+    _, found = await topic.log.read_range(position, entries_max=1, bytes_max=1)
+    return found[0] if found else None

@@ -1,0 +1,194 @@
+"""What an operator does with a topic's subscriptions and data: create, reset, skip, truncate.
+
+Each of these is durable, or as good as acknowledged, when it returns. Resetting and clearing close
+the subscription's consumers, which come back to the new position by themselves.
+
+Source: HTTP sheet, sections 9.1 and 9.3.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from magnetar.broker import naming
+from magnetar.broker.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
+)
+from magnetar.broker.keeping import trimming
+from magnetar.broker.keeping.advancing import advance
+from magnetar.broker.positions import position_at_time
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics import Topics
+from magnetar.cursors import Cursor, CursorError
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.position import LATEST, Position
+
+_STEPS_PER_TURN = 1000
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """A durable subscription of the topic.
+
+    Raises:
+        SubscriptionNotFoundError
+    """
+    subscription = topic.subscriptions.get(name)
+    if subscription is None or not subscription.is_open or not subscription.is_durable:
+        raise SubscriptionNotFoundError(f"Subscription {name} of {topic.name} not found")
+    return subscription
+
+
+async def create_subscription(
+    topics: Topics,
+    topic: Topic,
+    name: str,
+    first: Position,
+    properties: Mapping[str, str],
+    words: Sequence[int] = (),
+) -> None:
+    """Make a durable subscription that begins at `first`, which may be EARLIEST or LATEST.
+
+    Raises:
+        NotAllowedError: there is one of that name.
+        RequestError
+    """
+    naming.check_subscription(name)
+    if name in topic.subscriptions or name in topic.internal_cursors:
+        raise NotAllowedError(f"Subscription {name} of {topic.name} already exists")
+    open_cursor = partial(
+        topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
+    )
+    await topic.ensure_subscription(name, open_cursor)
+    if words:
+        await reset(subscription_of(topic, name), first, words)
+
+
+async def reset(subscription: Subscription, first: Position, words: Sequence[int] = ()) -> None:
+    """Have the subscription go on at `first`; ack_set words mark indexes of it as passed.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+    """
+
+    async def find() -> tuple[Position, Sequence[int]]:
+        return first, words
+
+    await subscription.seek(None, find)
+
+
+async def reset_to_time(topic: Topic, subscription: Subscription, publish_time_ms: int) -> None:
+    """Have the subscription go on at what was published at or after the time.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+        BrokerPersistenceError: it could not be found.
+    """
+
+    async def find() -> tuple[Position, Sequence[int]]:
+        return await position_at_time(topic.log, publish_time_ms), ()
+
+    try:
+        await subscription.seek(None, find)
+    except LedgerError as error:
+        raise BrokerPersistenceError(
+            f"subscription {subscription.name} of {topic.name}: the position was not found: {error}"
+        ) from error
+
+
+async def skip_all(subscription: Subscription) -> None:
+    """Forget the whole backlog.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+    """
+    await reset(subscription, LATEST)
+
+
+async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
+    """Forget the oldest `entries` unacknowledged entries; returns how many there were of them.
+
+    Raises:
+        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+    """
+    cursor = subscription.cursor
+    last = topic.log.last_confirmed
+    position = cursor.mark_delete
+    for step in range(entries):
+        following = cursor.next_unacked(position)
+        if following > last:
+            break
+        position = following
+        if step % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    dropped = advance(subscription, position)
+    await persist(subscription)
+    return dropped
+
+
+async def persist(subscription: Subscription) -> None:
+    """Have what was advanced stored.
+
+    Raises:
+        BrokerPersistenceError
+    """
+    try:
+        await subscription.cursor.persist()
+    except CursorError as error:
+        raise BrokerPersistenceError(
+            f"subscription {subscription.name}: the new position is not stored: {error}"
+        ) from error
+
+
+async def set_properties(subscription: Subscription, properties: Mapping[str, str]) -> None:
+    """Replace the subscription's properties.
+
+    Raises:
+        BrokerPersistenceError
+    """
+    cursor = subscription.cursor
+    assert isinstance(cursor, Cursor), "durable subscriptions have durable cursors"
+    try:
+        await cursor.set_properties(properties)
+    except CursorError as error:
+        raise BrokerPersistenceError(
+            f"the properties of subscription {subscription.name} are not stored: {error}"
+        ) from error
+
+
+async def trim(topic: Topic) -> int:
+    """Trim at once, by the topic's retention; returns how many ledgers went.
+
+    Raises:
+        BrokerPersistenceError
+    """
+    return await _trim(topic, truncates=False)
+
+
+async def truncate(topic: Topic) -> int:
+    """Forget every backlog and all data, retention or not; returns how many ledgers went.
+
+    The last ledger of a topic that nobody has published to since it was loaded stays until
+    somebody does.
+
+    Raises:
+        RequestError
+    """
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.is_durable and subscription.is_open:
+            await skip_all(subscription)
+    try:
+        await topic.log.rotate()
+        await topic.log.rotate()  # Nothing to rotate: waits until the one before is closed.
+    except LedgerError as error:
+        raise BrokerPersistenceError(f"{topic.name} is not truncated: {error}") from error
+    return await _trim(topic, truncates=True)
+
+
+async def _trim(topic: Topic, *, truncates: bool) -> int:
+    try:
+        return await trimming.trim(topic, truncates=truncates)
+    except (CursorError, LedgerError) as error:
+        raise BrokerPersistenceError(f"{topic.name} is not trimmed: {error}") from error

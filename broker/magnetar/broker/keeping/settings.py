@@ -1,0 +1,23 @@
+"""How often topics are looked at for what is to be kept and what is to go."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+
+class KeepingSettings(BaseSettings):
+    """A part of `BrokerSettings`. Each topic is looked at once per interval."""
+
+    retention_check_interval_s: float = Field(
+        default=120.0, ge=0, description="Time between two trimmings of a topic; 0 = never."
+    )
+    message_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two searches for messages above their TTL."
+    )
+    backlog_quota_check_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two checks of backlog quotas, for producers that are connected.",
+    )
+    subscription_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two looks for unused subscriptions."
+    )

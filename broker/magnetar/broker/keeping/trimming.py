@@ -1,0 +1,71 @@
+"""Trimming a topic: ledgers that every durable cursor has passed, and that nobody wants kept, go.
+
+In this order (managed ledger, section 6): with the gate closed to those who place cursors, the
+limit is the slowest durable cursor's *persisted* position, internal cursors included; cursors that
+stand in a ledger which goes are moved to the equivalent position behind it, durably; the list is
+changed; and only then, with the gate open again, the ledgers are deleted. A crash anywhere leaves
+orphans at worst. Nothing is trimmed before every cursor of the topic is open (rule 6.2).
+
+Cursors in memory hold nothing back: they go on at the first entry that is left.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+
+import structlog
+
+from magnetar.broker.topic import Topic
+from magnetar.cursors import Cursor
+from magnetar.ledger.managed_log.log_retention import Retention
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+
+def retention_of(topic: Topic) -> Retention:
+    """What the topic's policies say of consumed data."""
+    policies = topic.policies
+    return Retention(policies.retention_time_s, policies.retention_bytes)
+
+
+def look_at(topic: Topic) -> Coroutine[object, object, None] | None:
+    """For the ticker: the work, if there is anything to trim."""
+    return _trim(topic) if trim_point(topic) is not None or topic.log.leftover_ledgers else None
+
+
+async def _trim(topic: Topic) -> None:
+    await trim(topic)
+
+
+def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
+    """Where the topic may begin by now; None: nothing may go, or not yet. Reads nothing."""
+    if len(topic.log.ledgers) < 2 or not topic.has_all_cursors:
+        return None
+    consumed: Position | None = None
+    for cursor in topic.durable_cursors():
+        persisted = cursor.persisted_mark_delete
+        if consumed is None or persisted < consumed:
+            consumed = persisted
+    return topic.log.trim_point(consumed, retention_of(topic), truncates=truncates)
+
+
+async def trim(topic: Topic, *, truncates: bool = False) -> int:
+    """Trim what may go; returns how many ledgers went. `truncates`: whatever retention says.
+
+    Raises:
+        CursorError: a cursor could not be moved; nothing was removed.
+        LedgerError: whether the ledgers left the list is not known; call again.
+    """
+    removed = 0
+    async with topic.gate.trimming():
+        before = trim_point(topic, truncates=truncates)
+        if before is not None and not topic.is_closed and topic.tenure.holds():
+            # Not all at once in one go that fails half way: each of them may move on its own.
+            cursors: list[Cursor] = topic.durable_cursors()
+            await asyncio.gather(*(cursor.leave(before) for cursor in cursors))
+            if topic.tenure.holds():
+                removed = await topic.log.unlist(before)
+    if removed:
+        _log.info("topic_trimmed", topic=str(topic.name), ledgers=removed, first=str(before))
+    await topic.log.delete_unlisted()
+    return removed

@@ -1,0 +1,63 @@
+"""The rules of trimming: what may go, and in which order."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from magnetar.broker.keeping import trimming
+from magnetar.ledger.managed_log.log_shrink import LogShrink
+from tests.simulation.mutations.mutation import Mutation, edited
+
+_LEAVE = "await asyncio.gather(*(cursor.leave(before) for cursor in cursors))"
+
+
+@contextmanager
+def _trimmed_by_memory() -> Iterator[None]:
+    """The rule is kept twice: what is limited by, and what is stored before anything goes."""
+    with ExitStack() as both:
+        both.enter_context(
+            edited(trimming, "trim_point", ("cursor.persisted_mark_delete", "cursor.mark_delete"))
+        )
+        both.enter_context(edited(trimming, "trim", (_LEAVE, "pass")))
+        yield
+
+
+MUTATIONS: list[Mutation] = [
+    Mutation(
+        name="trimmed_by_memory",
+        rule="5.1",
+        defects=("M7",),
+        description="trimming believes positions that are not stored",
+        apply=_trimmed_by_memory,
+    ),
+    Mutation(
+        name="cursors_stay_in_what_goes",
+        rule="section 6, step 4",
+        defects=("M7",),
+        description="a ledger leaves the list while a stored position is still in it",
+        apply=lambda: edited(trimming, "trim", (_LEAVE, "pass")),
+    ),
+    Mutation(
+        name="cursors_are_made_while_ledgers_go",
+        rule="5.2",
+        defects=("M6",),
+        description="trimming does not wait for subscriptions that are being made, nor they for it",
+        apply=lambda: edited(trimming, "trim", ("async with topic.gate.trimming():", "if True:")),
+    ),
+    Mutation(
+        name="ledgers_deleted_before_the_list",
+        rule="6.1",
+        defects=("M9",),
+        description="ledgers are deleted before the list is without them",
+        apply=lambda: edited(
+            LogShrink,
+            "unlist",
+            (
+                "    try:\n        await self._list.update(change)\n",
+                "    for each in self._list.ledgers:\n"
+                "        if each.ledger_id < before.ledger_id:\n"
+                "            await self._ledgers.delete(each.ledger_id)\n"
+                "    try:\n        await self._list.update(change)\n",
+            ),
+        ),
+    ),
+]

@@ -1,0 +1,142 @@
+"""Backlogs above their quota: who is refused, with which code, and what is dropped."""
+
+import pytest
+
+from magnetar.broker.keeping.backlog import (
+    backlog_bytes,
+    oldest_publish_ms,
+    slowest,
+    storage_bytes,
+    topic_backlog_bytes,
+)
+from magnetar.broker.policies.model import BacklogPolicy
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+from tests.unit.broker.keeping.world import NOW_MS, World, backlog
+
+HOLD, EXCEPTION, EVICT = BacklogPolicy.HOLD, BacklogPolicy.EXCEPTION, BacklogPolicy.EVICT
+CODES = {
+    HOLD: ServerError.ProducerBlockedQuotaExceededError,
+    EXCEPTION: ServerError.ProducerBlockedQuotaExceededException,
+}
+
+
+async def _enforce(world: World) -> None:
+    work = world.keeping.quotas.look_at(world.topic)
+    assert work is not None
+    await work
+
+
+def _policies(kind: str, limit: int, policy: BacklogPolicy) -> dict[str, object]:
+    name = "backlog_quota_bytes" if kind == "size" else "backlog_quota_s"
+    return {name: limit, f"{name}_policy": policy}
+
+
+@pytest.mark.parametrize("policy", [HOLD, EXCEPTION])
+@pytest.mark.parametrize(("kind", "limit"), [("size", 100), ("age", 60)])
+async def test_a_new_producer_is_refused_at_once_above_a_quota(
+    kind: str, limit: int, policy: BacklogPolicy
+) -> None:
+    world = await World.make(**_policies(kind, limit, policy))
+    world.keeping.quotas._clock = world.harness.services.clock
+    world.harness.services.keeping.quotas._clock = world.clock
+    world.store(100, body=b"x" * 100)
+    subscription = await world.subscription()
+    refused = await world.client().produce()
+    assert refused.type == BaseCommand.ERROR
+    assert refused.error.error == CODES[policy]
+    assert "quota" in refused.error.message
+    subscription.cursor.ack_cumulative(Position(7, 0))
+    assert (await world.client().produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+
+@pytest.mark.parametrize("policy", [HOLD, EXCEPTION])
+@pytest.mark.parametrize(("kind", "limit"), [("size", 100), ("age", 60)])
+async def test_connected_producers_are_closed_when_the_backlog_grows_above_a_quota(
+    kind: str, limit: int, policy: BacklogPolicy
+) -> None:
+    world = await World.make(**_policies(kind, limit, policy))
+    client = world.client()
+    await world.subscription()
+    await client.produce()
+    assert world.keeping.quotas.look_at(world.topic) is None, "no backlog: nothing to look at"
+    world.store(100, body=b"x" * 100)
+    await _enforce(world)
+    assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+    assert not world.topic.producers
+
+
+async def test_below_the_quota_nobody_is_disturbed() -> None:
+    world = await World.make(backlog_quota_bytes=10_000, backlog_quota_s=200)
+    client = world.client()
+    await world.subscription()
+    await client.produce()
+    world.store(100)
+    await _enforce(world)
+    assert client.commands() == []
+    assert (await client.produce(1)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_eviction_by_size_drops_the_oldest_down_to_nine_tenths() -> None:
+    world = await World.make(**_policies("size", 1000, EVICT))
+    world.store(*[1] * 20, body=b"x" * 60)
+    size = len(world.log.entries[7][0])
+    behind = await world.subscription("behind")
+    ahead = await world.subscription("ahead", Position(7, 18))
+    assert (await world.client().produce()).type == BaseCommand.PRODUCER_SUCCESS
+    await _enforce(world)
+    assert backlog_bytes(world.topic, behind) <= 900
+    assert backlog(behind) == 900 // size
+    assert backlog(ahead) == 2, "it was not above"
+    assert world.topic.evicted_entries == 20 - 900 // size
+    await _enforce(world)
+    assert backlog(behind) == 900 // size
+
+
+async def test_eviction_by_age_drops_what_is_too_old() -> None:
+    world = await World.make(**_policies("age", 60, EVICT))
+    world.store(100, 90, 59, 1)
+    subscription = await world.subscription()
+    await _enforce(world)
+    assert backlog(subscription) == 2
+    assert world.topic.evicted_entries == 2
+
+
+async def test_a_reader_is_no_backlog() -> None:
+    world = await World.make(**_policies("size", 10, HOLD))
+    world.store(*[1] * 20)
+    client = world.client()
+    await client.subscribe(durable=False)
+    assert topic_backlog_bytes(world.topic) == 0
+    assert (await world.client().produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_backlogs_are_estimated_and_never_negative() -> None:
+    world = await World.make()
+    world.store(*[1] * 4)
+    size = storage_bytes(world.topic)
+    subscription = await world.subscription()
+    assert backlog_bytes(world.topic, subscription) == size
+    subscription.cursor.ack_cumulative(Position(7, 1))
+    assert backlog_bytes(world.topic, subscription) == size // 2
+    assert slowest(world.topic) is subscription
+    world.log.roll(9)
+    world.store(1)
+    world.log.trim()
+    assert backlog_bytes(world.topic, subscription) == storage_bytes(world.topic) > 0
+    subscription.cursor.ack_cumulative(Position(9, 0))
+    assert backlog_bytes(world.topic, subscription) == 0
+    assert slowest(world.topic) is None
+
+
+async def test_the_age_of_a_backlog_is_that_of_its_first_open_entry() -> None:
+    world = await World.make()
+    world.store(100, 90, 80)
+    subscription = await world.subscription()
+    subscription.cursor.ack(Position(7, 1))
+    assert await oldest_publish_ms(world.topic, subscription) == NOW_MS - 100_000
+    subscription.cursor.ack(Position(7, 0))
+    assert await oldest_publish_ms(world.topic, subscription) == NOW_MS - 80_000
+    subscription.cursor.ack(Position(7, 2))
+    assert await oldest_publish_ms(world.topic, subscription) is None

@@ -1,0 +1,79 @@
+"""A topic with subscriptions on a log in memory, and a clock that stands still."""
+
+from dataclasses import replace
+
+from magnetar.broker.keeping.composition import Keeping
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import parse_topic_name
+from tests.unit.broker.harness import TOPIC, Client, Harness, MemoryLog, entry
+
+NOW_MS = 1_000_000_000
+
+
+class StoppedClock:
+    """The wall clock says `now_ms`."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
+
+    def boot_s(self) -> float:
+        return self.now_ms / 1000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class World:
+    """Build it with `await World.make(...)`."""
+
+    def __init__(self, harness: Harness, topic: Topic, clock: StoppedClock) -> None:
+        self.harness = harness
+        self.topic = topic
+        self.clock = clock
+        self.keeping = Keeping(clock)
+        harness.services = replace(harness.services, keeping=self.keeping)
+
+    @classmethod
+    async def make(cls, **policies: object) -> "World":
+        harness = Harness()
+        topic = await harness.topics.get(parse_topic_name(TOPIC))
+        world = cls(harness, topic, StoppedClock())
+        world.set(**policies)
+        return world
+
+    def set(self, **policies: object) -> None:
+        """Policies of the topic, in the units of `EffectivePolicies`."""
+        changed: EffectivePolicies = replace(self.topic.policies, **policies)  # type: ignore[arg-type]
+        self.topic.apply_policies(changed)
+
+    @property
+    def log(self) -> MemoryLog:
+        return self.harness.log
+
+    def client(self) -> Client:
+        return self.harness.client()
+
+    def store(self, *ages_s: float, body: bytes = b"body") -> None:
+        """Entries that were published so long ago."""
+        for age_s in ages_s:
+            self.log.store(entry(body, publish_time=self.clock.now_ms - int(age_s * 1000)))
+
+    async def subscription(self, name: str = "s", after: Position = EARLIEST) -> Subscription:
+        """A subscription without consumers that begins there."""
+
+        async def open_cursor() -> NonDurableCursor:
+            return NonDurableCursor(self.log, name, initial=after)
+
+        await self.topic.ensure_subscription(name, open_cursor)
+        return self.topic.subscriptions[name]
+
+
+def backlog(subscription: Subscription) -> int:
+    return subscription.cursor.backlog_entries

@@ -46,6 +46,8 @@ BROKER_SETTINGS = {
     "lookup_retry_ms": 50,
     "unload_timeout_ms": 1_000,
     "load_sample_interval_ms": 5_000,
+    # Nothing is trimmed unless a story or a plan says so: at the end everything is looked at.
+    "retention_check_interval_s": 0.0,
 }
 """Times so short that a story stays short."""
 

@@ -13,6 +13,9 @@ from tests.simulation.plan import Step
 CONFIGURATIONS = ((3, 3, 2), (2, 2, 2), (2, 2, 1), (3, 2, 2))
 COMMANDS = ("SEND", "SEND_RECEIPT", "MESSAGE", "ACK", "LOOKUP_RESPONSE", "PRODUCER", "SUBSCRIBE")
 KINDS = ("exclusive", "failover", "shared")
+TRIMMED_SEEDS_FROM = 1_000_000
+"""From here on every second seed has brokers that trim all the time."""
+_TRIMMED = (("retention_check_interval_s", 0.25),)
 
 
 def draw(seed: int) -> ClusterPlan:
@@ -48,7 +51,10 @@ def draw(seed: int) -> ClusterPlan:
         steps=(),
     )
     steps = _Drawer(random, plan).draw()
-    return replace(plan, steps=tuple(sorted(steps)))
+    is_trimmed = seed >= TRIMMED_SEEDS_FROM and seed % 2 == 0
+    return replace(
+        plan, steps=tuple(sorted(steps)), settings=_TRIMMED if is_trimmed else plan.settings
+    )
 
 
 class _Drawer:

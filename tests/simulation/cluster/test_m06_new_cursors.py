@@ -1,5 +1,6 @@
 """Defect M6: a new subscription begins in a ledger that is being trimmed (rule 5.2)."""
 
+from magnetar.cursors.node import decode_node
 from tests.simulation.cluster.cluster import Cluster, story
 from tests.simulation.cluster.trimming import (
     SMALL_LEDGERS,
@@ -40,6 +41,8 @@ async def test_m06_a_subscription_that_comes_while_ledgers_go_begins_behind_them
     listing.release()
     assert await trimming == 3
     consumer = await late
+    path = sim.cursor_path("t", "late")
+    assert decode_node(sim.store.tree.get(path).value).mark_delete[0] in listed(sim)
     assert loaded_topic(owner).subscriptions["late"].cursor.backlog_entries == 1
     assert await consumer.take(1) == [b"p:3"]
     assert consumer.got[0].ledger_id in listed(sim)

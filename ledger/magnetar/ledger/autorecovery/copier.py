@@ -5,8 +5,9 @@ and identity is checked, and what fails is never copied on (defect A13) but repo
 packets go on as they are, length field and all, as recovery adds with the ledger's master key,
 which a fenced ledger accepts (defect A2). A bookie's OK means that they are durable there.
 
-What is under way is bounded in bytes, over all ledgers, and paced in bytes per second. One run is
-one request to read and one to write for each bookie; nothing is done per entry but the digest.
+What is under way is bounded in bytes, over all ledgers, and paced in bytes per second. A run is a
+few requests to read, each with one to write for each bookie, one behind the other; several runs are
+copied side by side. Nothing is done per entry but the digest.
 """
 
 import asyncio
@@ -27,18 +28,25 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.quorum import write_set
 from magnetar.ledger.reading.bookie_requests import ask, check_status, read_reply_block
 from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative, worst_error
-from magnetar.ledger.reading.replica_order import ReplicaFacts, replica_order
+from magnetar.ledger.reading.replica_order import ReplicaFacts, replica_order, sticky_first
 from magnetar.ledger.under_replication import Range
 from magnetar.ledger.wire import EntryBlock, Flag, Frame, Op, encode_block, encode_read_body
 
 _ENTRY_BYTES_GUESSED = 16 << 10
 """Of a ledger that is not closed the metadata does not tell its length."""
 
+_REQUESTS_IN_ORDER = 8
+"""Requests that one lane makes behind each other, to the same bookie as long as that gives good
+copies. A bookie that is read in order reads what it has stored together once. If its neighbours
+were asked in turn, each of them would read both ends of it again."""
+
 
 class _Run(NamedTuple):
     first: int
     last: int
     targets: tuple[str, ...]
+    number: int
+    """Of the span's runs: they are read from its members in turn."""
 
 
 @dataclass(slots=True)
@@ -139,14 +147,13 @@ class Copier:
             entry_bytes = max(1, metadata.length // (metadata.last_entry_id + 1))
         else:
             entry_bytes = _ENTRY_BYTES_GUESSED
-        return _Runs(pieces, max(1, self._settings.copy_read_bytes // entry_bytes))
+        bytes_max = _REQUESTS_IN_ORDER * self._settings.copy_read_bytes
+        return _Runs(pieces, max(1, bytes_max // entry_bytes))
 
     # For `_SpanCopy`
 
-    async def copy_run(
-        self, copy: "_SpanCopy", first: int, last: int, targets: Sequence[str]
-    ) -> int:
-        """Copy some entries from `first` on, at most up to `last`; returns how many.
+    async def copy_some(self, copy: "_SpanCopy", run: _Run, first: int) -> int:
+        """Copy some entries of a run from `first` on; returns how many.
 
         Raises:
             LedgerError: entry `first` cannot be read (one of `READ_ERRORS`: `worst_error` of what
@@ -155,7 +162,8 @@ class Copier:
         size = self._settings.copy_read_bytes
         await self._budget.take(size)
         try:
-            block = await self._read(copy, first, last, targets)
+            block = await self._read(copy, run, first)
+            targets = run.targets
             wait_s = self._pace.take(len(block.data) * len(targets), self._clock.monotonic_s())
             if wait_s:
                 await asyncio.sleep(wait_s)
@@ -164,15 +172,13 @@ class Copier:
             self._budget.give_back(size)
         return len(block.lengths)
 
-    async def _read(
-        self, copy: "_SpanCopy", first: int, last: int, targets: Sequence[str]
-    ) -> EntryBlock:
+    async def _read(self, copy: "_SpanCopy", run: _Run, first: int) -> EntryBlock:
         """Good packets from `first` on, from whoever has them."""
         metrics = self._metrics
         started_s = self._clock.monotonic_s()
-        body = encode_read_body(last_entry_id=last, bytes_max=self._settings.copy_read_bytes)
+        body = encode_read_body(last_entry_id=run.last, bytes_max=self._settings.copy_read_bytes)
         errors: list[LedgerError] = []
-        for bookie_id in copy.sources(first, targets, self._facts_of):
+        for bookie_id in copy.sources(run, first, self._facts_of):
             try:
                 metrics.read_requests += 1
                 frame = await ask(
@@ -183,7 +189,7 @@ class Copier:
                     ledger_id=copy.ledger_id,
                     entry_id=first,
                 )
-                block = self._good_part(copy, bookie_id, first, last, frame)
+                block = self._good_part(copy, bookie_id, first, run.last, frame)
             except READ_ERRORS as error:
                 errors.append(error)
                 continue
@@ -279,12 +285,13 @@ class _LostEntryError(LedgerError):
 
 
 class _Runs(Iterator[_Run]):
-    """Pieces, cut into runs of about one request each."""
+    """Pieces, cut into runs of a few requests each."""
 
     def __init__(self, pieces: Sequence[Piece], entries_max: int) -> None:
         self._pieces = deque(pieces)
         self._entries_max = entries_max
         self._at = -1
+        self._count = 0
 
     @property
     def is_empty(self) -> bool:
@@ -299,7 +306,8 @@ class _Runs(Iterator[_Run]):
         if end == last:
             self._pieces.popleft()
         self._at = end + 1
-        return _Run(first, end, targets)
+        self._count += 1
+        return _Run(first, end, targets, self._count - 1)
 
 
 class _SpanCopy:
@@ -315,16 +323,16 @@ class _SpanCopy:
         self.result = CopyResult()
 
     def sources(
-        self, entry_id: int, targets: Sequence[str], facts_of: Callable[[str], ReplicaFacts]
+        self, run: _Run, entry_id: int, facts_of: Callable[[str], ReplicaFacts]
     ) -> list[str]:
         """Who may have the entry, best first. Those that lack it are not asked."""
+        ensemble_size = len(self._span.bookies)
         members = write_set(
-            entry_id,
-            ensemble_size=len(self._span.bookies),
-            write_quorum=self._metadata.write_quorum,
+            entry_id, ensemble_size=ensemble_size, write_quorum=self._metadata.write_quorum
         )
-        bookies = [self._span.bookies[index] for index in members]
-        return replica_order([each for each in bookies if each not in targets], facts_of)
+        turned = sticky_first(members, run.number % ensemble_size)
+        bookies = [self._span.bookies[index] for index in turned]
+        return replica_order([each for each in bookies if each not in run.targets], facts_of)
 
     def is_more(self, runs: _Runs) -> bool:
         return not runs.is_empty and not self._is_over
@@ -344,7 +352,7 @@ class _SpanCopy:
         at, attempts = run.first, 0
         while at <= run.last and not self._is_over:
             try:
-                copied = await self._copier.copy_run(self, at, run.last, run.targets)
+                copied = await self._copier.copy_some(self, run, at)
             except _LostEntryError:
                 self._copier.note_unreadable(1)
                 self.result.lost.append((at, at))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from magnetar.deploy.freed_memory import keep_freed_memory
 from magnetar.ledger.autorecovery.worker import Worker
 from magnetar.ledger.autorecovery.worker_metrics import WorkerMetrics
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=0, help="bytes per second; 0: no bound")
     parser.add_argument("--at-once", type=int, default=8, help="ledgers side by side")
     options = parser.parse_args()
+    keep_freed_memory()
     with (
         tempfile.TemporaryDirectory() as directory,
         ProcessCluster(Path(directory), bookies=4, broker=False) as cluster,

@@ -90,8 +90,10 @@ def autorecovery(
     del config  # read by its callback
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.autorecovery_server import AutoRecoveryServer, AutoRecoveryServerSettings
+    from magnetar.deploy.freed_memory import keep_freed_memory
     from magnetar.deploy.process import run_server
 
+    keep_freed_memory()
     settings = AutoRecoveryServerSettings(
         metadata_url=metadata,
         listen=Listen(host, advertised_host),

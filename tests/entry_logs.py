@@ -5,7 +5,7 @@ from pathlib import Path
 
 from magnetar.bookie.engine.write_cache import LedgerRuns
 from magnetar.bookie.entry_logs.log_names import LogIds
-from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
+from magnetar.bookie.entry_logs.log_writer import SYNC_BYTES, EntryLogWriter
 from magnetar.bookie.entry_logs.packet_run import block_run
 from magnetar.bookie.entry_logs.run_plan import PlannedRun, plan_runs
 from magnetar.ledger.ports import Disk
@@ -22,7 +22,11 @@ def planned(ledger_id: int, ids: Sequence[int], payload: bytes = b"") -> Planned
 
 
 def make_writer(
-    directory: Path, *, disk: Disk | None = None, log_bytes_max: int = 1 << 30
+    directory: Path,
+    *,
+    disk: Disk | None = None,
+    log_bytes_max: int = 1 << 30,
+    sync_bytes: int = SYNC_BYTES,
 ) -> EntryLogWriter:
     return EntryLogWriter(
         str(directory),
@@ -30,4 +34,5 @@ def make_writer(
         log_bytes_max=log_bytes_max,
         disk=disk or SystemDisk(),
         clock=SystemClock(),
+        sync_bytes=sync_bytes,
     )

@@ -30,8 +30,8 @@ from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import PACKET_HEADER, encode_block
 from tests.bench import storage_load
+from tests.bench.loop_probe import Probe
 from tests.bench.storage_process import BenchBookie
-from tests.bench.storage_server import Probe
 
 _MB = 1_000_000
 _ENTRY_BYTES = 100_000
@@ -193,7 +193,7 @@ async def _round_over(directory: Path, ledgers: int) -> dict[str, object]:
             took_s = time.perf_counter() - started_s
             cpu_s = time.process_time() - cpu_s
             results.append((took_s, cpu_s, report))
-            lateness.append(probe.take())
+            lateness.append(probe.take().lateness_ms)
             assert report.problems == (), report
         assert results[0][2].deleted_ledgers == len(dead), results[0][2]
         return {

@@ -20,6 +20,7 @@ class Seen:
 
     lateness_ms: dict[str, float]
     latest_ms: list[float]
+    latest_outside_ms: list[float]
     metrics: dict[str, object]
     resident_bytes: int
     written_bytes: int

@@ -4,13 +4,7 @@ It is what `magnetar bookie` runs, with a probe beside it: every millisecond a c
 loop says how late it is. Who connects to the probe's port gets one line of JSON, what was seen
 since the last one asked:
 
-- `lateness_ms`: percentiles of the time for which the loop was not to be had, as one sees it who
-  comes at a random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late;
-  `max_cpu`: what the loop's own thread computed in the longest of these times. The rest of it the
-  thread waited, for the processor or for the interpreter's lock; `own_p999`, `own_max`: the same
-  without the time for which this thread was ready and had no processor, which on a machine that
-  does other things is theirs;
-- `latest_ms`: the highest hundredth of these moments;
+- `lateness_ms`, `latest_ms`, `latest_outside_ms`: see loop_probe.py;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
@@ -27,8 +21,7 @@ import json
 import logging
 import os
 import sys
-import time
-from array import array
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
@@ -38,82 +31,9 @@ from magnetar.deploy.options import Listen, Sources
 from magnetar.deploy.process import run_server
 from magnetar.deploy.servers import BookieServer, BookieServerSettings
 from magnetar.ledger.metric_fields import Histogram, metrics_in
+from tests.bench.loop_probe import Probe
 
-_INTERVAL_S = 0.001
 _HOST = "127.0.0.1"
-
-
-class Probe:
-    """Watches the loop it is started on."""
-
-    def __init__(self) -> None:
-        self._lateness_s = array("d")
-        self._due_s = 0.0
-        self._cpu_s = 0.0
-        self._worst_s = self._worst_cpu_s = 0.0
-        self._own_lateness_s = array("d")
-        self.latest_ms: list[float] = []
-        self._queued_s = 0.0
-        # Of the thread that makes it: the loop's.
-        self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-
-    def start(self) -> None:
-        # The loop's own time is that of the last time it looked for events, in milliseconds.
-        self._due_s = time.monotonic() + _INTERVAL_S
-        loop = asyncio.get_running_loop()
-        loop.call_later(_INTERVAL_S, self._strike, loop)
-
-    def take(self) -> dict[str, float]:
-        """Percentiles in milliseconds since the last call; `latest_ms` has the highest of a hundred
-        of these, so that several runs can be taken together."""
-        seen, self._lateness_s = sorted(self._lateness_s), array("d")
-        own, self._own_lateness_s = sorted(self._own_lateness_s), array("d")
-        self.latest_ms = [round(each * 1000, 3) for each in seen[-max(1, len(seen) // 100) :]]
-        if not seen:
-            return {}
-        last = len(seen) - 1
-
-        def at(share: float) -> float:
-            return round(seen[min(last, int(len(seen) * share))] * 1000, 3)
-
-        worst_cpu_s = self._worst_cpu_s
-        self._worst_s = self._worst_cpu_s = 0.0
-        return {
-            "p50": at(0.5),
-            "p99": at(0.99),
-            "p999": at(0.999),
-            "max": at(1),
-            "own_p999": round(own[min(len(own) - 1, int(len(own) * 0.999))] * 1000, 3),
-            "own_max": round(own[-1] * 1000, 3),
-            "max_cpu": round(worst_cpu_s * 1000, 3),
-            "of": len(seen),
-        }
-
-    def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = time.monotonic()
-        late_s = max(0.0, now_s - self._due_s)
-        cpu_s = time.thread_time()
-        if late_s > self._worst_s:
-            self._worst_s, self._worst_cpu_s = late_s, cpu_s - self._cpu_s
-        self._cpu_s = cpu_s
-        queued_s = self._queued()
-        own_late_s = max(0.0, late_s - (queued_s - self._queued_s))
-        self._queued_s = queued_s
-        _note(late_s, self._lateness_s)
-        _note(own_late_s, self._own_lateness_s)
-        self._due_s = now_s + _INTERVAL_S
-        loop.call_later(_INTERVAL_S, self._strike, loop)
-
-    def _queued(self) -> float:
-        """Seconds for which the thread has waited for a processor."""
-        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
-
-
-def _note(late_s: float, noted_s: "array[float]") -> None:
-    """Strokes that were due while the loop was held would have been late as well."""
-    while late_s >= 0.0:
-        noted_s.append(late_s)
-        late_s -= _INTERVAL_S
 
 
 class ProbedBookie(BookieServer):
@@ -148,8 +68,7 @@ class ProbedBookie(BookieServer):
 
     def _look(self) -> dict[str, object]:
         return {
-            "lateness_ms": self._probe.take(),
-            "latest_ms": self._probe.latest_ms,
+            **asdict(self._probe.take()),
             "metrics": _values(self.bookie.metrics),
             "resident_bytes": _resident_bytes(),
             "written_bytes": _written_bytes(),

@@ -202,23 +202,29 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[Frame]:
         """Frames completed by `data`, in order.
 
-        A large frame arrives in many reads; they are kept apart until it is whole, so that the
-        cost stays linear in its size.
+        A large frame arrives in many reads; they are kept apart until it is whole, and then only
+        this frame is put together: what follows it in `data` is not copied a second time.
 
         Raises:
             BookieProtocolError: a frame that is too large, too small or of a foreign protocol.
             BookieVersionError: one of an unknown version. The header is the same in all of them.
         """
-        if self._chunks:
-            self._chunks.append(data)
-            self._buffered += len(data)
-            if self._buffered < self._wanted:
-                return []
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-            self._buffered = 0
         frames: list[Frame] = []
         at, end = 0, len(data)
+        if self._chunks:
+            missing = self._wanted - self._buffered
+            if missing > end:
+                self._chunks.append(data)
+                self._buffered += end
+                return frames
+            if len(self._chunks[0]) < HEADER_BYTES:
+                data = b"".join((*self._chunks, data))
+                end = len(data)
+            else:
+                frames.append(self._join(memoryview(data)[:missing]))
+                at = missing
+            self._chunks.clear()
+            self._buffered = 0
         while end - at >= HEADER_BYTES:
             length, magic, version, op, flags, status, request_id, ledger_id, entry_id = (
                 HEADER.unpack_from(data, at)
@@ -267,3 +273,12 @@ class FrameDecoder:
                 else HEADER_BYTES
             )
         return frames
+
+    def _join(self, last: memoryview) -> Frame:
+        """The frame of which there are chunks, the first with its whole header, and the last."""
+        first = self._chunks[0]
+        _, _, _, op, flags, status, request_id, ledger_id, entry_id = HEADER.unpack_from(first)
+        body = b"".join((memoryview(first)[HEADER_BYTES:], *self._chunks[1:], last))
+        return Frame(
+            op & ~RESPONSE, op >= RESPONSE, flags, status, request_id, ledger_id, entry_id, body
+        )

@@ -73,7 +73,7 @@ MUTATIONS: list[Mutation] = [
         rule="5.1",
         defects=("B16",),
         description="the index points to runs whose bytes were never synced",
-        apply=lambda: edited(EntryLogWriter, "sync", ("self._active.file.datasync()", "pass")),
+        apply=lambda: edited(EntryLogWriter, "_sync_data", ("active.file.datasync()", "pass")),
     ),
     Mutation(
         name="entry_log_without_a_name",

@@ -272,3 +272,27 @@ def test_b18_a_sync_that_failed_is_not_repeated_on_the_same_log(tmp_path: Path) 
     assert again.log_id == 2
     first, second = [at for at, what in enumerate(disk.writes) if what == "datasync"]
     assert "create" in disk.writes[first:second]
+
+
+def test_a_large_flush_is_synced_and_dropped_in_parts(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    size, runs_per_part = 1 << 20, 2
+    writer = make_writer(tmp_path, disk=disk, sync_bytes=runs_per_part * size)
+    for number in range(2 * runs_per_part + 1):
+        writer.write(1, planned(1, [number], bytes(size)))
+    assert disk.writes.count("datasync") == 2
+    writer.sync()
+    assert disk.writes.count("datasync") == 3
+    writer.write(1, planned(1, [9], bytes(size)))
+    assert disk.writes.count("datasync") == 3, "the count begins anew with each sync"
+
+
+def test_a_part_of_a_flush_that_cannot_be_synced_is_an_error_of_the_write(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = make_writer(tmp_path, disk=disk, sync_bytes=1)
+    writer.write(1, planned(1, [0]))
+    disk.calls_until_failure = 1  # behind the append
+    with pytest.raises(OSError, match="error"):
+        writer.write(1, planned(1, [1], bytes(1 << 20)))
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,170 @@
+"""How long an event loop is held: a callback every millisecond that says how late it is.
+
+Percentiles are of the time for which the loop was not to be had, as one sees it who comes at a
+random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late.
+
+A virtual machine may return its free memory to the host in passes (Linux: free page reporting).
+What is touched after that has to be fetched anew, and what is in use may be mapped anew; the guest
+sees that as time of its own processor, in any thread. So the passes are noted, where the kernel
+counts them, and the moments around them can be left out.
+"""
+
+import asyncio
+import os
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_INTERVAL_S = 0.001
+_PASS_WINDOW_S = 0.1
+"""Before and behind the stroke that finds a pass counted."""
+_COUNTERS = Path("/sys/module/page_reporting/parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """What a probe saw since it was last asked."""
+
+    lateness_ms: dict[str, float]
+    """Percentiles. `max_cpu`: what the loop's own thread computed in the longest of these times.
+    The rest of it the thread waited, for the processor or for the interpreter's lock. `own_p999`,
+    `own_max`: without the time for which this thread was ready and had no processor, which on a
+    machine that does other things is theirs. `outside_p999`, `outside_of`: of the moments that are
+    not near a pass; `passes`, `reported_mib`: what the whole machine returned to its host meanwhile
+    (all four only where the kernel counts it)."""
+    latest_ms: list[float]
+    """The highest hundredth of the moments: so several runs can be taken together."""
+    latest_outside_ms: list[float]
+    """The same of those outside of passes; of all, where the kernel counts no passes."""
+
+
+class PageReports:
+    """The kernel's counters of memory that it returned to its host."""
+
+    def __init__(self) -> None:
+        paths = [_COUNTERS / name for name in ("passes", "reported_kib")]
+        self._files = [os.open(each, os.O_RDONLY) for each in paths if each.exists()]
+        self.are_counted = len(self._files) == len(paths)
+
+    def passes(self) -> int:
+        """0 where they are not counted."""
+        return self._read(0) if self.are_counted else 0
+
+    def reported_kib(self) -> int:
+        """0 where it is not counted."""
+        return self._read(1) if self.are_counted else 0
+
+    def _read(self, number: int) -> int:
+        return int(os.pread(self._files[number], 32, 0))
+
+
+class Probe:
+    """Watches the loop it is started on."""
+
+    def __init__(self) -> None:
+        self._reports = PageReports()
+        self._due_s = 0.0
+        self._cpu_s = 0.0
+        self._queued_s = 0.0
+        # Of the thread that makes it: the loop's.
+        self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._begin()
+
+    def start(self) -> None:
+        # The loop's own time is that of the last time it looked for events, in milliseconds.
+        self._due_s = time.monotonic() + _INTERVAL_S
+        loop = asyncio.get_running_loop()
+        loop.call_later(_INTERVAL_S, self._strike, loop)
+
+    def take(self) -> Lateness:
+        """What was seen since the last call."""
+        strokes = list(zip(self._struck_s, self._late_s, strict=True))
+        every = _moments(self._late_s)
+        own = _moments(self._own_late_s)
+        outside = _moments(
+            late_s for struck_s, late_s in strokes if not self._is_near_pass(struck_s, late_s)
+        )
+        if not every:
+            self._begin()
+            return Lateness({}, [], [])
+        seen: dict[str, float] = {
+            "p50": _at(every, 0.5),
+            "p99": _at(every, 0.99),
+            "p999": _at(every, 0.999),
+            "max": _at(every, 1),
+            "own_p999": _at(own, 0.999),
+            "own_max": _at(own, 1),
+            "max_cpu": _ms(self._worst_cpu_s),
+            "of": len(every),
+        }
+        if self._reports.are_counted:
+            seen |= {
+                "passes": self._passes - self._first_passes,
+                "reported_mib": (self._reports.reported_kib() - self._first_kib) >> 10,
+                "outside_p999": _at(outside, 0.999) if outside else 0.0,
+                "outside_of": len(outside),
+            }
+        self._begin()
+        # As many of both: of the moments outside there are fewer.
+        count = max(1, len(every) // 100)
+        return Lateness(
+            seen, [_ms(each) for each in every[-count:]], [_ms(each) for each in outside[-count:]]
+        )
+
+    def _begin(self) -> None:
+        self._struck_s = array("d")
+        self._late_s = array("d")
+        self._own_late_s = array("d")
+        self._pass_s = array("d")
+        self._worst_s = self._worst_cpu_s = 0.0
+        self._passes = self._first_passes = self._reports.passes()
+        self._first_kib = self._reports.reported_kib()
+
+    def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = time.monotonic()
+        late_s = max(0.0, now_s - self._due_s)
+        cpu_s = time.thread_time()
+        if late_s > self._worst_s:
+            self._worst_s, self._worst_cpu_s = late_s, cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
+        queued_s = self._queued()
+        self._struck_s.append(now_s)
+        self._late_s.append(late_s)
+        self._own_late_s.append(max(0.0, late_s - (queued_s - self._queued_s)))
+        self._queued_s = queued_s
+        passes = self._reports.passes()
+        if passes != self._passes:
+            self._passes = passes
+            self._pass_s.append(now_s)
+        self._due_s = now_s + _INTERVAL_S
+        loop.call_later(_INTERVAL_S, self._strike, loop)
+
+    def _queued(self) -> float:
+        """Seconds for which the thread has waited for a processor."""
+        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+
+    def _is_near_pass(self, struck_s: float, late_s: float) -> bool:
+        begin_s, end_s = struck_s - late_s - _PASS_WINDOW_S, struck_s + _PASS_WINDOW_S
+        return any(begin_s <= each <= end_s for each in self._pass_s)
+
+
+def _moments(lates_s: Iterable[float]) -> list[float]:
+    """Sorted. Strokes that were due while the loop was held would have been late as well."""
+    moments: list[float] = []
+    for late_s in lates_s:
+        rest_s = late_s
+        while rest_s >= 0.0:
+            moments.append(rest_s)
+            rest_s -= _INTERVAL_S
+    return sorted(moments)
+
+
+def _at(moments: list[float], share: float) -> float:
+    """Milliseconds."""
+    return _ms(moments[min(len(moments) - 1, int(len(moments) * share))])
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -24,6 +24,9 @@ BrokerError                        root
     ├── InvalidTopicNameError         17   a topic name of no known shape
     ├── ConsumerAssignError           19   hashes that make no sense or are taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
+    ├── NotThereError                      HTTP: what is managed does not exist
+    ├── ConflictError                      HTTP: it exists already, or is in use
+    ├── InvalidNameError                   HTTP: a name that cannot be
     └── ProducerFencedError           25   another producer has the topic for itself
 
 Callers decide on the class and on `retryable`, never on the text. The text goes to the client.
@@ -136,6 +139,24 @@ class TopicNotFoundError(RequestError):
 
 class NamespaceNotFoundError(TopicNotFoundError):
     """No such tenant or namespace. On the wire it is a topic that is not there."""
+
+
+class NotThereError(RequestError):
+    """A tenant, cluster or policy that somebody manages does not exist. HTTP only."""
+
+    code = ServerError.TopicNotFound
+
+
+class ConflictError(RequestError):
+    """What is to be made exists already, or what is to be taken away is in use. HTTP only."""
+
+    code = ServerError.NotAllowedError
+
+
+class InvalidNameError(RequestError):
+    """A name that cannot be one, or that names nothing where something must be. HTTP only."""
+
+    code = ServerError.NotAllowedError
 
 
 class SubscriptionNotFoundError(RequestError):

@@ -237,6 +237,20 @@ def layout_path(namespace: str) -> str:
     return f"{POLICIES_ROOT}/{namespace}"
 
 
+async def create_layout(store: MetadataStore, namespace: str, bundles: int) -> None:
+    """Cut a namespace that is about to be created into so many parts; one it has stays.
+
+    Raises:
+        BrokerMetadataError
+    """
+    try:
+        await store.create(layout_path(namespace), _encode(Layout.even(bundles)))
+    except NodeExistsError:
+        pass
+    except MetadataError as error:
+        raise BrokerMetadataError(f"cannot cut {namespace} into bundles: {error}") from error
+
+
 def _encode(layout: Layout) -> bytes:
     return LayoutRecord.of(layout).model_dump_json().encode()
 

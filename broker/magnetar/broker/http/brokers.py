@@ -55,14 +55,9 @@ class BrokerView(BaseModel):
 
 
 def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRouter:
-    """The routes below /admin/v2/brokers, /admin/v2/broker-stats, /admin/v2/clusters and
+    """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not."""
     router = APIRouter(tags=["brokers"])
-
-    @router.get("/admin/v2/clusters")
-    async def clusters() -> list[str]:
-        """The one cluster there is."""
-        return [context.cluster_name]
 
     @router.get("/admin/v2/brokers/leaderBroker")
     async def leader_broker() -> LeaderBrokerInfo:

@@ -15,6 +15,8 @@ from magnetar.broker.http.brokers import brokers_router
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.namespaces import namespaces_router
+from magnetar.broker.http.policies import policies_router
+from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
 
 if TYPE_CHECKING:
@@ -23,17 +25,18 @@ if TYPE_CHECKING:
 
 def add_routers(app: FastAPI, broker: "Broker") -> None:
     """Put lookup, brokers, namespaces and topics into an application."""
-    settings = broker.services.settings
     context = HttpContext(
         _cluster_admin(broker) if broker.cluster is not None else _sole_admin(broker),
-        broker.services.topics,
-        cluster_name=settings.cluster_name,
+        broker.services,
+        broker.store,
         version=broker.version,
     )
     refusals.install(app)
     app.include_router(lookup_router(context))
     app.include_router(brokers_router(context, status=lambda: broker.status))
+    app.include_router(tenants_router(context))
     app.include_router(namespaces_router(context))
+    app.include_router(policies_router(context))
     app.include_router(topics_router(context))
 
 

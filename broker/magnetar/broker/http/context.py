@@ -5,7 +5,9 @@ from collections.abc import Callable
 from magnetar.broker import naming
 from magnetar.broker.balance.bundles import Bundle, BundleId
 from magnetar.broker.http.admin import Admin
-from magnetar.broker.topics import Topics
+from magnetar.broker.policies.tenants import Tenants
+from magnetar.broker.services import Services
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 
 
@@ -15,15 +17,19 @@ class HttpContext:
     def __init__(
         self,
         admin: Callable[[], Admin],
-        topics: Topics,
+        services: Services,
+        store: MetadataStore,
         *,
-        cluster_name: str,
         version: str,
     ) -> None:
         """`admin` is called for each request: it raises while the broker starts."""
         self._admin = admin
-        self.topics = topics
-        self.cluster_name = cluster_name
+        self.topics = services.topics
+        self.policies = services.policies
+        self.settings = services.settings
+        self.store = store
+        self.tenants = Tenants(store)
+        self.cluster_name = services.settings.cluster_name
         self.version = version
 
     @property

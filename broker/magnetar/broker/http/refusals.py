@@ -13,8 +13,11 @@ from magnetar.broker.balance.bundles import BundleError
 from magnetar.broker.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
+    ConflictError,
+    InvalidNameError,
     InvalidTopicNameError,
     NotAllowedError,
+    NotThereError,
     RequestError,
     ServiceNotReadyError,
     TooManyRequestsError,
@@ -24,6 +27,9 @@ from magnetar.ledger.errors import MetadataError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (TopicNotFoundError, 404),
+    (NotThereError, 404),
+    (ConflictError, 409),
+    (InvalidNameError, 412),
     (InvalidTopicNameError, 412),
     (NotAllowedError, 412),
     (BrokerMetadataError, 503),

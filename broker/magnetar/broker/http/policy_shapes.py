@@ -1,0 +1,309 @@
+"""Policies as Pulsar's HTTP interface shows them, and back. Pure. Source: HTTP sheet, 8.3."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.policies import model
+from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SubscriptionType
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # Unknown fields are ignored.
+
+
+class RetentionPolicies(_Body):
+    retentionTimeInMinutes: int = 0
+    retentionSizeInMB: int = 0
+
+
+class PersistencePolicies(_Body):
+    bookkeeperEnsemble: int = 2
+    bookkeeperWriteQuorum: int = 2
+    bookkeeperAckQuorum: int = 2
+    managedLedgerMaxMarkDeleteRate: float = 0.0
+
+
+class BacklogQuotaBody(_Body):
+    limitSize: int = -1
+    limitTime: int = -1
+    policy: BacklogPolicy | None = None
+    limit: int | None = None
+    """The former name of limitSize."""
+
+
+class PublishRateBody(_Body):
+    publishThrottlingRateInMsg: int = -1
+    publishThrottlingRateInByte: int = -1
+
+
+class DispatchRateBody(_Body):
+    dispatchThrottlingRateInMsg: int = -1
+    dispatchThrottlingRateInByte: int = -1
+    ratePeriodInSecond: int = 1
+    relativeToPublishRate: bool = False
+
+
+class SubscribeRateBody(_Body):
+    subscribeThrottlingRatePerConsumer: int = -1
+    ratePeriodInSecond: int = 30
+
+
+class AutoTopicCreationBody(_Body):
+    allowAutoTopicCreation: bool
+    topicType: Literal["partitioned", "non-partitioned"] | None = None
+    defaultNumPartitions: int | None = None
+
+
+class AutoSubscriptionBody(_Body):
+    allowAutoSubscriptionCreation: bool
+
+
+class DelayedDeliveryBody(_Body):
+    active: bool
+    tickTime: int = 1000
+    maxDeliveryDelayInMillis: int = 0
+
+
+class InactiveTopicBody(_Body):
+    inactiveTopicDeleteMode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
+    maxInactiveDurationSeconds: int = 60
+    deleteWhileInactive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one kind of value looks over HTTP."""
+
+    adapter: TypeAdapter[Any]
+    """Of the JSON."""
+    to_json: Callable[[Any], Any]
+    of_json: Callable[[Any], Any]
+    """Raises HttpRefusal when the value makes no sense."""
+
+    def parse(self, content: bytes) -> Any:
+        """A value out of a body; None out of none, or null.
+
+        Raises:
+            HttpRefusal: 400, it is of another form; or what `of_json` says.
+        """
+        if content.strip() in (b"", b"null"):
+            return None
+        try:
+            return self.of_json(self.adapter.validate_json(content, strict=True))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"])) or "body"
+            raise HttpRefusal(400, f"{where}: {problem['msg']}") from error
+
+    def parse_value(self, value: Any) -> Any:
+        """The same of JSON that is parsed already."""
+        return self.parse(TypeAdapter(Any).dump_json(value))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _body(kind: type[BaseModel], to: Callable[[Any], BaseModel], of: Callable[[Any], Any]) -> Shape:
+    return Shape(TypeAdapter(kind), lambda value: to(value).model_dump(exclude_none=True), of)
+
+
+def whole(least: int = 0) -> Shape:
+    """A number, not below `least`."""
+
+    def of_json(value: int) -> int:
+        if value < least:
+            raise HttpRefusal(412, f"the value must not be below {least}, got {value}")
+        return value
+
+    return Shape(TypeAdapter(int), _same, of_json)
+
+
+BOOLEAN = Shape(TypeAdapter(bool), _same, _same)
+
+
+def _retention(body: RetentionPolicies) -> model.Retention:
+    minutes, mib = body.retentionTimeInMinutes, body.retentionSizeInMB
+    if minutes < -1 or mib < -1:
+        raise HttpRefusal(412, "a retention is -1 (for ever), 0 or positive")
+    if (minutes == 0) != (mib == 0):
+        raise HttpRefusal(412, "retention time and size are both set, or both 0")
+    return model.Retention(minutes=minutes, mib=mib)
+
+
+RETENTION = _body(
+    RetentionPolicies,
+    lambda value: RetentionPolicies(
+        retentionTimeInMinutes=value.minutes, retentionSizeInMB=value.mib
+    ),
+    _retention,
+)
+
+
+def _persistence(body: PersistencePolicies) -> model.Persistence:
+    ensemble, write = body.bookkeeperEnsemble, body.bookkeeperWriteQuorum
+    ack = body.bookkeeperAckQuorum
+    if not 0 < ack <= write <= ensemble:
+        raise HttpRefusal(
+            400, f"0 < ack quorum <= write quorum <= ensemble must hold: {ack}, {write}, {ensemble}"
+        )
+    return model.Persistence(
+        ensemble=ensemble,
+        write_quorum=write,
+        ack_quorum=ack,
+        mark_delete_rate_max=body.managedLedgerMaxMarkDeleteRate,
+    )
+
+
+PERSISTENCE = _body(
+    PersistencePolicies,
+    lambda value: PersistencePolicies(
+        bookkeeperEnsemble=value.ensemble,
+        bookkeeperWriteQuorum=value.write_quorum,
+        bookkeeperAckQuorum=value.ack_quorum,
+        managedLedgerMaxMarkDeleteRate=value.mark_delete_rate_max,
+    ),
+    _persistence,
+)
+
+
+def _quota(body: BacklogQuotaBody) -> model.BacklogQuota:
+    size = body.limitSize if body.limit is None or body.limitSize >= 0 else body.limit
+    if body.policy is None:
+        raise HttpRefusal(412, "a backlog quota needs a policy")
+    return model.BacklogQuota(bytes=size, seconds=body.limitTime, policy=body.policy)
+
+
+BACKLOG_QUOTA = _body(
+    BacklogQuotaBody,
+    lambda value: BacklogQuotaBody(
+        limitSize=value.bytes, limitTime=value.seconds, policy=value.policy
+    ),
+    _quota,
+)
+
+PUBLISH_RATE = _body(
+    PublishRateBody,
+    lambda value: PublishRateBody(
+        publishThrottlingRateInMsg=value.messages, publishThrottlingRateInByte=value.bytes
+    ),
+    lambda body: model.PublishRate(
+        messages=body.publishThrottlingRateInMsg, bytes=body.publishThrottlingRateInByte
+    ),
+)
+
+
+def _period(seconds: int) -> int:
+    if seconds < 1:
+        raise HttpRefusal(412, f"a rate's period is a second or more, got {seconds}")
+    return seconds
+
+
+DISPATCH_RATE = _body(
+    DispatchRateBody,
+    lambda value: DispatchRateBody(
+        dispatchThrottlingRateInMsg=value.messages,
+        dispatchThrottlingRateInByte=value.bytes,
+        ratePeriodInSecond=value.period_s,
+        relativeToPublishRate=value.relative,
+    ),
+    lambda body: model.DispatchRate(
+        messages=body.dispatchThrottlingRateInMsg,
+        bytes=body.dispatchThrottlingRateInByte,
+        period_s=_period(body.ratePeriodInSecond),
+        relative=body.relativeToPublishRate,
+    ),
+)
+
+SUBSCRIBE_RATE = _body(
+    SubscribeRateBody,
+    lambda value: SubscribeRateBody(
+        subscribeThrottlingRatePerConsumer=value.per_consumer, ratePeriodInSecond=value.period_s
+    ),
+    lambda body: model.SubscribeRate(
+        per_consumer=body.subscribeThrottlingRatePerConsumer,
+        period_s=_period(body.ratePeriodInSecond),
+    ),
+)
+
+
+def _auto_topic(body: AutoTopicCreationBody) -> model.AutoTopicCreation:
+    is_partitioned = body.topicType == "partitioned"
+    partitions = 1 if body.defaultNumPartitions is None else body.defaultNumPartitions
+    if body.allowAutoTopicCreation:
+        if body.topicType is None:
+            raise HttpRefusal(412, "topicType is missing: partitioned or non-partitioned")
+        if is_partitioned and partitions < 1:
+            raise HttpRefusal(406, f"defaultNumPartitions must be 1 or more, got {partitions}")
+    return model.AutoTopicCreation(
+        allowed=body.allowAutoTopicCreation,
+        is_partitioned=is_partitioned,
+        partitions=max(1, partitions),
+    )
+
+
+AUTO_TOPIC = _body(
+    AutoTopicCreationBody,
+    lambda value: AutoTopicCreationBody(
+        allowAutoTopicCreation=value.allowed,
+        topicType="partitioned" if value.is_partitioned else "non-partitioned",
+        defaultNumPartitions=value.partitions if value.is_partitioned else None,
+    ),
+    _auto_topic,
+)
+
+AUTO_SUBSCRIPTION = _body(
+    AutoSubscriptionBody,
+    lambda value: AutoSubscriptionBody(allowAutoSubscriptionCreation=value),
+    lambda body: body.allowAutoSubscriptionCreation,
+)
+
+
+def _delayed(body: DelayedDeliveryBody) -> model.DelayedDelivery:
+    if body.tickTime < 1 or body.maxDeliveryDelayInMillis < 0:
+        raise HttpRefusal(412, "tickTime is positive, maxDeliveryDelayInMillis is not negative")
+    return model.DelayedDelivery(
+        active=body.active, tick_ms=body.tickTime, max_delay_ms=body.maxDeliveryDelayInMillis
+    )
+
+
+DELAYED_DELIVERY = _body(
+    DelayedDeliveryBody,
+    lambda value: DelayedDeliveryBody(
+        active=value.active, tickTime=value.tick_ms, maxDeliveryDelayInMillis=value.max_delay_ms
+    ),
+    _delayed,
+)
+
+
+def _inactive(body: InactiveTopicBody) -> model.InactiveTopic:
+    if body.maxInactiveDurationSeconds < 1:
+        raise HttpRefusal(412, "maxInactiveDurationSeconds must be positive")
+    return model.InactiveTopic(
+        is_on=body.deleteWhileInactive,
+        mode=body.inactiveTopicDeleteMode,
+        max_s=body.maxInactiveDurationSeconds,
+    )
+
+
+INACTIVE_TOPIC = _body(
+    InactiveTopicBody,
+    lambda value: InactiveTopicBody(
+        inactiveTopicDeleteMode=value.mode,
+        maxInactiveDurationSeconds=value.max_s,
+        deleteWhileInactive=value.is_on,
+    ),
+    _inactive,
+)
+
+SUBSCRIPTION_TYPES = Shape(
+    TypeAdapter(list[SubscriptionType]),
+    lambda value: sorted(value),
+    lambda names: frozenset(names),
+)
+
+TEXTS = Shape(TypeAdapter(list[str]), list, tuple)

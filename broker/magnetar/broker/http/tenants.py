@@ -1,0 +1,182 @@
+"""Clusters, tenants and the life of namespaces over HTTP. Source: HTTP sheet, 3, 7 and 8.1."""
+
+from typing import Any
+
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.broker.balance.layouts import create_layout
+from magnetar.broker.errors import ConflictError
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.policy_table import namespace_of_json, namespace_to_json
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.policies.model import NamespaceRecord, TenantRecord
+
+_OPTIONAL = Body(default=None)
+_BUNDLES_MAX = 65_536
+
+
+class TenantInfo(BaseModel):
+    """A tenant."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    adminRoles: list[str] = Field(default_factory=list)
+    allowedClusters: list[str] = Field(default_factory=list)
+
+    def record(self) -> TenantRecord:
+        return TenantRecord(
+            admin_roles=tuple(self.adminRoles), allowed_clusters=tuple(self.allowedClusters)
+        )
+
+
+def tenants_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/clusters, /admin/v2/tenants and /admin/v2/namespaces."""
+    router = APIRouter(tags=["tenants"])
+    _add_clusters(router, context)
+    _add_tenants(router, context)
+    _add_namespaces(router, context)
+    return router
+
+
+def _add_clusters(router: APIRouter, context: HttpContext) -> None:
+    clusters = "/admin/v2/clusters"
+
+    @router.get(clusters)
+    async def list_clusters() -> list[str]:
+        """Their names."""
+        return await context.tenants.clusters()
+
+    @router.get(clusters + "/{cluster}")
+    async def get_cluster(cluster: str) -> dict[str, Any]:
+        """What is known of one."""
+        return await context.tenants.cluster(cluster)
+
+    @router.put(clusters + "/{cluster}")
+    async def create_cluster(cluster: str, data: dict[str, Any]) -> Response:
+        """Make one known. 409: it is already."""
+        await context.tenants.create_cluster(cluster, data)
+        return Response()
+
+    @router.post(clusters + "/{cluster}")
+    async def update_cluster(cluster: str, data: dict[str, Any]) -> Response:
+        """Replace what is known of one."""
+        await context.tenants.update_cluster(cluster, data)
+        return Response()
+
+    @router.delete(clusters + "/{cluster}", status_code=204)
+    async def delete_cluster(cluster: str) -> Response:
+        """Forget one. 412: tenants may use it."""
+        try:
+            await context.tenants.delete_cluster(cluster)
+        except ConflictError as error:
+            raise HttpRefusal(412, str(error)) from error
+        return Response(status_code=204)
+
+
+def _add_tenants(router: APIRouter, context: HttpContext) -> None:
+    tenants = "/admin/v2/tenants"
+
+    @router.get(tenants)
+    async def list_tenants() -> list[str]:
+        """Their names."""
+        return await context.tenants.tenants()
+
+    @router.get(tenants + "/{tenant}")
+    async def get_tenant(tenant: str) -> TenantInfo:
+        """One of them."""
+        record = await context.tenants.tenant(tenant)
+        return TenantInfo(
+            adminRoles=list(record.admin_roles), allowedClusters=list(record.allowed_clusters)
+        )
+
+    @router.put(tenants + "/{tenant}", status_code=204)
+    async def create_tenant(tenant: str, info: TenantInfo | None = _OPTIONAL) -> Response:
+        """Make one. 412: a bad name, or clusters that are not there."""
+        await context.tenants.create_tenant(tenant, (info or TenantInfo()).record())
+        return Response(status_code=204)
+
+    @router.post(tenants + "/{tenant}", status_code=204)
+    async def update_tenant(tenant: str, info: TenantInfo) -> Response:
+        """Replace its roles and clusters."""
+        await context.tenants.update_tenant(tenant, info.record())
+        return Response(status_code=204)
+
+    @router.delete(tenants + "/{tenant}", status_code=204)
+    async def delete_tenant(tenant: str, force: bool = False) -> Response:
+        """Take one away. 409: it has namespaces."""
+        if force:
+            if not context.settings.force_delete_tenant:
+                raise HttpRefusal(405, "force is not allowed: set force_delete_tenant")
+            for namespace in await context.tenants.namespaces(tenant):
+                await _delete_namespace(context, namespace, is_forced=True)
+        await context.tenants.delete_tenant(tenant)
+        return Response(status_code=204)
+
+
+def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
+    namespaces = "/admin/v2/namespaces/{tenant}"
+
+    @router.get(namespaces)
+    async def list_namespaces(tenant: str) -> list[str]:
+        """Those of a tenant, as tenant/namespace."""
+        return await context.tenants.namespaces(tenant)
+
+    @router.get(namespaces + "/{namespace}")
+    async def get_namespace(tenant: str, namespace: str) -> dict[str, Any]:
+        """Everything that is set for it."""
+        name = f"{tenant}/{namespace}"
+        record = await context.tenants.namespace(name)
+        layout = await context.admin.layouts.layout_of(name)
+        boundaries = [f"{each:#010x}" for each in layout.boundaries]
+        return namespace_to_json(record, context.cluster_name, boundaries)
+
+    @router.put(namespaces + "/{namespace}", status_code=204)
+    async def create_namespace(
+        tenant: str, namespace: str, body: dict[str, Any] | None = _OPTIONAL
+    ) -> Response:
+        """Make one, with policies if they are given. 409: it exists."""
+        name = f"{tenant}/{namespace}"
+        body = body or {}
+        record = namespace_of_json(body, context.cluster_name)
+        bundles = _bundles(body)
+        await context.tenants.check_new_namespace(name, record)
+        if bundles:
+            await create_layout(context.store, name, bundles)
+        await context.tenants.create_namespace(name, record)
+        return Response(status_code=204)
+
+    @router.delete(namespaces + "/{namespace}", status_code=204)
+    async def delete_namespace(tenant: str, namespace: str, force: bool = False) -> Response:
+        """Take one away. 409: it has topics; with `force` they go, too, if that is allowed."""
+        if force and not context.settings.force_delete_namespace:
+            raise HttpRefusal(405, "force is not allowed: set force_delete_namespace")
+        await _delete_namespace(context, f"{tenant}/{namespace}", is_forced=force)
+        return Response(status_code=204)
+
+
+def _bundles(body: dict[str, Any]) -> int:
+    """How many bundles a new namespace is to have; 0: as many as usual."""
+    wanted = body.get("bundles") or {}
+    count = wanted.get("numBundles", 0) if isinstance(wanted, dict) else wanted
+    if not isinstance(count, int) or not 0 <= count <= _BUNDLES_MAX:
+        raise HttpRefusal(412, f"numBundles is 1 to {_BUNDLES_MAX}, got {count!r}")
+    return count
+
+
+async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool) -> None:
+    """Nothing new appears in it from the mark on; whoever deleted it before and failed goes on."""
+
+    def marked(record: NamespaceRecord, is_deleted: bool) -> NamespaceRecord:
+        return record.model_copy(update={"is_deleted": is_deleted})
+
+    await context.tenants.change_namespace(name, lambda record: marked(record, True))
+    try:
+        left = await context.tenants.topics_in(name)
+        if left:
+            raise ConflictError(f"namespace {name} has topics, {left[0]} and {len(left) - 1} more")
+        await context.admin.unload_namespace(name)
+    except BaseException:
+        await context.tenants.change_namespace(name, lambda record: marked(record, False))
+        raise
+    await context.tenants.delete_namespace(name)

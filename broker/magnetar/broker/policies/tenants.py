@@ -1,0 +1,308 @@
+"""Clusters, tenants and namespaces: which there are, making them and taking them away."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import unquote_plus
+
+from magnetar.broker import naming
+from magnetar.broker.balance.layouts import layout_path
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    ConflictError,
+    InvalidNameError,
+    NamespaceNotFoundError,
+    NotThereError,
+)
+from magnetar.broker.policies.model import (
+    CLUSTERS_ROOT,
+    PARTITIONED_TOPICS_ROOT,
+    TENANTS_ROOT,
+    ClusterRecord,
+    NamespaceRecord,
+    Record,
+    TenantRecord,
+    cluster_path,
+    namespace_path,
+    tenant_path,
+    topic_policies_root,
+)
+from magnetar.broker.policies.records import asked, change_record, read_record
+from magnetar.broker.policies.registry import is_name
+from magnetar.ledger.errors import MetadataError, NoNodeError, NotEmptyError
+from magnetar.ledger.metadata.store import MetadataStore
+
+R = TypeVar("R", bound=Record)
+
+_DOMAINS = ("persistent", "non-persistent")
+
+
+class Tenants:
+    """The records above topics. Reads the store each time: nothing here is asked often."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def _names(self, root: str, kind: type[Record]) -> list[str]:
+        try:
+            names = await asked(self._store.children(root), f"list {root}")
+        except NoNodeError:
+            return []
+        # A node without value was only made as the parent of another one.
+        return [name for name in names if await read_record(self._store, kind, f"{root}/{name}")]
+
+    async def _record(self, kind: type[R], path: str, what: str) -> R:
+        found = await read_record(self._store, kind, path, is_sure=True)
+        if found is None:
+            raise NotThereError(f"{what} does not exist")
+        return found[0]
+
+    async def _create(self, record: R, path: str, what: str) -> None:
+        def create(before: R | None) -> R:
+            if before is not None:
+                raise ConflictError(f"{what} already exists")
+            return record
+
+        _check_name(path.rpartition("/")[2])
+        await change_record(self._store, type(record), path, create)
+
+    async def _update(self, path: str, what: str, record: R) -> None:
+        def update(before: R | None) -> R:
+            if before is None:
+                raise NotThereError(f"{what} does not exist")
+            return record
+
+        await change_record(self._store, type(record), path, update)
+
+    async def _delete(self, kind: type[Record], path: str, what: str, in_it: str) -> None:
+        await self._record(kind, path, what)
+        try:
+            await self._store.delete(path)
+        except NoNodeError:
+            pass
+        except NotEmptyError as error:
+            raise ConflictError(f"{what} still has {in_it}") from error
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot delete {path}: {error}") from error
+
+    # Clusters
+
+    async def clusters(self) -> list[str]:
+        """Their names, sorted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._names(CLUSTERS_ROOT, ClusterRecord)
+
+    async def cluster(self, name: str) -> dict[str, Any]:
+        """What is known of a cluster.
+
+        Raises:
+            NotThereError, InvalidNameError, BrokerMetadataError
+        """
+        _check_name(name)
+        return (await self._record(ClusterRecord, cluster_path(name), f"cluster {name}")).data
+
+    async def create_cluster(self, name: str, data: dict[str, Any]) -> None:
+        """
+        Raises:
+            ConflictError, InvalidNameError, BrokerMetadataError
+        """
+        _check_name(name)
+        await self._create(ClusterRecord(data=data), cluster_path(name), f"cluster {name}")
+
+    async def update_cluster(self, name: str, data: dict[str, Any]) -> None:
+        """
+        Raises:
+            NotThereError, InvalidNameError, BrokerMetadataError
+        """
+        _check_name(name)
+        await self._update(cluster_path(name), f"cluster {name}", ClusterRecord(data=data))
+
+    async def delete_cluster(self, name: str) -> None:
+        """
+        Raises:
+            NotThereError, ConflictError, BrokerMetadataError
+        """
+        _check_name(name)
+        for tenant in await self.tenants():
+            if name in (await self.tenant(tenant)).allowed_clusters:
+                raise ConflictError(f"cluster {name} is allowed to tenant {tenant}")
+        await self._delete(ClusterRecord, cluster_path(name), f"cluster {name}", "children")
+
+    # Tenants
+
+    async def tenants(self) -> list[str]:
+        """Their names, sorted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._names(TENANTS_ROOT, TenantRecord)
+
+    async def tenant(self, name: str) -> TenantRecord:
+        """
+        Raises:
+            NotThereError, InvalidNameError, BrokerMetadataError
+        """
+        _check_name(name)
+        return await self._record(TenantRecord, tenant_path(name), f"tenant {name}")
+
+    async def create_tenant(self, name: str, record: TenantRecord) -> None:
+        """
+        Raises:
+            ConflictError, InvalidNameError: also for clusters that do not exist.
+            BrokerMetadataError
+        """
+        _check_name(name)
+        await self._check_clusters(record.allowed_clusters)
+        await self._create(record, tenant_path(name), f"tenant {name}")
+
+    async def update_tenant(self, name: str, record: TenantRecord) -> None:
+        """
+        Raises:
+            NotThereError, InvalidNameError, BrokerMetadataError
+        """
+        await self.tenant(name)
+        await self._check_clusters(record.allowed_clusters)
+        await self._update(tenant_path(name), f"tenant {name}", record)
+
+    async def delete_tenant(self, name: str) -> None:
+        """
+        Raises:
+            NotThereError, ConflictError: it has namespaces.
+            BrokerMetadataError
+        """
+        _check_name(name)
+        await self._delete(TenantRecord, tenant_path(name), f"tenant {name}", "namespaces")
+
+    async def _check_clusters(self, names: Sequence[str]) -> None:
+        if not names or not all(names):
+            raise InvalidNameError("a tenant needs allowedClusters, one or more")
+        known = await self.clusters()
+        for name in names:
+            if name not in known:
+                raise InvalidNameError(f"there is no cluster {name!r}, only {', '.join(known)}")
+
+    # Namespaces
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """As tenant/namespace, sorted.
+
+        Raises:
+            NotThereError: there is no such tenant.
+            BrokerMetadataError
+        """
+        await self.tenant(tenant)
+        names = await self._names(tenant_path(tenant), NamespaceRecord)
+        return [f"{tenant}/{name}" for name in names]
+
+    async def namespace(self, namespace: str) -> NamespaceRecord:
+        """The record as it is in the store.
+
+        Raises:
+            NamespaceNotFoundError, InvalidNameError, BrokerMetadataError
+        """
+        tenant, _, name = namespace.partition("/")
+        _check_name(tenant)
+        _check_name(name)
+        path = namespace_path(namespace)
+        found = await read_record(self._store, NamespaceRecord, path, is_sure=True)
+        if found is None:
+            await self.tenant(tenant)
+            raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+        return found[0]
+
+    async def check_new_namespace(self, namespace: str, record: NamespaceRecord) -> None:
+        """Refuse a namespace that cannot be made.
+
+        Raises:
+            NotThereError: there is no such tenant.
+            ConflictError, InvalidNameError, BrokerMetadataError
+        """
+        tenant, _, name = namespace.partition("/")
+        _check_name(name)
+        allowed = (await self.tenant(tenant)).allowed_clusters
+        for cluster in record.replication_clusters:
+            if allowed and cluster not in allowed:
+                raise InvalidNameError(f"cluster {cluster} is not allowed to tenant {tenant}")
+        path = namespace_path(namespace)
+        if await read_record(self._store, NamespaceRecord, path, is_sure=True) is not None:
+            raise ConflictError(f"namespace {namespace} already exists")
+
+    async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
+        """
+        Raises:
+            ConflictError, BrokerMetadataError; see `check_new_namespace`
+        """
+        await self._create(record, namespace_path(namespace), f"namespace {namespace}")
+
+    async def change_namespace(
+        self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
+    ) -> None:
+        """Also of one that is being deleted.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+
+        def changed(record: NamespaceRecord | None) -> NamespaceRecord:
+            if record is None:
+                raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+            return change(record)
+
+        await self.namespace(namespace)
+        await change_record(self._store, NamespaceRecord, namespace_path(namespace), changed)
+
+    async def topics_in(self, namespace: str) -> list[str]:
+        """What there is in a namespace, as names that people read; empty: it can be deleted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        found = [
+            naming.topic_at(namespace, node)
+            for node in await self._children(naming.topics_path(namespace))
+        ]
+        for domain in _DOMAINS:
+            nodes = await self._children(f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}")
+            found += [f"{domain}://{namespace}/{unquote_plus(node)}" for node in nodes]
+        return found
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Take away the records of a namespace that is empty.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        for domain in _DOMAINS:
+            root = topic_policies_root(namespace, domain)
+            for node in await self._children(root):
+                await self._remove(f"{root}/{node}")
+            await self._remove(root)
+            await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}")
+        await self._remove(topic_policies_root(namespace, "").rstrip("/"))
+        await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}")
+        await self._remove(layout_path(namespace))
+        await self._delete(
+            NamespaceRecord, namespace_path(namespace), f"namespace {namespace}", "children"
+        )
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await asked(self._store.children(path), f"list {path}")
+        except NoNodeError:
+            return []
+
+    async def _remove(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except (NoNodeError, NotEmptyError):
+            pass
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot delete {path}: {error}") from error
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")

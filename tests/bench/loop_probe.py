@@ -20,6 +20,10 @@ from pathlib import Path
 _INTERVAL_S = 0.001
 _PASS_WINDOW_S = 0.1
 """Before and behind the stroke that finds a pass counted."""
+_SETTLE_STEP_S = 4.0
+"""Longer than from one pass to the next."""
+_SETTLE_S_MAX = 20.0
+_SETTLED_KIB = 16 << 10
 _COUNTERS = Path("/sys/module/page_reporting/parameters")
 
 
@@ -55,6 +59,16 @@ class PageReports:
     def reported_kib(self) -> int:
         """0 where it is not counted."""
         return self._read(1) if self.are_counted else 0
+
+    def settle(self) -> None:
+        """Wait until what was freed just now has been returned; not longer than 20 s."""
+        until_s = time.monotonic() + _SETTLE_S_MAX
+        now = self.reported_kib()
+        while self.are_counted and time.monotonic() < until_s:
+            time.sleep(_SETTLE_STEP_S)
+            before, now = now, self.reported_kib()
+            if now - before < _SETTLED_KIB:
+                return
 
     def _read(self, number: int) -> int:
         return int(os.pread(self._files[number], 32, 0))

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from tests.bench import storage_load, storage_yardstick
-from tests.bench.loop_probe import Lateness
+from tests.bench.loop_probe import Lateness, PageReports
 from tests.bench.report import Effort, Figure, Report
 from tests.bench.storage_client import LoadProcess
 from tests.bench.storage_load import Measured
@@ -166,6 +166,7 @@ class StorageBench:
         device_costs: list[float] = []
         for number in range(self.effort.repeats):
             before = storage_yardstick.write_mb_per_s(yard, megabytes * _MB)
+            PageReports().settle()  # the yardstick has freed as much as it has written
             self._witnesses.add(witness(yard, self._extent.write_mb))
             with BenchBookie(yard / f"storage-writes-{size}-{number}") as bookie:
                 started = bookie.seen()  # what its start did is no part of the load

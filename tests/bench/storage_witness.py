@@ -68,6 +68,7 @@ async def _run(directory: Path, megabytes: int) -> Lateness:
         directory / "witness",
         megabytes << 20,
         on_synced,
+        drops=True,
     )
     return probe.take()
 

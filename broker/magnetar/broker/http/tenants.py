@@ -10,7 +10,7 @@ from magnetar.broker.errors import ConflictError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.policy_table import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.policies.model import NamespaceRecord, TenantRecord
+from magnetar.broker.policies.model import TenantRecord
 
 _OPTIONAL = Body(default=None)
 _BUNDLES_MAX = 65_536
@@ -165,18 +165,21 @@ def _bundles(body: dict[str, Any]) -> int:
 
 
 async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool) -> None:
-    """Nothing new appears in it from the mark on; whoever deleted it before and failed goes on."""
-
-    def marked(record: NamespaceRecord, is_deleted: bool) -> NamespaceRecord:
-        return record.model_copy(update={"is_deleted": is_deleted})
-
-    await context.tenants.change_namespace(name, lambda record: marked(record, True))
+    """Nothing new appears in it from the mark on; whoever marked it before and failed goes on."""
+    await context.tenants.namespace(name)
+    if not is_forced:
+        await _check_empty(context, name)
+    await context.policies.mark_deleted(name, is_deleted=True)
     try:
-        left = await context.tenants.topics_in(name)
-        if left:
-            raise ConflictError(f"namespace {name} has topics, {left[0]} and {len(left) - 1} more")
+        await _check_empty(context, name)
         await context.admin.unload_namespace(name)
     except BaseException:
-        await context.tenants.change_namespace(name, lambda record: marked(record, False))
+        await context.policies.mark_deleted(name, is_deleted=False)
         raise
     await context.tenants.delete_namespace(name)
+
+
+async def _check_empty(context: HttpContext, name: str) -> None:
+    left = await context.tenants.topics_in(name)
+    if left:
+        raise ConflictError(f"namespace {name} has {len(left)} topics: {left[0]} and so on")

@@ -290,6 +290,24 @@ class PolicyRegistry:
             followed.replace(record)
         return record
 
+    async def mark_deleted(self, namespace: str, *, is_deleted: bool) -> None:
+        """Say that a namespace is being deleted, or is not after all; in force here at once.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+
+        def changed(record: NamespaceRecord | None) -> NamespaceRecord:
+            if record is None:
+                raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+            return record.model_copy(update={"is_deleted": is_deleted})
+
+        path = namespace_path(namespace)
+        record = await change_record(self._store, NamespaceRecord, path, changed)
+        followed = self._namespaces.get(namespace)
+        if followed is not None and record is not None:
+            followed.replace(record)
+
     async def update_topic(
         self, topic: TopicName, change: Callable[[PolicySet], PolicySet]
     ) -> PolicySet:

@@ -1,6 +1,6 @@
 """Clusters, tenants and namespaces: which there are, making them and taking them away."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote_plus
 
@@ -236,23 +236,6 @@ class Tenants:
             ConflictError, BrokerMetadataError; see `check_new_namespace`
         """
         await self._create(record, namespace_path(namespace), f"namespace {namespace}")
-
-    async def change_namespace(
-        self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
-    ) -> None:
-        """Also of one that is being deleted.
-
-        Raises:
-            NamespaceNotFoundError, BrokerMetadataError
-        """
-
-        def changed(record: NamespaceRecord | None) -> NamespaceRecord:
-            if record is None:
-                raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
-            return change(record)
-
-        await self.namespace(namespace)
-        await change_record(self._store, NamespaceRecord, namespace_path(namespace), changed)
 
     async def topics_in(self, namespace: str) -> list[str]:
         """What there is in a namespace, as names that people read; empty: it can be deleted.

@@ -1,6 +1,13 @@
 """Cursors: what a subscription has acknowledged, in memory and durable."""
 
-from magnetar.cursors.ack_state import AckRange, AckSnapshot, AckState, BatchAck, LogShape
+from magnetar.cursors.ack_state import (
+    AckRange,
+    AckSnapshot,
+    AckState,
+    BatchAck,
+    LogShape,
+    words_from_bits,
+)
 from magnetar.cursors.cursor import Cursor, CursorStatistics
 from magnetar.cursors.errors import (
     CorruptCursorRecordError,
@@ -47,4 +54,5 @@ __all__ = [
     "UnsupportedCursorRecordError",
     "cursor_path",
     "list_cursors",
+    "words_from_bits",
 ]

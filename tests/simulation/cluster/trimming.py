@@ -9,7 +9,7 @@ from magnetar.ledger.orphans import OrphanSweep, Verdict, log_refers
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster
 
-SMALL_LEDGERS = {"ledger_entries_max": 1}
+SMALL_LEDGERS: dict[str, object] = {"ledger_entries_max": 1}
 """Each message fills a ledger. The last full one stays until something follows it."""
 
 _LATER_MS = 100 * 60 * 60 * 1000

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from magnetar.broker import naming
 from magnetar.broker.balance.bundles import Bundle, BundleId
 from magnetar.broker.http.admin import Admin
+from magnetar.broker.http.refusals import ElsewhereError
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.broker.services import Services
+from magnetar.broker.topic import Topic
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 
@@ -60,6 +62,19 @@ class HttpContext:
         name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
         await self.topics.check_namespace(name.namespace_name)
         return name
+
+    async def served(self, name: TopicName) -> Topic:
+        """A topic of this broker, loaded if need be; nothing is created.
+
+        Raises:
+            ElsewhereError: another broker has it.
+            TopicNotFoundError: it does not exist.
+            RequestError: it cannot be loaded now.
+        """
+        owner = await self.admin.owner_of(name, is_authoritative=False, listener="")
+        if not owner.is_self:
+            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+        return await self.topics.get(name, may_create=False)
 
     async def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
         """A bundle out of a path, in a namespace that exists; it may not be one of its layout.

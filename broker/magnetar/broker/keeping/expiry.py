@@ -29,6 +29,11 @@ class Expiry:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._running: set[Topic] = set()
+
+    def is_running(self, topic: Topic) -> bool:
+        """Whether messages of the topic are being expired just now."""
+        return topic in self._running
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if messages of the topic can be too old."""
@@ -52,7 +57,11 @@ class Expiry:
             return 0
         now_ms = self._clock.wall_ms()
         after = min(each.cursor.mark_delete for each in behind)
-        through = await newest_older(topic.log, after, now_ms - int(age_s * 1000))
+        self._running.add(topic)
+        try:
+            through = await newest_older(topic.log, after, now_ms - int(age_s * 1000))
+        finally:
+            self._running.discard(topic)
         if through is None or topic.is_closed or not topic.tenure.holds():
             return 0
         return self.expire_through(topic, behind, through)

@@ -1,0 +1,187 @@
+"""Subscriptions over HTTP: made, moved and deleted; and data that is trimmed and truncated."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.topic import Topic
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.http.http_calls import Answer, request
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+BASE = "/admin/v2/persistent/public/default/topic"
+SUB = f"{BASE}/subscription/s"
+
+
+class Scene:
+    """A broker with a topic of five messages, and a subscription that begins in front of them."""
+
+    def __init__(self, broker: Broker, client: WireClient) -> None:
+        self.broker = broker
+        self.client = client
+
+    async def call(self, method: str, path: str, body: object = None) -> Answer:
+        return await request(self.broker.http_port, method, path, body)
+
+    async def receipts(self, count: int) -> None:
+        for _ in range(count):
+            await self.client.next(BaseCommand.SEND_RECEIPT)
+
+    @property
+    def topic(self) -> Topic:
+        return self.broker.services.topics.loaded[0]
+
+    def backlog(self, name: str = "s") -> int:
+        return self.topic.subscriptions[name].cursor.backlog_entries
+
+    def place(self, entry_id: int, **more: Any) -> dict[str, Any]:
+        ledger_id = self.topic.log.last_confirmed.ledger_id
+        return {"ledgerId": ledger_id, "entryId": entry_id, **more}
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        scene = Scene(broker, client)
+        await client.produce(TOPIC)
+        made = await scene.call("PUT", SUB, {"ledgerId": -1, "entryId": -1})
+        assert made.status == 204, made.text
+        for number in range(5):
+            client.publish(number, b"%d" % number)
+        await scene.receipts(5)
+        yield scene
+        await client.close()
+
+
+async def test_subscriptions_are_made_listed_and_deleted(scene: Scene) -> None:
+    assert scene.backlog() == 5
+    assert (await scene.call("PUT", SUB)).status == 409
+    assert (await scene.call("PUT", f"{BASE}/subscription/at%2Fend")).status == 204
+    assert scene.backlog("at/end") == 0
+    at_two = {**scene.place(2), "properties": {"team": "a"}}
+    assert (await scene.call("PUT", f"{BASE}/subscription/two", at_two)).status == 204
+    assert scene.backlog("two") == 3
+    assert (await scene.call("GET", f"{BASE}/subscription/two/properties")).json == {"team": "a"}
+    assert (await scene.call("GET", f"{BASE}/subscriptions")).json == ["at/end", "s", "two"]
+    assert (await scene.call("DELETE", f"{BASE}/subscription/two")).status == 204
+    assert (await scene.call("DELETE", f"{BASE}/subscription/two")).status == 404
+    assert (await scene.call("GET", f"{BASE}/subscriptions")).json == ["at/end", "s"]
+
+
+async def test_a_subscription_with_consumers_is_deleted_by_force_only(scene: Scene) -> None:
+    await scene.client.subscribe(TOPIC)
+    refused = await scene.call("DELETE", SUB)
+    assert refused.status == 412
+    assert "active connected consumers" in refused.json["reason"]
+    assert (await scene.call("DELETE", f"{SUB}?force=true")).status == 204
+    assert (await scene.client.next()).type == BaseCommand.CLOSE_CONSUMER
+    assert (await scene.call("GET", f"{BASE}/subscriptions")).json == []
+
+
+async def test_backlogs_are_skipped_and_expired(scene: Scene) -> None:
+    assert (await scene.call("POST", f"{SUB}/skip/2")).status == 204
+    assert scene.backlog() == 3
+    assert (await scene.call("POST", f"{SUB}/expireMessages", scene.place(2))).status == 204
+    assert scene.backlog() == 2
+    excluded = scene.place(4, isExcluded=True)
+    assert (await scene.call("POST", f"{SUB}/expireMessages", excluded)).status == 204
+    assert scene.backlog() == 1
+    assert (await scene.call("POST", f"{SUB}/expireMessages/0")).status == 412
+    assert (await scene.call("POST", f"{SUB}/expireMessages/3600")).status == 204
+    assert scene.backlog() == 0, "they were published in 1970"
+    assert (await scene.call("POST", f"{SUB}/resetcursor/0")).status == 204
+    everywhere = f"{BASE}/all_subscription/expireMessages/3600"
+    assert (await scene.call("POST", everywhere)).status == 204
+    assert scene.backlog() == 0
+    assert (await scene.call("POST", f"{SUB}/resetcursor/0")).status == 204
+    assert scene.backlog() == 5
+    assert (await scene.call("POST", f"{SUB}/skip_all")).status == 204
+    assert scene.backlog() == 0
+    cursor = scene.topic.subscriptions["s"].cursor
+    assert cursor.persisted_mark_delete == cursor.mark_delete
+
+
+async def test_a_subscription_is_reset_by_id_and_by_time(scene: Scene) -> None:
+    await scene.call("POST", f"{SUB}/skip_all")
+    assert (await scene.call("POST", f"{SUB}/resetcursor", scene.place(1))).status == 204
+    assert scene.backlog() == 4
+    excluded = scene.place(1, isExcluded=True)
+    assert (await scene.call("POST", f"{SUB}/resetcursor", excluded)).status == 204
+    assert scene.backlog() == 3
+    assert (await scene.call("POST", f"{SUB}/resetcursor/0")).status == 204
+    assert scene.backlog() == 5
+    future = f"{SUB}/resetcursor/{1 << 50}"
+    assert (await scene.call("POST", future)).status == 204
+    assert scene.backlog() == 0
+
+
+async def test_consumers_are_disconnected_by_a_reset_and_get_the_messages_again(
+    scene: Scene,
+) -> None:
+    await scene.client.subscribe(TOPIC, permits=10)
+    for _ in range(5):
+        assert (await scene.client.next()).type == BaseCommand.MESSAGE
+    assert (await scene.call("POST", f"{SUB}/resetcursor", scene.place(3))).status == 204
+    assert (await scene.client.next()).type == BaseCommand.CLOSE_CONSUMER
+    await scene.client.subscribe(TOPIC, consumer_id=1, permits=10)
+    got = [(await scene.client.next()).message.message_id.entryId for _ in range(2)]
+    assert got == [3, 4]
+
+
+async def test_properties_of_a_subscription_can_be_replaced(scene: Scene) -> None:
+    path = f"{SUB}/properties"
+    assert (await scene.call("GET", path)).json == {}
+    assert (await scene.call("PUT", path, {"a": "1"})).status == 204
+    assert (await scene.call("GET", path)).json == {"a": "1"}
+
+
+async def test_truncating_deletes_the_data_whatever_is_retained(scene: Scene) -> None:
+    before = [ledger.ledger_id for ledger in scene.topic.log.ledgers]
+    assert (await scene.call("POST", f"{BASE}/trim")).status == 204
+    assert scene.backlog() == 5
+    assert (await scene.call("DELETE", f"{BASE}/truncate")).status == 204
+    assert scene.backlog() == 0
+    assert not {ledger.ledger_id for ledger in scene.topic.log.ledgers} & set(before)
+    scene.client.publish(5, b"5")
+    await scene.receipts(1)
+    assert scene.backlog() == 1
+    await scene.client.subscribe(TOPIC, permits=10)
+    message = (await scene.client.next()).message
+    assert Position(message.message_id.ledgerId, message.message_id.entryId) == (
+        scene.topic.log.last_confirmed
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", f"{BASE}/subscription/nobody/skip_all", 404),
+        ("POST", f"{BASE}/subscription/nobody/skip/1", 404),
+        ("POST", f"{BASE}/subscription/nobody/resetcursor/0", 404),
+        ("POST", f"{BASE}/subscription/nobody/expireMessages/5", 404),
+        ("DELETE", f"{BASE}/subscription/nobody", 404),
+        ("GET", f"{BASE}/subscription/nobody/properties", 404),
+        ("POST", f"{SUB}/skip/-1", 412),
+        ("POST", f"{SUB}/skip/many", 400),
+        ("POST", f"{SUB}/resetcursor", 400),
+        ("GET", "/admin/v2/persistent/public/default/missing/subscriptions", 404),
+        ("GET", "/admin/v2/persistent/public/nowhere/topic/subscriptions", 404),
+        ("POST", "/admin/v2/persistent/public/default/missing/trim", 404),
+        ("POST", "/admin/v2/non-persistent/public/default/t/subscription/s/skip_all", 405),
+        ("PUT", "/admin/v2/non-persistent/public/default/t/subscription/s", 400),
+        ("DELETE", "/admin/v2/non-persistent/public/default/t/truncate", 412),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_with_pulsars_status(
+    scene: Scene, method: str, path: str, status: int
+) -> None:
+    answer = await scene.call(method, path)
+    assert answer.status == status, answer.text
+    assert answer.json["reason"]

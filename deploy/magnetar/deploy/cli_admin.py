@@ -27,7 +27,7 @@ brokers = typer.Typer(no_args_is_help=True, help="See which brokers there are an
 namespaces = typer.Typer(
     no_args_is_help=True, help="See and move the bundles that a namespace is cut into."
 )
-topics = typer.Typer(no_args_is_help=True, help="List topics, and unload them.")
+topics = typer.Typer(no_args_is_help=True, help="List topics, look into them, and unload them.")
 admin.add_typer(brokers, name="brokers")
 admin.add_typer(namespaces, name="namespaces")
 admin.add_typer(topics, name="topics")
@@ -247,6 +247,43 @@ def list_topics(
     else:
         for name in found:
             sys.stdout.write(f"{name}\n")
+
+
+@topics.command("stats")
+def topic_stats(
+    topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Print what a topic does, and why a subscription of it delivers nothing."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic))
+    found = _client(url).get(f"/admin/v2/{name}/stats")
+    if as_json:
+        _print_json(found)
+        return
+    _print_pairs(
+        {
+            "broker": found["ownerBroker"],
+            "messages in": str(found["msgInCounter"]),
+            "messages out": str(found["msgOutCounter"]),
+            "storage bytes": str(found["storageSize"]),
+            "producers": str(len(found["publishers"])),
+        }
+    )
+    _print_table(
+        ("subscription", "type", "consumers", "backlog", "unacked", "delivers"),
+        (
+            (
+                subscription,
+                each["type"],
+                str(len(each["consumers"])),
+                str(each["msgBacklog"]),
+                str(each["unackedMessages"]),
+                f"no: {each['whyIdleText']}" if each["whyIdle"] else "yes",
+            )
+            for subscription, each in found["subscriptions"].items()
+        ),
+    )
 
 
 @topics.command("unload")

@@ -64,6 +64,17 @@ def test_bundles_and_topics_are_listed(server: Standalone) -> None:
     assert TOPIC in done(server, "topics", "list", "public/default").splitlines()
 
 
+def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -> None:
+    url, earliest = ("--url", server.url), ("--initial", "earliest")
+    assert magnetar("consume", "orders", "-n", "1", "-s", "idle", *earliest, *url).status == 0
+    assert magnetar("produce", "orders", "-m", "waits", *url).status == 0
+    shown = done(server, "topics", "stats", "orders")
+    assert "no: no consumer is connected" in " ".join(shown.split())
+    found = json.loads(done(server, "topics", "stats", "orders", "--json"))
+    assert found["subscriptions"]["idle"]["whyIdle"] == "no_consumer"
+    assert admin(server, "topics", "stats", "missing").status == 8
+
+
 def test_what_interrupts_clients_asks_first(server: Standalone) -> None:
     for arguments in (
         ("topics", "unload", "orders"),

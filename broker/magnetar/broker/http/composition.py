@@ -16,6 +16,7 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.namespaces import namespaces_router
 from magnetar.broker.http.policies import policies_router
+from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
@@ -40,6 +41,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     app.include_router(policies_router(context))
     app.include_router(topics_router(context))
     app.include_router(subscriptions_router(context, broker.services.keeping))
+    app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))
 
 
 def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:

@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.broker.balance.bundles import Layout
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.http.http_calls import get, put
 from tests.integration.broker.wire_client import WireClient
@@ -149,3 +150,40 @@ async def test_a_bundle_of_less_than_two_topics_is_not_divided_by_its_topics(
         assert "by_magic" in unknown.json["reason"]
         outside = await put(broker.http_port, path, [5])
         assert "not inside" in outside.json["reason"]
+
+
+async def test_a_topic_tells_what_it_does_and_why_it_does_nothing(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await client.subscribe(
+            TOPIC, subType=CommandSubscribe.Key_Shared, consumer_name="c", subscription="s"
+        )
+        client.publish(0, b"body")
+        await client.next(BaseCommand.SEND_RECEIPT)
+        stats = (await get(broker.http_port, f"{TOPICS}/topic/stats")).json
+        assert (stats["msgInCounter"], stats["msgOutCounter"]) == (1, 0)
+        (producer,) = stats["publishers"]
+        assert producer["producerId"] == 0
+        subscription = stats["subscriptions"]["s"]
+        assert subscription["type"] == "Key_Shared"
+        assert subscription["keySharedMode"] == "AUTO_SPLIT"
+        assert (subscription["msgBacklog"], subscription["unackedMessages"]) == (1, 0)
+        assert subscription["whyIdle"] == "no_permits"
+        assert "queues are full" in subscription["whyIdleText"]
+        (consumer,) = subscription["consumers"]
+        assert consumer["consumerName"] == "c"
+        assert consumer["keyHashRangeArrays"] == [[1, 65535]]
+        client.flow(10)
+        await client.next(BaseCommand.MESSAGE)
+        stats = (await get(broker.http_port, f"{TOPICS}/topic/stats")).json
+        assert stats["msgOutCounter"] == 1
+        assert stats["bytesOutCounter"] > 0
+        assert stats["subscriptions"]["s"]["whyIdle"] == "nothing_new"
+        await client.close()
+
+
+async def test_a_topic_that_does_not_exist_has_no_statistics(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        assert (await get(broker.http_port, f"{TOPICS}/missing/stats")).status == 404
+        assert (await get(broker.http_port, TOPICS)).json == []

@@ -1,0 +1,164 @@
+"""The statistics of one topic, as Pulsar's tools read them, and why nothing flows in words.
+
+Counters count since the topic was loaded, or since the client connected; they never go back while
+it is there. Rates are averages over a client's time on the topic, and those of a topic or
+subscription are sums over the clients that are connected. Backlogs are entries, not messages.
+
+Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
+nothing just now, and `whyIdleText`, its words; both are null while it delivers.
+
+Source: HTTP sheet, section 9.5. Pure.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.base import Dispatcher, SingleActiveDispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.producer import Producer
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.cursors import Cursor
+from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.position import EARLIEST
+
+Stats = dict[str, Any]
+
+
+def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
+    """All of one topic. `owner`: the broker that has it."""
+    ledgers = topic.log.ledgers
+    subscriptions = {
+        name: _subscription_stats(topic, each, now_ms)
+        for name, each in topic.subscriptions.items()
+        if each.is_open
+    }
+    sent, sent_bytes = topic.sent()
+    messages = topic.messages_in
+    deduplication = topic.deduplication
+    return {
+        "msgRateOut": _sum(subscriptions, "msgRateOut"),
+        "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
+        "msgInCounter": messages,
+        "bytesInCounter": topic.bytes_in,
+        "msgOutCounter": sent,
+        "bytesOutCounter": sent_bytes,
+        "averageMsgSize": topic.bytes_in / messages if messages else 0.0,
+        "storageSize": bytes_behind(ledgers, EARLIEST),
+        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
+        "publishers": [_producer_stats(each) for each in topic.producers.values()],
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
+        "topicEpoch": topic.access.epoch,
+        "ownerBroker": owner,
+    }
+
+
+def _producer_stats(producer: Producer) -> Stats:
+    count = producer.messages_in
+    return {
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        "address": producer.peer.address,
+        "clientVersion": producer.peer.client_version,
+        "averageMsgSize": producer.bytes_in / count if count else 0.0,
+        "supportsPartialProducer": False,
+        "metadata": {},
+    }
+
+
+def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -> Stats:
+    cursor, dispatcher = subscription.cursor, subscription.dispatcher
+    consumers = [_consumer_stats(each, dispatcher, now_ms) for each in subscription.consumers]
+    reason = subscription.why_idle()
+    backlog = cursor.backlog_entries
+    stats: Stats = {
+        "msgRateOut": sum(each["msgRateOut"] for each in consumers),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
+        "msgOutCounter": sum(each["msgOutCounter"] for each in consumers),
+        "bytesOutCounter": sum(each["bytesOutCounter"] for each in consumers),
+        "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
+        "msgBacklog": backlog,
+        "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,
+        "unackedMessages": subscription.unacked_messages,
+        "type": subscription.type_name,
+        "isDurable": subscription.is_durable,
+        "durable": subscription.is_durable,
+        "isReplicated": False,
+        "replicated": False,
+        "consumers": consumers,
+        "nonContiguousDeletedMessagesRanges": cursor.range_count,
+        "subscriptionProperties": dict(cursor.properties) if isinstance(cursor, Cursor) else {},
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "whyIdle": reason.code if reason is not None else None,
+        "whyIdleText": reason.value if reason is not None else None,
+    }
+    if subscription.context is not None and subscription.context.limiters:
+        of_topic, own = subscription.context.limiters
+        stats |= {
+            "dispatchThrottledMsgEventsBySubscriptionLimit": own.message_stops,
+            "dispatchThrottledBytesEventsBySubscriptionLimit": own.byte_stops,
+            "dispatchThrottledMsgEventsByTopicLimit": of_topic.message_stops,
+            "dispatchThrottledBytesEventsByTopicLimit": of_topic.byte_stops,
+        }
+    if subscription.context is not None and subscription.context.delays is not None:
+        stats["msgDelayed"] = subscription.context.delays.withheld
+    stats["msgBacklogNoDelayed"] = backlog - stats["msgDelayed"]
+    if dispatcher is not None:
+        stats |= _dispatcher_stats(dispatcher)
+    return stats
+
+
+def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
+    if isinstance(dispatcher, SingleActiveDispatcher):
+        active = dispatcher.active
+        return {"activeConsumerName": active.name} if active is not None else {}
+    if not isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher):
+        return {}
+    stats: Stats = {
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.accounts.is_blocked,
+        "msgInReplay": dispatcher.waiting_entries,
+    }
+    if isinstance(dispatcher, KeySharedDispatcher):
+        draining = list(dispatcher.book.draining())
+        stats |= {
+            "keySharedMode": dispatcher.mode.name,
+            "allowOutOfOrderDelivery": dispatcher.mode.is_unordered,
+            "drainingHashesCount": len(draining),
+            "drainingHashesUnackedMessages": sum(key.in_hand for key in draining),
+        }
+    return stats
+
+
+def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: int) -> Stats:
+    seconds = max(1e-3, (now_ms - consumer.connected_at_ms) / 1000)
+    since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
+    stats: Stats = {
+        "consumerName": consumer.name,
+        "msgRateOut": consumer.messages_out / seconds,
+        "msgThroughputOut": consumer.bytes_out / seconds,
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgRateRedeliver": consumer.messages_redelivered / seconds,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        "address": consumer.peer.address,
+        "connectedSince": since.isoformat(timespec="milliseconds"),
+        "clientVersion": consumer.peer.client_version,
+        "metadata": {},
+    }
+    if isinstance(dispatcher, KeySharedDispatcher):
+        ranges = dispatcher.selector.ranges_of(consumer)
+        stats["keyHashRangeArrays"] = [[each.start, each.end] for each in ranges]
+        stats["keyHashRanges"] = [f"[{each.start}, {each.end}]" for each in ranges]
+    return stats
+
+
+def _sum(subscriptions: dict[str, Stats], field: str) -> float:
+    return float(sum(each[field] for each in subscriptions.values()))

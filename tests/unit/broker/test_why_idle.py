@@ -1,0 +1,186 @@
+"""Why nothing flows: every reason, on every type of subscription that has it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker.dispatch.reasons import Reason
+from magnetar.broker.stats import topic_stats
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.harness import Client, Harness, entry, settle
+
+_SUB = pb.CommandSubscribe
+_ALL = pytest.mark.parametrize(
+    "sub_type", [_SUB.Exclusive, _SUB.Failover, _SUB.Shared, _SUB.Key_Shared]
+)
+_SHARING = pytest.mark.parametrize("sub_type", [_SUB.Shared, _SUB.Key_Shared])
+
+
+async def _join(harness: Harness, sub_type: Any, permits: int = 0) -> Client:
+    client = harness.client()
+    client.send_subscribe(subType=sub_type, consumer_name="c")
+    await settle()
+    if permits:
+        client.flow(permits)
+    return client
+
+
+def _why(harness: Harness) -> Reason | None:
+    subscription = harness.topic.subscriptions["s"]
+    reason = subscription.why_idle()
+    told = topic_stats(harness.topic, now_ms=1, owner="b")["subscriptions"]["s"]
+    assert told["whyIdle"] == (reason.code if reason is not None else None)
+    assert told["whyIdleText"] == (reason.value if reason is not None else None)
+    return reason
+
+
+@_ALL
+async def test_from_the_first_consumer_to_the_last(sub_type: Any) -> None:
+    harness = Harness(failover_delay_ms=0)
+    client = await _join(harness, sub_type)
+    await settle()
+    assert _why(harness) is Reason.NOTHING_LEFT
+    harness.log.store(entry(), entry())
+    assert _why(harness) is Reason.NO_PERMITS
+    client.flow(1)
+    await settle()
+    assert _why(harness) is Reason.NO_PERMITS
+    client.flow(5)
+    await settle()
+    assert _why(harness) is Reason.NOTHING_NEW
+    client.ack(Position(7, 0), Position(7, 1))
+    assert _why(harness) is Reason.NOTHING_LEFT
+    client.connection.lost()
+    assert _why(harness) is Reason.NO_CONSUMER
+
+
+@_ALL
+async def test_entries_that_are_being_read(sub_type: Any) -> None:
+    harness = Harness(failover_delay_ms=0)
+    harness.log.store(entry())
+    harness.log.read_gate = asyncio.Event()
+    client = await _join(harness, sub_type, permits=5)
+    await settle()
+    client.flow(1)
+    assert _why(harness) is Reason.READING
+    harness.log.read_gate.set()
+    await settle()
+    assert _why(harness) is Reason.NOTHING_NEW
+
+
+@_ALL
+async def test_a_topic_that_is_no_longer_owned(sub_type: Any) -> None:
+    harness = Harness()
+    await _join(harness, sub_type, permits=5)
+    harness.topics.tenure.is_held = False
+    assert _why(harness) is Reason.PAUSED
+    harness.topics.tenure.is_held = True
+    harness.topic.disconnect_all()
+    assert harness.topic.subscriptions["s"].why_idle() is Reason.PAUSED
+
+
+async def test_the_active_consumer_is_being_chosen() -> None:
+    harness = Harness(failover_delay_ms=1_000_000)
+    harness.log.store(entry())
+    one = await _join(harness, _SUB.Failover, permits=1)
+    await _join(harness, _SUB.Failover)
+    one.connection.lost()
+    assert _why(harness) is Reason.CHOOSING
+
+
+@_SHARING
+async def test_unacknowledged_messages(sub_type: Any) -> None:
+    harness = Harness(unacked_per_consumer_max=2)
+    harness.log.store(*(entry() for _ in range(5)))
+    await _join(harness, sub_type, permits=5)
+    await settle()
+    assert _why(harness) is Reason.CONSUMERS_UNACKED
+    harness = Harness(unacked_per_subscription_max=2)
+    harness.log.store(*(entry() for _ in range(5)))
+    await _join(harness, sub_type, permits=5)
+    await settle()
+    assert _why(harness) is Reason.SUBSCRIPTION_UNACKED
+
+
+@_ALL
+async def test_connections_that_take_no_more_bytes(sub_type: Any) -> None:
+    harness = Harness(failover_delay_ms=0)
+    client = await _join(harness, sub_type)
+    await settle()
+    harness.log.store(entry())
+    client.connection.on_writable(False)
+    client.flow(5)
+    assert _why(harness) is Reason.NOT_WRITABLE
+
+
+class _AllDelayed:
+    """Withholds everything, and keeps the positions."""
+
+    def __init__(self) -> None:
+        self.positions: list[Position] = []
+
+    def withholds(self, run: Any, index: int) -> bool:
+        self.positions.append(Position(run.ledger_id, run.first_entry_id + index))
+        return True
+
+    @property
+    def withheld(self) -> int:
+        return len(self.positions)
+
+
+@_SHARING
+async def test_withheld_entries_are_told_and_come_when_they_are_due(sub_type: Any) -> None:
+    harness = Harness()
+    harness.log.store(entry(partition_key="a"), entry(partition_key="a"), entry())
+    client = await _join(harness, sub_type)
+    subscription = harness.topic.subscriptions["s"]
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    delays = _AllDelayed()
+    object.__setattr__(dispatcher.context, "delays", delays)
+    client.flow(10)
+    await settle()
+    assert delays.withheld == 3
+    assert _why(harness) is Reason.DELAYED
+    assert [command.type for command, _ in client.received()][1:] == []
+    due, delays.positions = delays.positions[:2], delays.positions[2:]
+    dispatcher.deliver(due)
+    await settle()
+    dispatcher.deliver(due)  # they are pending: nothing comes twice
+    await settle()
+    found = [command for command, _ in client.received() if command.type == BaseCommand.MESSAGE]
+    assert [each.message.message_id.entryId for each in found] == [0, 1]
+    assert [each.message.redelivery_count for each in found] == [0, 0]
+    subscription.check()
+
+
+@_SHARING
+async def test_what_expires_is_forgotten(sub_type: Any) -> None:
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(6)))
+    client = await _join(harness, sub_type, permits=6)
+    await settle()
+    client.redeliver(Position(7, 0), Position(7, 5))
+    await settle()
+    subscription = harness.topic.subscriptions["s"]
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    subscription.cursor.ack_cumulative(Position(7, 3))
+    dispatcher.acked_through(Position(7, 3))
+    await settle()
+    subscription.check()
+    assert subscription.unacked_messages == 1  # entry 4; 5 waits for credit
+    client.received()
+    client.flow(20)
+    await settle()
+    assert [
+        command.message.message_id.entryId
+        for command, _ in client.received()
+        if command.type == BaseCommand.MESSAGE
+    ] == [5]
+    client.ack(Position(7, 4), Position(7, 5))
+    assert subscription.cursor.backlog_entries == 0
+    assert subscription.unacked_messages == 0

@@ -78,7 +78,7 @@ MUTATIONS: list[Mutation] = [
         invariants=("C8",),
         description="a broker goes on delivering in order although its time has run out",
         apply=lambda: edited(
-            SingleActiveDispatcher, "wake", ("if not self.context.tenure.holds():", "if False:")
+            SingleActiveDispatcher, "_begin", (" or not context.tenure.holds()", "")
         ),
     ),
     Mutation(
@@ -87,7 +87,7 @@ MUTATIONS: list[Mutation] = [
         defects=("M13",),
         invariants=("C8",),
         description="a broker goes on spreading messages although its time has run out",
-        apply=lambda: edited(SharedDispatcher, "wake", (" or not self.context.tenure.holds()", "")),
+        apply=lambda: edited(SharedDispatcher, "_begin", (" or not context.tenure.holds()", "")),
     ),
     Mutation(
         name="topics_loaded_without_a_look",

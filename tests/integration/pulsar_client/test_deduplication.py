@@ -1,0 +1,202 @@
+"""Deduplication with the official client: what is sent again is there once, whatever happens."""
+
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar_client.support import Sent, connect, read_next
+from tests.standalone import Standalone
+
+_NAME = "the producer"
+_BATCH = 10
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A server of its own, which is killed; its topics deduplicate."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MAGNETAR_BROKER_DEDUPLICATION", "true")
+        environment.setenv("MAGNETAR_BROKER_DEDUP_SNAPSHOT_ENTRIES", "100")
+        with Standalone(tmp_path_factory.mktemp("deduplicating") / "data") as standalone:
+            yield standalone
+            standalone.assert_log_clean()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"persistent://public/default/{quote(request.node.name, safe='')}"
+
+
+def _kill(server: Standalone, _topic: str) -> None:
+    server.kill()
+    server.start()
+
+
+def _restart(server: Standalone, _topic: str) -> None:
+    assert server.terminate() == 0
+    server.start()
+
+
+def _unload(server: Standalone, topic: str) -> None:
+    name = topic.rpartition("/")[2]
+    path = f"/admin/v2/persistent/public/default/{quote(name, safe='')}/unload"
+    request = urllib.request.Request(server.http_url + path, method="PUT")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 204
+
+
+_events = pytest.mark.parametrize("event", [_kill, _restart, _unload])
+_batching = pytest.mark.parametrize("batched", [False, True])
+
+
+def _producer(
+    client: pulsar.Client, topic: str, *, batched: bool, **options: object
+) -> pulsar.Producer:
+    return client.create_producer(
+        topic,
+        producer_name=_NAME,
+        batching_enabled=batched,
+        batching_max_messages=_BATCH,
+        batching_max_publish_delay_ms=60_000,
+        **options,
+    )
+
+
+def _send(producer: pulsar.Producer, numbers: range) -> list[pulsar.MessageId]:
+    """Messages with sequence ids from 1 on; batches are the same each time.
+
+    To the client, a sequence id of 0 is none.
+    """
+    sent = Sent(len(numbers))
+    for at, number in enumerate(numbers):
+        producer.send_async(b"%d" % number, sent.callback(at), sequence_id=number + 1)
+        if number % _BATCH == _BATCH - 1:
+            producer.flush()
+    producer.flush()
+    return sent.wait_all()
+
+
+def _read_all(client: pulsar.Client, topic: str) -> list[int]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    numbers = []
+    while reader.has_message_available():
+        numbers.append(int(read_next(reader).data()))
+    reader.close()
+    return numbers
+
+
+@_batching
+@_events
+def test_what_a_later_process_sends_again_is_there_once(
+    server: Standalone, topic: str, event: Callable[[Standalone, str], None], batched: bool
+) -> None:
+    first = connect(server.url)
+    ids = _send(_producer(first, topic, batched=batched), range(250))
+    assert all(each.ledger_id() >= 0 for each in ids)
+    first.close()
+    event(server, topic)
+
+    second = connect(server.url)
+    producer = _producer(second, topic, batched=batched)
+    assert producer.last_sequence_id() == (241 if batched else 250)
+    again = _send(producer, range(300))
+    assert [each.ledger_id() < 0 for each in again] == [True] * 250 + [False] * 50
+    assert _read_all(second, topic) == list(range(300))
+    second.close()
+
+
+@_batching
+@pytest.mark.parametrize("event", [_kill, _unload])
+def test_a_producer_that_goes_on_through_it_stores_each_message_once(
+    server: Standalone, topic: str, event: Callable[[Standalone, str], None], batched: bool
+) -> None:
+    """The client sends again by itself what has no receipt."""
+    client = connect(server.url)
+    producer = client.create_producer(
+        topic,
+        producer_name=_NAME,
+        batching_enabled=batched,
+        batching_max_messages=_BATCH,
+        block_if_queue_full=True,
+        send_timeout_millis=120_000,
+    )
+    count = 6_000
+    sent = Sent(count)
+    confirmed = threading.Semaphore(0)
+
+    def callback(number: int) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
+        on_result = sent.callback(number)
+
+        def on_sent(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+            on_result(result, message_id)
+            confirmed.release()
+
+        return on_sent
+
+    def publish() -> None:
+        for number in range(count):
+            producer.send_async(b"%d" % number, callback(number))
+        producer.flush()
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    for _ in range(2):
+        for _ in range(1_000):
+            assert confirmed.acquire(timeout=30)
+        event(server, topic)
+    publishing.join(timeout=120)
+    assert not publishing.is_alive()
+    sent.wait_all()
+    assert _read_all(client, topic) == list(range(count))
+    client.close()
+
+
+def test_an_initial_sequence_id_counts(server: Standalone, topic: str) -> None:
+    client = connect(server.url)
+    producer = client.create_producer(topic, producer_name=_NAME, initial_sequence_id=9)
+    producer.send(b"10")
+    producer.close()
+    producer = client.create_producer(topic, producer_name=_NAME, initial_sequence_id=9)
+    assert producer.send(b"10 again").ledger_id() < 0
+    producer.send(b"11")
+    producer.close()
+    assert client.create_producer(topic, producer_name=_NAME).last_sequence_id() == 11
+    assert _read_all(client, topic) == [10, 11]
+    client.close()
+
+
+def test_producers_without_a_name_are_not_confused(server: Standalone, topic: str) -> None:
+    client = connect(server.url)
+    for number in range(3):
+        producer = client.create_producer(topic)
+        producer.send(b"%d" % number)
+        producer.close()
+    assert _read_all(client, topic) == [0, 1, 2]
+    client.close()
+
+
+def test_switching_it_off_and_on_again_loses_nothing(tmp_path: Path) -> None:
+    """Each time the topic is loaded anew; what was stored without it is not known after that."""
+    topic = "persistent://public/default/switched"
+    numbers: list[int] = []
+    with Standalone(tmp_path / "data") as server:
+        for is_on, again in ((True, []), (False, [0, 1]), (True, [])):
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("MAGNETAR_BROKER_DEDUPLICATION", str(is_on).lower())
+                server.terminate()
+                server.start()
+            client = connect(server.url)
+            producer = _producer(client, topic, batched=False)
+            _send(producer, range(2))
+            numbers += [0, 1] if not numbers else again
+            if is_on and len(numbers) > 2:
+                numbers += [0, 1]  # it begins with what is stored from now on
+                _send(producer, range(2))
+            assert _read_all(client, topic) == numbers
+            client.close()
+        server.assert_log_clean()

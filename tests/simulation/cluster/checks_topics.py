@@ -19,6 +19,9 @@ from tests.simulation.cluster.topics import Topics, log_path
 from tests.simulation.history import LogAppended, LogRead
 from tests.simulation.record import Record, Seen, invariant
 
+DUPLICATE = -1
+"""Ledger id in the receipt of a message that a topic with deduplication has already."""
+
 
 def _was_inspected(run: Record) -> bool:
     return run.is_complete or bool(run.of(Kept)) or bool(run.of(Unreadable))
@@ -34,6 +37,11 @@ def confirmed_is_kept(run: Record) -> Iterator[str]:
     kept = topics.kept
     for seen in run.of(Confirmed):
         event = seen.event
+        if event.ledger_id == DUPLICATE:
+            entries = kept.get(log_path(event.topic), {}).values()
+            if not any(event.payload in messages for messages in entries):
+                yield f"{seen.actor} {event}; in the end it is nowhere"
+            continue
         if topics.is_trimmed(log_path(event.topic), event.ledger_id):
             continue  # C6 says whether that was allowed
         messages = kept.get(log_path(event.topic), {}).get((event.ledger_id, event.entry_id), ())
@@ -53,6 +61,8 @@ def one_order(run: Record) -> Iterator[str]:
         event = seen.event
         number = numbers.get((event.producer, event.topic, event.payload), -1)
         place = event.ledger_id, event.entry_id, event.batch_index
+        if event.ledger_id == DUPLICATE:
+            continue
         before = last.get((event.producer, event.topic))
         if before is not None and not (before[0] < number and before[1] < place):
             yield f"{seen.actor} {event}, after {before[1]}"

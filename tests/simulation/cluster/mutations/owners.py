@@ -1,5 +1,7 @@
 """The rules of brokers: who may speak for a topic, and what subscriptions may store."""
 
+from magnetar.broker import deduplication, topics
+from magnetar.broker.deduplication.sequence_ids import SequenceIds
 from magnetar.broker.dispatch.base import SingleActiveDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.source import EntrySource
@@ -7,6 +9,7 @@ from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log
 from magnetar.ledger.managed_log import log_takeover
@@ -224,6 +227,60 @@ MUTATIONS: list[Mutation] = [
                 "        if ledger.entries == 0:\n"
                 "            await ledgers.delete(ledger.ledger_id)\n"
                 "    token = 1 + random.getrandbits(_TOKEN_BITS)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="sequence_ids_are_not_rebuilt",
+        rule="3.2",
+        defects=("M19",),
+        invariants=(),
+        description="what was stored behind the last snapshot is not read when a topic is loaded",
+        apply=lambda: edited(
+            deduplication,
+            "restore",
+            ("    read = await replay(\n", "    read = 0 and await replay(\n"),
+        ),
+    ),
+    Mutation(
+        name="snapshots_of_what_is_accepted",
+        rule="3.2",
+        defects=("M19",),
+        invariants=(),
+        description="a snapshot of sequence ids holds those whose write is under way",
+        apply=lambda: edited(
+            SequenceIds,
+            "snapshot",
+            ("stored = self._stored.get(name)", "stored = self._accepted.get(name)"),
+        ),
+    ),
+    Mutation(
+        name="ledgers_overlap_with_deduplication",
+        rule="3.2, 9.2",
+        defects=("M19",),
+        invariants=(),
+        description="a log rotates without a pause though its topic deduplicates",
+        apply=lambda: edited(
+            topics,
+            "log_config",
+            ("overlaps_ledgers=not policies.deduplication,", "overlaps_ledgers=True,"),
+        ),
+    ),
+    Mutation(
+        name="failed_appends_are_taken_for_lost",
+        rule="3.2",
+        defects=("M19",),
+        invariants=(),
+        description="after a failed append a topic that deduplicates goes on",
+        apply=lambda: edited(
+            Topic,
+            "on_publish_failed",
+            (
+                "if self.deduplication is not None and not self.is_closed:",
+                "if self.deduplication is not None:\n"
+                "        ids = self.deduplication._ids\n"
+                "        ids._accepted = dict(ids._stored)\n"
+                "    if False:",
             ),
         ),
     ),

@@ -27,6 +27,8 @@ BrokerError                        root
     ├── NotThereError                      HTTP: what is managed does not exist
     ├── ConflictError                      HTTP: it exists already, or is in use
     ├── InvalidNameError                   HTTP: a name that cannot be
+    │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
+    │   └── PartitionCountError            a number of partitions that cannot be
     └── ProducerFencedError           25   another producer has the topic for itself
 
 Callers decide on the class and on `retryable`, never on the text. The text goes to the client.
@@ -194,6 +196,14 @@ class NotAllowedError(RequestError):
     """A feature that is not built yet, or a limit that is exceeded."""
 
     code = ServerError.NotAllowedError
+
+
+class TopicConflictError(NotAllowedError):
+    """A topic of that name exists already, or it is of the other kind: partitioned, or not."""
+
+
+class PartitionCountError(NotAllowedError):
+    """A topic cannot have so many partitions, or so few."""
 
 
 class ProducerFencedError(RequestError):

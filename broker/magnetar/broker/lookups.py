@@ -54,9 +54,10 @@ class Lookups:
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
         topics = self._connection.services.topics
         name = naming.topic_of(request.topic)
-        await topics.creation.check(name, may_create=request.metadata_auto_creation_enabled)
-        # There are no partitioned topics yet: each topic stands for itself.
-        self._connection.write(replies.partition_metadata(request.request_id, 0))
+        partitions = await topics.creation.partitions_of(
+            name, may_create=request.metadata_auto_creation_enabled
+        )
+        self._connection.write(replies.partition_metadata(request.request_id, partitions))
 
     def _on_lookup(self, command: BaseCommand) -> None:
         request = command.lookupTopic

@@ -51,6 +51,11 @@ def topics_path(namespace: str) -> str:
     return f"{ROOT}/{namespace}/persistent"
 
 
+def is_internal_cursor(name: str) -> bool:
+    """Whether a cursor of that name is the broker's own, and no subscription."""
+    return name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX)
+
+
 def topic_at(namespace: str, node: str) -> str:
     """Full name of the topic whose log is the child `node` of `topics_path(namespace)`."""
     return f"persistent://{namespace}/{unquote_plus(node)}"
@@ -78,7 +83,7 @@ def check_subscription(name: str) -> None:
         raise ProducerBusyError("a subscription name that is no valid UTF-8")
     if not name.strip():
         raise ProducerBusyError("the subscription name is empty")
-    if name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX):
+    if is_internal_cursor(name):
         raise ProducerBusyError(f"the subscription name {name} is reserved")
     size = len(name.encode())
     if size > SUBSCRIPTION_BYTES_MAX:

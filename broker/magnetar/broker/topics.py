@@ -28,6 +28,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.ownership import Destination, Ownership, Tenure
+from magnetar.broker.partitions import PartitionedTopics
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
@@ -119,7 +120,10 @@ class Topics:
         self.failed_loads = 0
         self.fenced = 0
         policies.on_change(self._policies_changed)
-        self.creation = TopicCreation(policies, exists=self.exists, names=self.names)
+        self.partitioned = PartitionedTopics(store, partitions_max=settings.partitions_max)
+        self.creation = TopicCreation(
+            policies, exists=self.exists, names=self.names, partitioned=self.partitioned
+        )
 
     @property
     def loaded(self) -> Sequence[Topic]:
@@ -259,6 +263,7 @@ class Topics:
             random=self._random,
             may_own=tenure.holds,
         )
+        await self._check_alone(name, log)
         topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
         topic.reload = partial(self._reload, topic)
         topic.reopen = partial(self._reopen, topic)
@@ -284,6 +289,19 @@ class Topics:
         self._topics[name] = topic
         topic.apply_policies(self._policies.known(name))  # They may have changed meanwhile.
         return topic
+
+    async def _check_alone(self, name: TopicName, log: ManagedLog) -> None:
+        """Give up a topic that appeared in the moment in which one with partitions was created."""
+        if name.partition_index < 0 and log.last_confirmed.entry_id < 0:
+            try:
+                record = await self.partitioned.find(name)
+                if record is not None:
+                    if not await list_cursors(self._store, log.path):
+                        await log.delete()
+                    raise NotAllowedError(f"{name} has {record.partitions} partitions")
+            except BaseException:
+                await log.close()
+                raise
 
     def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
         for name, topic in list(self._topics.items()):

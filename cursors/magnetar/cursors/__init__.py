@@ -27,6 +27,7 @@ from magnetar.cursors.node import cursor_path, list_cursors
 from magnetar.cursors.non_durable import NonDurableCursor
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
+from magnetar.cursors.unopened import copy_cursor, delete_unopened
 
 __all__ = [
     "AckRange",
@@ -52,7 +53,9 @@ __all__ = [
     "NonDurableCursor",
     "SubscriptionCursor",
     "UnsupportedCursorRecordError",
+    "copy_cursor",
     "cursor_path",
+    "delete_unopened",
     "list_cursors",
     "words_from_bits",
 ]

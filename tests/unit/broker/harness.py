@@ -15,10 +15,12 @@ from magnetar.broker.creation import TopicCreation
 from magnetar.broker.deduplication import restore
 from magnetar.broker.errors import (
     NamespaceNotFoundError,
+    NotAllowedError,
     ServiceNotReadyError,
 )
 from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.ownership import SoleOwner
+from magnetar.broker.partitions import PartitionedTopicRecord
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.model import NamespaceRecord, PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
@@ -249,6 +251,29 @@ class MemoryPolicies:
         return effective(self.defaults, record, self.topics.get(topic.partitioned))
 
 
+class MemoryPartitioned:
+    """Partitioned topics in memory: set `records`."""
+
+    def __init__(self) -> None:
+        self.records: dict[TopicName, PartitionedTopicRecord] = {}
+
+    async def find(
+        self, topic: TopicName, *, is_sure: bool = False
+    ) -> PartitionedTopicRecord | None:
+        return self.records.get(topic)
+
+    async def is_partition(self, topic: TopicName) -> bool:
+        record = self.records.get(topic.partitioned)
+        if topic.partition_index < 0 or record is None:
+            return False
+        if topic.partition_index >= record.partitions:
+            raise NotAllowedError(f"{topic} has {record.partitions} partitions")
+        return True
+
+    async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
+        return self.records.setdefault(topic, PartitionedTopicRecord(partitions=partitions))
+
+
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
 
@@ -265,8 +290,12 @@ class MemoryTopics:
         self.cached_bytes = 0
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
         self.check_namespace = Topics.check_namespace.__get__(self)
+        self.partitioned = MemoryPartitioned()
         self.creation = TopicCreation(
-            cast(PolicyRegistry, policies), exists=self.exists, names=self.names
+            cast(PolicyRegistry, policies),
+            exists=self.exists,
+            names=self.names,
+            partitioned=self.partitioned,
         )
 
     @property

@@ -5,7 +5,7 @@ from urllib.parse import quote, urlencode
 
 from magnetar.broker.balance.bundles import BundleId
 from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.http.client import HttpCallError, call
+from magnetar.broker.http.client import Answer, HttpCallError, call
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.ledger.ports import Network
 
@@ -50,15 +50,21 @@ class HttpOrders:
     async def _put(self, owner: BrokerRecord, path: str) -> None:
         if not owner.http_url:
             raise BrokerMetadataError(f"{owner.name} has registered no HTTP address")
-        try:
-            answer = await call(
-                self._network, "PUT", owner.http_url + path, timeout_s=self._timeout_s
-            )
-        except HttpCallError as error:
-            raise BrokerMetadataError(f"{owner.name} was not told: {error}") from error
+        answer = await self.ask(owner.http_url, "PUT", path)
         if not answer.is_success:
             reason = answer.body.decode("utf-8", "replace")[:_REASON_CHARACTERS_MAX]
             raise BrokerMetadataError(f"{owner.name} answered {answer.status} to {path}: {reason}")
+
+    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+        """What the broker at `http_url` answers, whatever that is.
+
+        Raises:
+            BrokerMetadataError: nothing usable.
+        """
+        try:
+            return await call(self._network, method, http_url + path, timeout_s=self._timeout_s)
+        except HttpCallError as error:
+            raise BrokerMetadataError(f"{http_url} was not told: {error}") from error
 
 
 def _path_of(bundle: BundleId) -> str:

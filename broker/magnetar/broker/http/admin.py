@@ -21,6 +21,7 @@ from magnetar.broker.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
+from magnetar.broker.http.client import Answer
 from magnetar.broker.http.refusals import ElsewhereError
 from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.protocol import Owner
@@ -79,6 +80,22 @@ class Admin(Protocol):
 
         Raises:
             RequestError, ElsewhereError
+        """
+        ...
+
+    async def here(self, topic: TopicName) -> None:
+        """Return if the topic is for this broker to load: it is ours, or nobody's so far.
+
+        Raises:
+            RequestError, ElsewhereError
+        """
+        ...
+
+    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+        """What another broker answers to a request.
+
+        Raises:
+            BrokerMetadataError: nothing, so that nobody knows whether it was done.
         """
         ...
 
@@ -162,6 +179,12 @@ class ClusterAdmin:
             await self._ownership.unload_topic(topic)
         except ServiceNotReadyError:
             pass  # Not loaded: nobody is served here who could be sent elsewhere.
+
+    async def here(self, topic: TopicName) -> None:
+        await self._here_or_elsewhere(await self._ownership.bundle_of(topic))
+
+    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+        return await self._orders.ask(http_url, method, path)
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         await self._check(bundle)
@@ -306,6 +329,12 @@ class SoleAdmin:
     async def unload_topic(self, topic: TopicName) -> None:
         names = self._topics.names_of(lambda name: name == topic)
         await self._topics.hand_over(names, None, timeout_s=self._unload_timeout_s)
+
+    async def here(self, topic: TopicName) -> None:
+        return None
+
+    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+        raise NotAllowedError(f"there is no broker at {http_url}: this one is alone")
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         await self._check(bundle)

@@ -15,6 +15,7 @@ from magnetar.broker.http.brokers import brokers_router
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.namespaces import namespaces_router
+from magnetar.broker.http.partitions import partitions_router
 from magnetar.broker.http.policies import policies_router
 from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
@@ -42,6 +43,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     app.include_router(topics_router(context))
     app.include_router(subscriptions_router(context, broker.services.keeping))
     app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))
+    app.include_router(partitions_router(context))
 
 
 def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:

@@ -19,10 +19,12 @@ from magnetar.broker.errors import (
     InvalidTopicNameError,
     NotAllowedError,
     NotThereError,
+    PartitionCountError,
     RequestError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TooManyRequestsError,
+    TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.ledger.errors import MetadataError
@@ -35,6 +37,8 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (SubscriptionNotFoundError, 404),
     (ConsumerBusyError, 412),
     (InvalidTopicNameError, 412),
+    (TopicConflictError, 409),
+    (PartitionCountError, 406),
     (NotAllowedError, 412),
     (BrokerMetadataError, 503),
     (BrokerPersistenceError, 503),

@@ -1,21 +1,12 @@
-"""Topics over HTTP: lists, partitions, unload. Source: HTTP sheet, section 9.1."""
+"""Topics over HTTP: lists, unload, schemas. Source: HTTP sheet, section 9.1."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Response
 
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.sdk.wire import parse_topic_name
-
-
-class PartitionedTopicMetadata(BaseModel):
-    """How many partitions a topic has; 0: it stands for itself."""
-
-    partitions: int = 0
-    deleted: bool = False
 
 
 def topics_router(context: HttpContext) -> APIRouter:
@@ -32,22 +23,16 @@ def topics_router(context: HttpContext) -> APIRouter:
         held = await context.bundle(tenant, namespace, bundle)
         return [name for name in names if held.holds(parse_topic_name(name))]
 
-    @router.get(prefix + "/{topic}/partitions")
-    async def partitions(
-        tenant: str,
-        namespace: str,
-        topic: str,
-        may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
-    ) -> PartitionedTopicMetadata:
-        """0: there are no partitioned topics yet. 404: it does not exist, and was not to be."""
-        name = await context.topic("persistent", tenant, namespace, topic)
-        await context.topics.creation.check(name, may_create=may_create)
-        return PartitionedTopicMetadata()
-
     @router.put(prefix + "/{topic}/unload", status_code=204)
     async def unload(tenant: str, namespace: str, topic: str) -> Response:
         """Have the owner close a topic: it is loaded anew when a client asks for it."""
         name = await context.topic("persistent", tenant, namespace, topic)
+        record = await context.topics.partitioned.find(name)
+        if record is not None:
+            every = [name.partition(index) for index in range(record.partitions)]
+            unload_one = context.admin.unload_topic
+            await on_each(context.admin, every, unload_one, "PUT", "unload")
+            return Response(status_code=204)
         if not await context.topics.exists(name):
             raise TopicNotFoundError(f"Topic {name} not found")
         await context.admin.unload_topic(name)

@@ -1,0 +1,72 @@
+"""One request about a partitioned topic: at the owner of each partition, here or elsewhere."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from urllib.parse import quote
+
+from pydantic import JsonValue
+
+from magnetar.broker.http.admin import Admin
+from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.sdk.wire import TopicName
+
+_AT_ONCE = 16
+
+T = TypeVar("T")
+
+
+async def on_each(
+    admin: Admin,
+    topics: Sequence[TopicName],
+    work: Callable[[TopicName], Awaitable[T]],
+    method: str,
+    action: str,
+) -> list[T | JsonValue]:
+    """Do `work` on the topics of this broker, and send the request for the others to their owners.
+
+    `work` raises ElsewhereError if the topic is another broker's. `action`: what follows the topic
+    in the path, without a slash before it, perhaps with a query; "": nothing. Returns what each
+    has answered, in the order of the topics; the JSON value from other brokers.
+
+    Raises:
+        RequestError, HttpRefusal: all were tried; this is the first that failed.
+    """
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(topic: TopicName) -> T | JsonValue:
+        async with limit:
+            try:
+                return await work(topic)
+            except ElsewhereError as elsewhere:
+                path = _path_of(topic, action)
+                answer = await admin.ask(elsewhere.http_url, method, path)
+            return _value_of(answer.status, answer.body)
+
+    results = await asyncio.gather(*map(one, topics), return_exceptions=True)
+    found: list[T | JsonValue] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found
+
+
+def _path_of(topic: TopicName, action: str) -> str:
+    path = f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local_name, safe='')}"
+    if not action:
+        return path
+    return path + action if action.startswith("?") else f"{path}/{action}"
+
+
+def _value_of(status: int, body: bytes) -> JsonValue:
+    value: JsonValue = None
+    try:
+        value = json.loads(body) if body else None
+    except ValueError:
+        pass
+    if 200 <= status < 300:
+        return value
+    reason = value.get("reason") if isinstance(value, dict) else None
+    raise HttpRefusal(status if status >= 400 else 503, str(reason or f"its owner said {status}"))

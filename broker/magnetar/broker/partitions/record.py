@@ -1,0 +1,29 @@
+"""How many partitions a topic has: the value in the metadata store. Pure.
+
+/admin/partitioned-topics/<tenant>/<namespace>/<domain>/<quoted name>   PartitionedTopicRecord
+"""
+
+from pydantic import Field
+
+from magnetar.broker.policies.model import Record
+from magnetar.sdk.wire import TopicName
+
+PARTITIONED_TOPICS_ROOT = "/admin/partitioned-topics"
+
+
+class PartitionedTopicRecord(Record):
+    """A partitioned topic."""
+
+    partitions: int = Field(ge=1)
+    properties: dict[str, str] = Field(default_factory=dict)
+    is_deleted: bool = False
+    """It is being deleted: no partition of it appears any more."""
+
+
+def partitioned_topics_root(namespace: str, domain: str) -> str:
+    """Its children are the partitioned topics of a namespace, given as tenant/namespace."""
+    return f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}"
+
+
+def partitioned_topic_path(topic: TopicName) -> str:
+    return f"{PARTITIONED_TOPICS_ROOT}/{topic.storage_name}"

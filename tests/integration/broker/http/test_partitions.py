@@ -1,0 +1,117 @@
+"""Partitioned topics over HTTP and on the wire, on real bookies."""
+
+from pathlib import Path
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.policies.model import AutoTopicCreation
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.broker_on_bookies import broker_on
+from tests.integration.broker.http.http_calls import get, put, request
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+TOPICS = "/admin/v2/persistent/public/default"
+WHOLE = "persistent://public/default/whole"
+
+
+async def metadata(client: WireClient, topic: str, *, creates: bool = True) -> object:
+    """The number of partitions, or the code of the refusal."""
+    client.send(
+        BaseCommand.PARTITIONED_METADATA,
+        partitionMetadata=pb.CommandPartitionedTopicMetadata(
+            topic=topic, request_id=1, metadata_auto_creation_enabled=creates
+        ),
+    )
+    answer = (await client.next()).partitionMetadataResponse
+    if answer.response == pb.CommandPartitionedTopicMetadataResponse.Success:
+        return answer.partitions
+    return pb.ServerError.Name(answer.error)
+
+
+async def test_a_partitioned_topic_lives_over_http(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        path = f"{TOPICS}/whole/partitions"
+        assert (await put(port, path, 2)).status == 204
+        assert (await put(port, path, 2)).status == 409
+        assert (await put(port, path, 0)).status == 406
+        assert (await put(port, path, "many")).status == 400
+        assert (await put(port, f"{TOPICS}/whole-partition-0/partitions", 2)).status == 412
+        assert (await put(port, "/admin/v2/persistent/no/where/x/partitions", 2)).status == 404
+        assert (await get(port, path)).json == {"partitions": 2, "deleted": False}
+        assert (await get(port, f"{TOPICS}/partitioned")).json == [WHOLE]
+        every = [f"{WHOLE}-partition-{index}" for index in range(2)]
+        assert (await get(port, TOPICS)).json == every
+
+        assert (await request(port, "POST", path, 3)).status == 204
+        assert (await request(port, "POST", path, 1)).status == 422
+        assert (await request(port, "POST", f"{TOPICS}/missing/partitions", 3)).status == 404
+        assert (await get(port, path)).json["partitions"] == 3
+        missed = await request(port, "POST", f"{TOPICS}/whole/createMissedPartitions")
+        assert missed.status == 204
+
+        named = f"{TOPICS}/named/partitions"
+        assert (await put(port, named, {"partitions": 1, "properties": {"a": "b"}})).status == 204
+        assert (await get(port, named)).json["properties"] == {"a": "b"}
+
+
+async def test_plain_and_partitioned_topics_do_not_share_a_name(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        client = await WireClient.open(broker.port)
+        plain = "persistent://public/default/plain"
+        assert (await client.produce(plain)).type == BaseCommand.PRODUCER_SUCCESS
+        assert (await put(port, f"{TOPICS}/plain/partitions", 2)).status == 409
+        assert (await request(port, "POST", f"{TOPICS}/plain/partitions", 2)).status == 409
+        assert await metadata(client, plain, creates=False) == 0
+
+        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
+        assert await metadata(client, WHOLE) == 2
+        assert await metadata(client, f"{WHOLE}-partition-1", creates=False) == 0
+        refused = await client.produce(WHOLE, 1)
+        assert refused.error.error == pb.ServerError.NotAllowedError
+        refused = await client.subscribe(WHOLE)
+        assert refused.error.error == pb.ServerError.NotAllowedError
+        refused = await client.produce(f"{WHOLE}-partition-2", 2)
+        assert refused.error.error == pb.ServerError.NotAllowedError
+        answer = await client.produce(f"{WHOLE}-partition-1", 3)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        assert await metadata(client, "missing", creates=False) == "TopicNotFound"
+        await client.close()
+
+
+async def _auto_create(broker: Broker, creation: AutoTopicCreation) -> None:
+    await broker.services.policies.update_namespace(
+        "public/default",
+        lambda record: record.model_copy(update={"auto_topic_creation": creation}),
+    )
+
+
+async def test_topics_appear_with_the_partitions_that_the_policies_say(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        creation = AutoTopicCreation(allowed=True, is_partitioned=True, partitions=3)
+        await _auto_create(broker, creation)
+        assert await metadata(client, "new", creates=False) == "TopicNotFound"
+        assert await metadata(client, "new") == 3
+        assert await metadata(client, "new", creates=False) == 3
+        await _auto_create(broker, AutoTopicCreation(allowed=False))
+        assert await metadata(client, "newer") == "TopicNotFound"
+        # What was created is there, whatever the policies say now.
+        answer = await client.produce("persistent://public/default/new-partition-2")
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        await client.close()
+
+
+async def test_an_unload_of_the_whole_unloads_its_partitions(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
+        client = await WireClient.open(broker.port)
+        for index in range(2):
+            await client.produce(f"{WHOLE}-partition-{index}", index)
+        assert (await put(port, f"{TOPICS}/whole/unload")).status == 204
+        for _ in range(2):
+            assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+        await client.close()

@@ -1,0 +1,151 @@
+"""Partitioned topics on a real embedded metadata store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker import naming
+from magnetar.broker.errors import (
+    NotAllowedError,
+    PartitionCountError,
+    TopicConflictError,
+    TopicNotFoundError,
+    UnreadableRecordError,
+)
+from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.partitions.record import partitioned_topic_path
+from magnetar.cursors import list_cursors
+from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.sdk.wire import parse_topic_name
+
+TOPIC = parse_topic_name("persistent://public/default/whole")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    opened = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def topics(store: MetadataStore) -> PartitionedTopics:
+    return PartitionedTopics(store, partitions_max=8)
+
+
+async def have_cursor(store: MetadataStore, index: int, name: str) -> None:
+    node = CursorNode(epoch=3, mark_delete=(5, 6), properties={"a": "b"})
+    path = cursor_path(naming.log_path(TOPIC.partition(index)), name)
+    await store.create(path, encode_node(node))
+
+
+async def test_a_partitioned_topic_has_all_its_partitions_at_once(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
+    await topics.create(TOPIC, 3, {"owner": "me"})
+    record = await topics.get(TOPIC)
+    assert (record.partitions, record.properties) == (3, {"owner": "me"})
+    for index in range(3):
+        assert await store.exists(naming.log_path(TOPIC.partition(index))) is not None
+        assert await topics.is_partition(TOPIC.partition(index))
+    assert await store.exists(naming.log_path(TOPIC)) is None
+    assert await topics.names("public/default") == [TOPIC]
+    assert not await topics.is_partition(parse_topic_name("other-partition-0"))
+
+
+async def test_a_name_beyond_the_last_partition_is_refused(topics: PartitionedTopics) -> None:
+    await topics.create(TOPIC, 2)
+    with pytest.raises(NotAllowedError, match="max allowed 2"):
+        await topics.is_partition(TOPIC.partition(2))
+
+
+async def test_a_name_is_taken_by_either_kind(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
+    await topics.create(TOPIC, 1)
+    with pytest.raises(TopicConflictError):
+        await topics.create(TOPIC, 2)
+    plain = parse_topic_name("plain")
+    assert await topics.create_log(plain)
+    assert not await topics.create_log(plain)
+    with pytest.raises(TopicConflictError):
+        await topics.create(plain, 2)
+    assert await topics.find(plain) is None
+    with pytest.raises(TopicConflictError):
+        await topics.grow(plain, 3, is_forced=False)
+    with pytest.raises(NotAllowedError):
+        await topics.create(TOPIC.partition(0), 2)
+    assert (await topics.ensure(TOPIC, 5)).partitions == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 9])
+async def test_a_number_of_partitions_that_cannot_be_is_refused(
+    topics: PartitionedTopics, count: int
+) -> None:
+    with pytest.raises(PartitionCountError):
+        await topics.create(TOPIC, count)
+    await topics.create(TOPIC, 8)
+    with pytest.raises(PartitionCountError):
+        await topics.grow(TOPIC, count, is_forced=True)
+
+
+async def test_growth_brings_the_subscriptions_along(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
+    await topics.create(TOPIC, 2)
+    await have_cursor(store, 0, "s/1")
+    await have_cursor(store, 0, "pulsar.dedup")
+    await topics.grow(TOPIC, 4, is_forced=False)
+    assert (await topics.get(TOPIC)).partitions == 4
+    for index in (2, 3):
+        path = naming.log_path(TOPIC.partition(index))
+        assert await list_cursors(store, path) == ["s/1"]
+        node = decode_node((await store.get(cursor_path(path, "s/1"))).value)
+        assert (node.mark_delete, node.properties) == ((-1, -1), {"a": "b"})
+    assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == []
+    with pytest.raises(PartitionCountError):
+        await topics.grow(TOPIC, 3, is_forced=False)
+    with pytest.raises(TopicNotFoundError):
+        await topics.grow(parse_topic_name("missing"), 3, is_forced=False)
+
+
+async def test_growth_takes_existing_topics_in_by_force_only(topics: PartitionedTopics) -> None:
+    await topics.create_log(TOPIC.partition(2))
+    await topics.create(TOPIC, 2)
+    with pytest.raises(TopicConflictError):
+        await topics.grow(TOPIC, 3, is_forced=False)
+    assert (await topics.get(TOPIC)).partitions == 2
+    await topics.grow(TOPIC, 3, is_forced=True)
+    assert (await topics.get(TOPIC)).partitions == 3
+
+
+async def test_an_interrupted_creation_is_completed(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
+    await topics.create(TOPIC, 3)
+    await store.delete(naming.log_path(TOPIC.partition(1)), version=0)
+    await topics.create_missed(TOPIC)
+    assert await store.exists(naming.log_path(TOPIC.partition(1))) is not None
+
+
+async def test_no_partition_appears_while_they_are_deleted(topics: PartitionedTopics) -> None:
+    await topics.create(TOPIC, 2)
+    assert await topics.mark_deleted(TOPIC) == 2
+    with pytest.raises(NotAllowedError, match="being deleted"):
+        await topics.is_partition(TOPIC.partition(0))
+    with pytest.raises(TopicNotFoundError):
+        await topics.grow(TOPIC, 3, is_forced=True)
+    await topics.forget(TOPIC)
+    assert await topics.find(TOPIC) is None
+
+
+async def test_a_record_of_a_newer_release_is_left_alone(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
+    await store.create(partitioned_topic_path(TOPIC), b'{"format": 2, "partitions": 3}')
+    with pytest.raises(UnreadableRecordError):
+        await topics.create(TOPIC, 2)
+    assert (await store.get(partitioned_topic_path(TOPIC))).version == 0

@@ -24,11 +24,11 @@ BrokerError                        root
     ├── InvalidTopicNameError         17   a topic name of no known shape
     ├── ConsumerAssignError           19   hashes that make no sense or are taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
+    │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
+    │   └── PartitionCountError            a number of partitions that cannot be
     ├── NotThereError                      HTTP: what is managed does not exist
     ├── ConflictError                      HTTP: it exists already, or is in use
     ├── InvalidNameError                   HTTP: a name that cannot be
-    │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
-    │   └── PartitionCountError            a number of partitions that cannot be
     └── ProducerFencedError           25   another producer has the topic for itself
 
 Callers decide on the class and on `retryable`, never on the text. The text goes to the client.

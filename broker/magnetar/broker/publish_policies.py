@@ -1,9 +1,11 @@
 """What happens at once when the policies of a topic change that concern publishing."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.publish_rate import PublishRate
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 class PublishPolicies:
     """Applies policies to the publishing side of one topic."""
 
-    def __init__(self, topic: "Topic") -> None:
+    def __init__(self, topic: "Topic", now_s: Callable[[], float]) -> None:
+        """`now_s`: monotonic seconds."""
+        self.rate = PublishRate(topic.policies.publish_rate, now_s)
         self._topic = topic
         topic.on_policies.append(self._on_change)
 
@@ -28,10 +32,15 @@ class PublishPolicies:
         if deduplication is not None:
             deduplication.snapshot_entries = policies.dedup_snapshot_entries
         topic.update_checks()
+        self.rate.set(policies.publish_rate)
         if policies.encryption_required:
             for producer in list(topic.producers.values()):
                 if not producer.is_encrypted:
                     producer.close_by_broker()
+
+    def close(self) -> None:
+        """The topic is closed."""
+        self.rate.close()
 
     def check_encryption(self, *, is_encrypted: bool) -> None:
         """Refuse a producer that does not encrypt, if the topic requires that.

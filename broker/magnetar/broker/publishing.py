@@ -22,6 +22,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.schemas import check_schema
 from magnetar.broker.topic import Topic
 from magnetar.ledger.position import EARLIEST
@@ -65,6 +66,8 @@ class Publishing:
         self._batches: dict[int, PublishBatch] = {}
         self._closed_until_s: dict[int, float] = {}
         """Producers that the broker closed: their SENDs still under way are ignored for a while."""
+        self._rates: dict[PublishRate, None] = {}
+        """Rates of topics that were published to and may be over."""
         self._pending_messages = 0
         self._pending_bytes = 0
 
@@ -162,6 +165,10 @@ class Publishing:
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
         self._budget.take(batch.size_bytes)
+        rate = producer.topic.publish_policies.rate
+        if rate.is_limited:
+            rate.spend(batch.messages, batch.size_bytes)
+            self._rates[rate] = None
         producer.publish(batch)
 
     # Back-pressure
@@ -182,10 +189,22 @@ class Publishing:
         if self._budget.is_exhausted and self._pending_bytes:
             self._budget.wait(self._connection)
             return True
+        if self._rates and self._is_over_a_rate():
+            return True
         return (
             self._pending_messages * share >= settings.publishes_per_connection_max
             or self._pending_bytes * share >= settings.publish_bytes_per_connection_max
         )
+
+    def _is_over_a_rate(self) -> bool:
+        """Whether a topic that was published to here is over its rate; it is waited for then."""
+        for rate in list(self._rates):
+            if rate.wait_s() > 0:
+                rate.wait(self._connection)
+                return True
+            rate.forget(self._connection)
+            del self._rates[rate]
+        return False
 
     # PRODUCER
 
@@ -313,6 +332,8 @@ class Publishing:
     def lost(self) -> None:
         """The connection is gone."""
         self._batches.clear()
+        for rate in self._rates:
+            rate.forget(self._connection)
         producers, self._producers = self._producers, {}
         for producer in producers.values():
             producer.close()

@@ -50,6 +50,8 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "publishers": [_producer_stats(each) for each in topic.producers.values()],
         "subscriptions": subscriptions,
+        "publishRateLimitedTimes": topic.publish_policies.rate.limited_times,
+        "waitingPublishers": topic.access.waiting,
         "replication": {},
         "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
         "topicEpoch": topic.access.epoch,

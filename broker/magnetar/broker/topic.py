@@ -107,7 +107,7 @@ class Topic:
         """Durable cursors that are no subscriptions, by name; they hold trimming back, too."""
         self.gate = TrimGate()
         """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
-        self.publish_policies = PublishPolicies(self)
+        self.publish_policies = PublishPolicies(self, asyncio.get_running_loop().time)
         self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
         self.deduplication: Deduplication | None = None
         """Set while the topic is loaded, if it deduplicates."""
@@ -540,6 +540,7 @@ class Topic:
         """Take no more; tell every producer and consumer where the topic is, or to look it up."""
         self.is_closed = True
         self.access.close()
+        self.publish_policies.close()
         if self.deduplication is not None:
             self.deduplication.close()
         for producer in list(self.producers.values()):

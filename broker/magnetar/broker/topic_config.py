@@ -1,11 +1,13 @@
-"""What the settings say about each topic, as plain values. Pure."""
+"""What the settings say about each topic, as plain values; and its policies about its ledgers."""
 
 from magnetar.broker.deduplication import DeduplicationLimits
 from magnetar.broker.dispatch.base import DispatchLimits
 from magnetar.broker.dispatch.source import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import TopicLimits
+from magnetar.broker.topic import Topic, TopicLimits
+from magnetar.cursors import CursorSettings
+from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
 
 
@@ -56,3 +58,27 @@ def log_config(settings: BrokerSettings, policies: EffectivePolicies) -> LogConf
         # What a takeover finds of a topic that deduplicates must be a prefix of its appends.
         overlaps_ledgers=not policies.deduplication,
     )
+
+
+def cursor_settings(settings: BrokerSettings, policies: EffectivePolicies) -> CursorSettings:
+    """How a durable cursor is kept; one that is open keeps its quorums."""
+    return CursorSettings(
+        ensemble_size=policies.ensemble_size,
+        write_quorum=policies.write_quorum,
+        ack_quorum=policies.ack_quorum,
+        ack_persist_interval_ms=settings.ack_persist_interval_ms,
+    )
+
+
+def follow_quorums(topic: Topic, log: ManagedLog) -> None:
+    """Have the next ledger of a topic follow its policies."""
+
+    def changed(_: EffectivePolicies) -> None:
+        policies = topic.policies
+        log.set_quorums(
+            ensemble_size=policies.ensemble_size,
+            write_quorum=policies.write_quorum,
+            ack_quorum=policies.ack_quorum,
+        )
+
+    topic.on_policies.append(changed)

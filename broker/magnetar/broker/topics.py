@@ -33,11 +33,16 @@ from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import deduplication_limits, log_config, topic_limits
+from magnetar.broker.topic_config import (
+    cursor_settings,
+    deduplication_limits,
+    follow_quorums,
+    log_config,
+    topic_limits,
+)
 from magnetar.cursors import (
     Cursor,
     CursorError,
-    CursorSettings,
     CursorUnavailableError,
     list_cursors,
 )
@@ -97,12 +102,6 @@ class Topics:
         self._pool = TailCachePool(settings.tail_cache_bytes_max)
         self._limits = topic_limits(settings)
         self._deduplication_limits = deduplication_limits(settings)
-        self._cursor_settings = CursorSettings(
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
-            ack_persist_interval_ms=settings.ack_persist_interval_ms,
-        )
         self._topics: dict[TopicName, Topic] = {}
         self._logs: dict[Topic, ManagedLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
@@ -267,6 +266,7 @@ class Topics:
         topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
         topic.reload = partial(self._reload, topic)
         topic.reopen = partial(self._reopen, topic)
+        follow_quorums(topic, log)
         log.on_fenced(partial(self.fence, topic))
         try:
             names = await list_cursors(self._store, log.path)
@@ -367,7 +367,7 @@ class Topics:
             subscription,
             initial=initial,
             properties=properties,
-            settings=self._cursor_settings,
+            settings=cursor_settings(self._settings, topic.policies),
             clock=self._clock,
         )
         cursor.on_fenced(partial(self.fence, topic))

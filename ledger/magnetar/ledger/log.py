@@ -361,6 +361,18 @@ class ManagedLog:
         now_ms = self._clock.wall_ms()
         return trim_point(self.ledgers, consumed, retention, now_ms=now_ms, truncates=truncates)
 
+    # Quorums -------------------------------------------------------------------------------------
+
+    def set_quorums(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Ledgers that are created from now on have these, but for one that waits already.
+
+        Raises:
+            ValueError: ensemble_size >= write_quorum >= ack_quorum >= 1 does not hold.
+        """
+        self._ledgers.set_quorums(
+            ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
+        )
+
     # Properties ----------------------------------------------------------------------------------
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> None:

@@ -26,6 +26,15 @@ class LogLedgers:
         self._config = config
         self._spare: asyncio.Task[LedgerWriter] | None = None
 
+    def set_quorums(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Ledgers that are created from now on have these; a spare that is there stays."""
+        changed = {
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+        }
+        self._config = LogConfig.model_validate({**self._config.model_dump(), **changed})
+
     async def create(self) -> LedgerWriter:
         """
         Raises:

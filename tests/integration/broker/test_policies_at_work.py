@@ -1,0 +1,129 @@
+"""Policies on real bookies: what they do to a loaded topic, and that they outlive the broker."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.policies.model import AutoTopicCreation, Persistence, PolicySet
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.wire_client import WAIT_S, WireClient
+from tests.integration.ledger.cluster import Cluster, cluster_of
+
+NAME = parse_topic_name(TOPIC)
+
+
+async def set_of_topic(broker: Broker, **policies: object) -> None:
+    await broker.services.policies.update_topic(NAME, lambda own: own.model_copy(update=policies))
+
+
+async def quorums(cluster: Cluster, broker: Broker) -> list[tuple[int, int, int]]:
+    """Of the topic's ledgers."""
+    manager = LedgerManager(cluster.store, random=random.Random(1), clock=SystemClock())
+    log = broker.services.topics.loaded[0].log
+    found = [(await manager.read(each.ledger_id)).metadata for each in log.ledgers]
+    return [(each.ensemble_size, each.write_quorum, each.ack_quorum) for each in found]
+
+
+async def publish(client: WireClient, *sequence_ids: int) -> None:
+    for sequence_id in sequence_ids:
+        client.publish(sequence_id, b"body")
+        await client.next(BaseCommand.SEND_RECEIPT)
+
+
+async def test_the_next_ledger_of_a_topic_has_the_quorums_of_its_policy(tmp_path: Path) -> None:
+    settings = {"ledger_entries_max": 2, "ledger_age_min_s": 0}
+    async with cluster_of(3, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await publish(client, 0)
+        await set_of_topic(
+            broker, persistence=Persistence(ensemble=3, write_quorum=3, ack_quorum=2)
+        )
+        async with asyncio.timeout(WAIT_S):
+            sequence_id = 1
+            while (found := await quorums(cluster, broker))[-1] != (3, 3, 2):
+                await publish(client, sequence_id)
+                sequence_id += 1
+        assert found[0] == (1, 1, 1)
+        await client.close()
+
+
+async def test_policies_are_there_after_a_restart_and_an_unload(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.produce(TOPIC)
+            await set_of_topic(broker, max_producers=1)
+            await client.close()
+            topics = broker.services.topics
+            await topics.hand_over([NAME], None, timeout_s=WAIT_S)
+            assert (await topics.get(NAME)).policies.max_producers == 1
+        async with broker_on(cluster, seed=4) as broker:
+            client = await WireClient.open(broker.port)
+            assert (await client.produce(TOPIC)).type == BaseCommand.PRODUCER_SUCCESS
+            refused = await client.produce(TOPIC, 1)
+            assert refused.error.error == pb.ServerError.ProducerBusy
+            await client.close()
+
+
+async def test_a_topic_that_exists_is_served_where_none_may_appear(tmp_path: Path) -> None:
+    never = AutoTopicCreation(allowed=False)
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await broker.services.policies.update_namespace(
+            "public/default",
+            lambda record: record.model_copy(update={"auto_topic_creation": never}),
+        )
+        await broker.services.topics.hand_over([NAME], None, timeout_s=WAIT_S)
+        await client.next(BaseCommand.CLOSE_PRODUCER)
+        assert (await client.produce(TOPIC)).type == BaseCommand.PRODUCER_SUCCESS
+        for answer in (
+            await client.produce(f"{TOPIC}-new", 1),
+            await client.subscribe(f"{TOPIC}-new"),
+        ):
+            assert answer.error.error == pb.ServerError.TopicNotFound
+        await client.close()
+
+
+async def test_unknown_tenants_and_namespaces_are_refused_and_named(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        for topic, says in (
+            ("persistent://nobody/default/t", "there is no tenant nobody"),
+            ("persistent://public/nothing/t", "namespace public/nothing does not exist"),
+            ("persistent://../default/t", "is no namespace"),
+        ):
+            for answer in (await client.produce(topic), await client.subscribe(topic)):
+                assert answer.error.error == pb.ServerError.TopicNotFound
+                assert says in answer.error.message
+            client.send(
+                BaseCommand.PARTITIONED_METADATA,
+                partitionMetadata=pb.CommandPartitionedTopicMetadata(topic=topic, request_id=1),
+            )
+            metadata = (await client.next()).partitionMetadataResponse
+            assert metadata.error == pb.ServerError.TopicNotFound
+            namespace = "/".join(topic.split("/")[2:4])
+            client.send(
+                BaseCommand.GET_TOPICS_OF_NAMESPACE,
+                getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+                    request_id=2, namespace=namespace
+                ),
+            )
+            assert (await client.next()).error.error == pb.ServerError.TopicNotFound
+        await client.close()
+
+
+async def test_a_topic_whose_policies_are_all_removed_has_none(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await set_of_topic(broker, max_producers=1)
+        await broker.services.policies.update_topic(NAME, lambda _: PolicySet())
+        assert (await client.produce(TOPIC, 1)).type == BaseCommand.PRODUCER_SUCCESS
+        await client.close()

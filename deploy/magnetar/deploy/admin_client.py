@@ -49,6 +49,20 @@ class AdminClient:
         """
         self._call("PUT", path, query or {}, body)
 
+    def change(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: object | None = None,
+    ) -> None:
+        """A PUT, POST or DELETE that answers nothing.
+
+        Raises:
+            BrokerUnreachableError: nobody answered, or it was refused.
+        """
+        self._call(method, path, query or {}, body)
+
     def _call(self, method: str, path: str, query: dict[str, str], body: object | None) -> Any:
         target = path + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()

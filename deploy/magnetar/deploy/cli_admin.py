@@ -12,24 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from magnetar.deploy.cli_bookies import bookies
+from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_recovery import recovery
+from magnetar.deploy.cli_tenants import add_to, tenants
 from magnetar.deploy.errors import SettingsError
 
 if TYPE_CHECKING:
     from magnetar.deploy.admin_client import AdminClient
-
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 admin = typer.Typer(
     no_args_is_help=True, help="Manage brokers, namespaces, topics and re-replication."
 )
 brokers = typer.Typer(no_args_is_help=True, help="See which brokers there are and what they do.")
 namespaces = typer.Typer(
-    no_args_is_help=True, help="See and move the bundles that a namespace is cut into."
+    cls=PolicyGroup,
+    no_args_is_help=True,
+    help="Make namespaces, set their policies, see and move their bundles.",
+)
+add_to(namespaces)
+topic_policies = typer.Typer(
+    cls=TopicPolicyGroup, no_args_is_help=True, help="Policies of single topics."
 )
 topics = typer.Typer(no_args_is_help=True, help="List topics, look into them, and unload them.")
 admin.add_typer(brokers, name="brokers")
+admin.add_typer(tenants, name="tenants")
 admin.add_typer(namespaces, name="namespaces")
+admin.add_typer(topic_policies, name="topicPolicies")
 admin.add_typer(topics, name="topics")
 admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")
@@ -339,3 +347,12 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*row)
     # Into a pipe, lines are as long as they need to be: whoever cuts them up counts columns.
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 1_000).print(table)
+
+
+@topic_policies.command("remove-all")
+def remove_topic_policies(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Remove all policies that a topic has of its own."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic))
+    _client(url).change("DELETE", f"/admin/v2/{name}/policies")

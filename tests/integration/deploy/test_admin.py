@@ -75,6 +75,53 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert admin(server, "topics", "stats", "missing").status == 8
 
 
+def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> None:
+    done(server, "tenants", "create", "acme", "--admin-roles", "a, b")
+    assert done(server, "tenants", "list").split() == ["acme", "public", "pulsar"]
+    done(server, "tenants", "update", "acme", "--admin-roles", "c")
+    assert json.loads(done(server, "tenants", "get", "acme"))["adminRoles"] == ["c"]
+    done(server, "namespaces", "create", "acme/shop", "--bundles", "2")
+    assert done(server, "namespaces", "list", "acme").split() == ["acme/shop"]
+    shown = json.loads(done(server, "namespaces", "policies", "acme/shop"))
+    assert shown["bundles"]["numBundles"] == 2
+    assert "has namespaces" in admin(server, "tenants", "delete", "acme").stderr
+    done(server, "namespaces", "delete", "acme/shop")
+    done(server, "tenants", "delete", "acme")
+    assert admin(server, "tenants", "get", "acme").status == 8
+
+
+def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -> None:
+    rate = '{"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}'
+    quota = '{"limitSize": 1000, "policy": "producer_exception"}'
+    for name, value in (
+        ("max-producers-per-topic", "3"),
+        ("message-ttl", "60"),
+        ("publish-rate", rate),
+        ("compaction-threshold", "1000"),
+    ):
+        assert done(server, "namespaces", f"get-{name}", "public/default") == "not set\n"
+        done(server, "namespaces", f"set-{name}", "public/default", value)
+        shown = json.loads(done(server, "namespaces", f"get-{name}", "public/default"))
+        assert shown == json.loads(value)
+        done(server, "namespaces", f"remove-{name}", "public/default")
+        assert done(server, "namespaces", f"get-{name}", "public/default") == "not set\n"
+    done(server, "namespaces", "set-backlog-quota", "public/default", quota)
+    shown = json.loads(done(server, "namespaces", "get-backlog-quota", "public/default"))
+    assert shown["destination_storage"]["limitSize"] == 1000
+    done(server, "namespaces", "remove-backlog-quota", "public/default")
+    done(server, "topicPolicies", "set-message-ttl", "orders", "5")
+    assert done(server, "topicPolicies", "get-message-ttl", "orders") == "5\n"
+    done(server, "topicPolicies", "remove-all", "orders")
+    assert done(server, "topicPolicies", "get-message-ttl", "orders") == "not set\n"
+    assert done(server, "topicPolicies", "get-message-ttl", "orders", "--applied") == "0\n"
+    refused = admin(server, "namespaces", "set-message-ttl", "public/default", "soon")
+    assert refused.status == 2
+    assert "JSON" in refused.stderr
+    assert admin(server, "namespaces", "set-message-ttl", "public/default", "-1").status != 0
+    shown = CliRunner().invoke(app, ["admin", "namespaces", "--help"]).stdout
+    assert "set-retention" in shown
+
+
 def test_what_interrupts_clients_asks_first(server: Standalone) -> None:
     for arguments in (
         ("topics", "unload", "orders"),

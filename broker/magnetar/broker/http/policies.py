@@ -127,7 +127,7 @@ class _Topics:
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(405, f"{name} is a partition: the policies are its topic's")
-        await self._context.topics.creation.check(name, may_create=False)
+        await self._context.topics.creation.partitions_of(name, may_create=False)
         return name
 
     async def _change(

@@ -1,0 +1,153 @@
+"""The commands that manage tenants and namespaces: admin tenants, admin namespaces."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL
+
+tenants = typer.Typer(no_args_is_help=True, help="Make and see tenants.")
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--admin-url",
+        envvar="MAGNETAR_ADMIN_URL",
+        metavar="URL",
+        help="HTTP address of any broker, or of several, with commas between.",
+    ),
+]
+TenantArgument = Annotated[str, typer.Argument(help="Name of the tenant.")]
+NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="With all that is in it, if the brokers allow that.")
+]
+RolesOption = Annotated[
+    str, typer.Option("--admin-roles", metavar="ROLES", help="With commas between.")
+]
+ClustersOption = Annotated[
+    str,
+    typer.Option("--allowed-clusters", metavar="NAMES", help="With commas between; default: all."),
+]
+
+
+@tenants.command("list")
+def list_tenants(url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print the names of all tenants."""
+    _print_lines(_client(url).get("/admin/v2/tenants"))
+
+
+@tenants.command("get")
+def get_tenant(tenant: TenantArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print one tenant as JSON."""
+    _print_json(_client(url).get(f"/admin/v2/tenants/{_quoted(tenant)}"))
+
+
+@tenants.command("create")
+def create_tenant(
+    tenant: TenantArgument,
+    roles: RolesOption = "",
+    clusters: ClustersOption = "",
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Make a tenant."""
+    _put_tenant("PUT", tenant, roles, clusters, url)
+
+
+@tenants.command("update")
+def update_tenant(
+    tenant: TenantArgument,
+    roles: RolesOption = "",
+    clusters: ClustersOption = "",
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Replace the roles and clusters of a tenant."""
+    _put_tenant("POST", tenant, roles, clusters, url)
+
+
+def _put_tenant(method: str, tenant: str, roles: str, clusters: str, url: str) -> None:
+    client = _client(url)
+    allowed = _parts(clusters) or client.get("/admin/v2/clusters")
+    info = {"adminRoles": _parts(roles), "allowedClusters": allowed}
+    client.change(method, f"/admin/v2/tenants/{_quoted(tenant)}", body=info)
+
+
+@tenants.command("delete")
+def delete_tenant(
+    tenant: TenantArgument, force: ForceOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Take a tenant away; it must have no namespaces."""
+    _client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
+
+
+def list_namespaces(tenant: TenantArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print the namespaces of a tenant."""
+    _print_lines(_client(url).get(f"/admin/v2/namespaces/{_quoted(tenant)}"))
+
+
+def show_policies(namespace: NamespaceArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print all that is set for a namespace, as JSON."""
+    _print_json(_client(url).get(_namespace_path(namespace)))
+
+
+def create_namespace(
+    namespace: NamespaceArgument,
+    bundles: Annotated[
+        int, typer.Option("--bundles", min=0, help="Parts to cut it into; 0: as usual.")
+    ] = 0,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Make a namespace."""
+    body = {"bundles": {"numBundles": bundles}} if bundles else None
+    _client(url).change("PUT", _namespace_path(namespace), body=body)
+
+
+def delete_namespace(
+    namespace: NamespaceArgument, force: ForceOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Take a namespace away; it must be empty."""
+    _client(url).change("DELETE", _namespace_path(namespace), _force(force))
+
+
+def add_to(namespaces: typer.Typer) -> None:
+    """Put the commands for the life of namespaces into their group."""
+    namespaces.command("list")(list_namespaces)
+    namespaces.command("policies")(show_policies)
+    namespaces.command("create")(create_namespace)
+    namespaces.command("delete")(delete_namespace)
+
+
+def _client(url: str) -> Any:
+    from magnetar.deploy.admin_client import AdminClient
+
+    return AdminClient(url)
+
+
+def _quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")
+
+
+def _namespace_path(namespace: str) -> str:
+    from magnetar.deploy.admin_client import namespace_argument
+
+    return f"/admin/v2/namespaces/{namespace_argument(namespace)}"
+
+
+def _force(force: bool) -> dict[str, str]:
+    return {"force": "true"} if force else {}
+
+
+def _parts(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _print_lines(values: list[str]) -> None:
+    sys.stdout.writelines(f"{value}\n" for value in values)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(f"{json.dumps(value)}\n")

@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from tests.bench import load
+from tests.bench.dedup_bench import DeduplicationBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
@@ -214,6 +215,7 @@ def main() -> None:
             bench.publish_batched,
             bench.publish_one_by_one,
             bench.standalone,
+            DeduplicationBench(report, effort).deduplication,
             gaps.gaps,
             recovery.recovery,
             TopicsBench(report, effort).topics,

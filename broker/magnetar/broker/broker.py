@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from magnetar.broker import publish_policies
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.http_server import HttpServer
@@ -101,6 +102,11 @@ class Broker:
             )
         self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
+        self.upkeep.register(
+            "deduplication",
+            settings.dedup_snapshot_check_interval_s,
+            publish_policies.take_due_snapshot,
+        )
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self._clock = clock

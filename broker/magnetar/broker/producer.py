@@ -46,12 +46,14 @@ class PublishBatch:
         "messages",
         "open_chunks",
         "payloads",
+        "producer_name",
         "sequence_ids",
         "size_bytes",
     )
 
     def __init__(self, producer: "Producer") -> None:
         self._producer = producer
+        self.producer_name = producer.name
         self.checks = producer.checks
         """What looks at the metadata of each message, if anything does."""
         self.error: LedgerError | None = None
@@ -73,10 +75,6 @@ class PublishBatch:
         """The highest sequence id, for deduplication; -1: none that counts."""
         self.answer: bytes | None = None
         """What is answered instead of storing the entries."""
-
-    @property
-    def producer_name(self) -> str:
-        return self._producer.name
 
     def note_open_chunk(self) -> None:
         """The entry that comes next is a chunk before the last of its message."""

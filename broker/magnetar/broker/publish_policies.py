@@ -52,3 +52,9 @@ class PublishPolicies:
             raise BrokerMetadataError(
                 f"{self._topic.name} requires encryption, and the producer does not encrypt"
             )
+
+
+def take_due_snapshot(topic: "Topic") -> None:
+    """Have a topic's sequence ids saved if that is due by its policy: a look for the upkeep."""
+    if topic.deduplication is not None:
+        topic.deduplication.take_snapshot_after(topic.policies.dedup_snapshot_s)

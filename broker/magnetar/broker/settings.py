@@ -184,6 +184,11 @@ class BrokerSettings(KeepingSettings, PolicySettings):
         ge=0,
         description="Producers that wait to have one topic for themselves; more are refused.",
     )
+    dedup_snapshot_check_interval_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Time between two looks at whether a topic's snapshot is due; 0: never.",
+    )
     dedup_names_max: int = Field(
         default=10_000,
         ge=1,

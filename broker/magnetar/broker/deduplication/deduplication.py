@@ -90,6 +90,7 @@ class Deduplication:
         self._clock = clock
         self._last = behind
         self._entries_behind = entries_behind
+        self._snapshot_s = clock.monotonic_s()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Producers that wait until the writes under their name are answered."""
         self._is_closed = False
@@ -130,18 +131,19 @@ class Deduplication:
         Raises:
             BrokerMetadataError: its metadata, which are all that a replay has, say something else.
         """
-        name = batch.producer_name
-        if metadata.producer_name != name or metadata.sequence_id != send.sequence_id:
+        # For every message: as few looks into the commands as can be.
+        name, sequence_id = batch.producer_name, send.sequence_id
+        if metadata.sequence_id != sequence_id or metadata.producer_name != name:
             raise BrokerMetadataError(
                 f"{self._topic} deduplicates: the message of producer {name} with sequence id "
-                f"{send.sequence_id} says in its metadata that it is {metadata.sequence_id} of "
+                f"{sequence_id} says in its metadata that it is {metadata.sequence_id} of "
                 f"{metadata.producer_name}"
             )
-        if max(send.sequence_id, send.highest_sequence_id) > SEQUENCE_ID_MAX:
+        if sequence_id > SEQUENCE_ID_MAX or send.highest_sequence_id > SEQUENCE_ID_MAX:
             raise BrokerMetadataError(
                 f"{self._topic} deduplicates: sequence ids end at {SEQUENCE_ID_MAX}"
             )
-        if is_open_chunk(metadata):
+        if metadata.num_chunks_from_msg > 1 and is_open_chunk(metadata):
             batch.note_open_chunk()
 
     def accept(self, batch: "PublishBatch") -> bool:
@@ -212,6 +214,11 @@ class Deduplication:
             return
         self._snapshot()
 
+    def take_snapshot_after(self, interval_s: float) -> None:
+        """The same, if the last one was that long ago."""
+        if self._clock.monotonic_s() - self._snapshot_s >= interval_s:
+            self.take_snapshot()
+
     def _snapshot(self) -> None:
         limits = self._limits
         self._ids.forget(
@@ -233,6 +240,7 @@ class Deduplication:
         self.cursor.set_position_properties(snapshot)
         self.cursor.ack_cumulative(self._last)
         self._entries_behind = 0
+        self._snapshot_s = self._clock.monotonic_s()
 
     # The end
 

@@ -1,0 +1,244 @@
+"""What is kept and what goes, as the official client sees it: trimming, retention, TTL, quotas.
+
+The server looks at its topics several times a second, and its ledgers hold ten entries.
+"""
+
+import itertools
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar_client.support import (
+    assert_nothing_left,
+    publish,
+    read_next,
+    receive,
+    receive_payloads,
+)
+from tests.standalone import Standalone
+
+_WAIT_S: Final = 30.0
+_SETTINGS = {
+    "LEDGER_ENTRIES_MAX": "10",
+    "LEDGER_AGE_MIN_S": "0",
+    "ACK_PERSIST_INTERVAL_MS": "50",
+    "RETENTION_CHECK_INTERVAL_S": "0.2",
+    "MESSAGE_EXPIRY_CHECK_INTERVAL_S": "0.2",
+    "BACKLOG_QUOTA_CHECK_INTERVAL_S": "0.2",
+}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _SETTINGS.items():
+            patch.setenv(f"MAGNETAR_BROKER_{name}", value)
+        with Standalone(tmp_path_factory.mktemp("keeping") / "data") as standalone:
+            yield standalone
+            assert standalone.terminate() == 0
+            standalone.assert_log_clean()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/kept-{next(_numbers)}"
+
+
+def _admin(server: Standalone, method: str, topic: str, path: str, body: object = None) -> None:
+    """An admin request about a topic, which must succeed."""
+    url = f"{server.http_url}/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/{path}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 204
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + _WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {_WAIT_S} s: {what}"
+        time.sleep(0.05)  # Between two looks; what is waited for is the condition.
+
+
+def _first(client: pulsar.Client, topic: str) -> bytes:
+    """What a reader from the beginning is given first."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    data: bytes = read_next(reader).data()
+    reader.close()
+    return data
+
+
+def _backlog(server: Standalone, topic: str) -> float:
+    line = f'magnetar_subscription_backlog_entries{{subscription="s",topic="{topic}"}} '
+    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
+        for each in answer.read().decode().splitlines():
+            if each.startswith(line):
+                return float(each.removeprefix(line))
+    raise AssertionError(f"no metric of {topic}")
+
+
+def _payloads(count: int, *, begin: int = 0) -> list[bytes]:
+    return [b"%04d" % number for number in range(begin, begin + count)]
+
+
+def _fill(producer: pulsar.Producer, ledgers: int, *, begin: int = 0) -> list[list[bytes]]:
+    """Publish until messages are in so many ledgers; the payloads, ledger by ledger.
+
+    Two at a time: ledgers become full one by one, however slow it is to begin the next.
+    """
+    filled: dict[int, list[bytes]] = {}
+    for number in itertools.count(begin, 2):
+        payloads = _payloads(2, begin=number)
+        ids = publish(producer, payloads)
+        for message_id, payload in zip(ids, payloads, strict=True):
+            filled.setdefault(message_id.ledger_id(), []).append(payload)
+        if len(filled) >= ledgers:
+            return list(filled.values())
+    raise AssertionError
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_consumed_ledgers_go_and_readers_begin_at_what_is_left(
+    server: Standalone, client: pulsar.Client, topic: str, batching: bool
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic,
+        batching_enabled=batching,
+        batching_max_messages=2,
+        batching_max_publish_delay_ms=1,
+    )
+    filled = _fill(producer, 5)
+    payloads = list(itertools.chain(*filled))
+    assert receive_payloads(consumer, len(payloads)) == payloads
+    _until(lambda: _first(client, topic) >= filled[3][0], "consumed ledgers go")
+    # What is not consumed stays, wherever the topic is served.
+    consumer.close()
+    more = list(itertools.chain(*_fill(producer, 3, begin=len(payloads))))
+    _admin(server, "PUT", topic, "unload")
+    assert _first(client, topic) <= more[0]
+    consumer = client.subscribe(topic, "s")
+    assert receive_payloads(consumer, len(more)) == more
+    assert_nothing_left(client, consumer, topic)
+
+
+def test_a_subscription_keeps_what_it_has_not_acknowledged_over_restarts(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    slow = client.subscribe(topic, "slow")
+    fast = client.subscribe(topic, "s")
+    filled = _fill(client.create_producer(topic), 5)
+    payloads = list(itertools.chain(*filled))
+    passed = len(filled[0]) + len(filled[1]) + 1
+    receive_payloads(fast, len(payloads))
+    assert receive_payloads(slow, passed) == payloads[:passed]
+    _until(lambda: _first(client, topic) == filled[2][0], "what both have consumed goes")
+    slow.close()
+    assert server.terminate() == 0
+    server.start()
+    assert _first(client, topic) == filled[2][0]
+    slow = client.subscribe(topic, "slow")
+    assert receive_payloads(slow, len(payloads) - passed) == payloads[passed:]
+
+
+def test_what_is_retained_stays_although_it_is_consumed(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    kept, dropped = f"{topic}-kept", f"{topic}-dropped"
+    for each in (kept, dropped):
+        consumer = client.subscribe(each, "s")
+        if each == kept:
+            forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            _admin(server, "POST", kept, "retention", forever)
+        filled = _fill(client.create_producer(each), 3)
+        receive_payloads(consumer, sum(map(len, filled)))
+    _until(lambda: _first(client, dropped) > b"0000", "what is not retained goes")
+    assert _first(client, kept) == b"0000"
+    _admin(server, "DELETE", kept, "retention")
+    _until(lambda: _first(client, kept) > b"0000", "without retention it goes, too")
+
+
+def test_messages_older_than_the_ttl_are_not_delivered_any_more(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic)
+    publish(producer, _payloads(25))
+    _admin(server, "POST", topic, "messageTTL?messageTTL=1")
+    _until(lambda: _backlog(server, topic) == 0, "the backlog expires")
+    _admin(server, "PUT", topic, "unload")
+    _admin(server, "POST", topic, "messageTTL?messageTTL=3600")
+    consumer = client.subscribe(topic, "s")
+    producer.send(b"fresh")
+    assert receive(consumer).data() == b"fresh"
+
+
+_REFUSALS = {
+    "producer_request_hold": pulsar.ProducerBlockedQuotaExceededError,
+    "producer_exception": pulsar.ProducerBlockedQuotaExceededException,
+}
+
+
+@pytest.mark.parametrize("policy", sorted(_REFUSALS))
+def test_above_its_quota_a_topic_refuses_producers_until_the_backlog_is_consumed(
+    server: Standalone, client: pulsar.Client, topic: str, policy: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    publish(producer, _payloads(50))
+    producer.close()
+    _admin(server, "POST", topic, "backlogQuota", {"limitSize": 1000, "policy": policy})
+    with pytest.raises(_REFUSALS[policy]):
+        client.create_producer(topic)
+    consumer.close()
+    _admin(server, "PUT", topic, "unload")
+    with pytest.raises(_REFUSALS[policy]):
+        client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    assert receive_payloads(consumer, 50) == _payloads(50)
+    _until(lambda: _backlog(server, topic) == 0, "everything is acknowledged")
+    client.create_producer(topic).send(b"again")
+    assert receive(consumer).data() == b"again"
+
+
+def test_above_its_quota_a_topic_may_drop_the_oldest_messages(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic)
+    publish(producer, _payloads(100))
+    whole = _backlog(server, topic)
+    quota = {"limitSize": 1000, "policy": "consumer_backlog_eviction"}
+    _admin(server, "POST", topic, "backlogQuota", quota)
+    _until(lambda: _backlog(server, topic) < whole, "the oldest messages go")
+    producer.send(b"last")
+    consumer = client.subscribe(topic, "s")
+    first = receive(consumer).data()
+    assert first > b"0000"
+    if first != b"last":
+        while receive(consumer).data() != b"last":
+            pass
+
+
+def test_an_operator_truncates_and_resets(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic)
+    _fill(producer, 3)
+    _admin(server, "POST", topic, "subscription/s/skip_all")
+    consumer = client.subscribe(topic, "s")
+    assert_nothing_left(client, consumer, topic)
+    _admin(server, "DELETE", topic, "truncate")
+    producer.send(b"new")
+    assert receive(consumer).data() == b"new"
+    assert _first(client, topic) == b"new"
+    _admin(server, "POST", topic, "subscription/s/resetcursor/0")
+    assert receive(consumer).data() == b"new"
+    assert consumer.subscription_name() == "s"

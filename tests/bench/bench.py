@@ -21,6 +21,7 @@ import structlog
 
 from tests.bench import load
 from tests.bench.dedup_bench import DeduplicationBench
+from tests.bench.dispatch_bench import DispatchBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
@@ -216,6 +217,7 @@ def main() -> None:
             bench.publish_one_by_one,
             bench.standalone,
             DeduplicationBench(report, effort).deduplication,
+            DispatchBench(report, effort).dispatch,
             gaps.gaps,
             recovery.recovery,
             TopicsBench(report, effort).topics,

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 
 _BATCH_INDEX_NONE = -1
 
+# A range costs about as much as this many single acknowledgements.
+_RANGE_ENTRIES_MIN = 4
+
 
 class _Attached:
     """A consumer and the place it has."""
@@ -278,7 +281,15 @@ class Consuming:
         consumer = attached.consumer
         # Clients collect acknowledgements, and most of them are consecutive: take them as ranges.
         # Plain attribute reads: ids of entries that exist are never negative.
+        singles: list[Position] = []
         ledger_id = first = final = -1
+
+        def take_range() -> None:
+            if final - first < _RANGE_ENTRIES_MIN:
+                singles.extend([Position(ledger_id, each) for each in range(first, final + 1)])
+            else:
+                subscription.acknowledge(consumer, ledger_id, first, final)
+
         for message_id in ack.message_id:
             entry_id = message_id.entryId
             if message_id.ack_set:
@@ -290,9 +301,13 @@ class Consuming:
             elif entry_id == final + 1 and message_id.ledgerId == ledger_id:
                 final = entry_id
             else:
-                subscription.acknowledge(consumer, ledger_id, first, final)
+                if final >= 0:
+                    take_range()
                 ledger_id, first, final = message_id.ledgerId, entry_id, entry_id
-        subscription.acknowledge(consumer, ledger_id, first, final)
+        if final >= 0:
+            take_range()
+        if singles:
+            subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
 
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)

@@ -171,6 +171,12 @@ class BrokerSettings(KeepingSettings, PolicySettings):
         ge=0,
         description="Bytes of such entries that a subscription keeps; the others are read again.",
     )
+    look_ahead_patience_ms: int = Field(
+        default=100,
+        ge=0,
+        description="Time that slower consumers have to take what waits for them, before more is "
+        "left behind than can be kept.",
+    )
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,

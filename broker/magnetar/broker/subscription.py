@@ -44,9 +44,6 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
-# A range costs about as much as this many single acknowledgements.
-_RANGE_ENTRIES_MIN = 4
-
 
 def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher:
     """The dispatcher of the type that the consumer asks for.
@@ -281,12 +278,22 @@ class Subscription:
             final = min(final, last.entry_id)
         if first > final or ledger_id < 0:
             return
-        if final - first >= _RANGE_ENTRIES_MIN:
-            context.cursor.ack_range(ledger_id, first, final)
-        else:
-            for entry_id in range(first, final + 1):
-                context.cursor.ack(Position(ledger_id, entry_id))
-        dispatcher.acked(consumer, ledger_id, first, final)
+        context.cursor.ack_range(ledger_id, first, final)
+        if dispatcher.keeps_accounts:
+            dispatcher.acked(
+                consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
+            )
+        if context.log.terminated is not None:
+            self.tell_end()
+
+    def acknowledge_each(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Acknowledge single whole entries, none of them beyond the end of the log."""
+        context, dispatcher = self.context, self.dispatcher
+        assert context is not None
+        assert dispatcher is not None
+        context.cursor.ack_many(positions)
+        if dispatcher.keeps_accounts:
+            dispatcher.acked(consumer, positions)
         if context.log.terminated is not None:
             self.tell_end()
 
@@ -302,7 +309,7 @@ class Subscription:
         if cursor.is_acked(position):
             return
         if cursor.ack_batch(position, words, max(batch_size, 0)):
-            dispatcher.acked(consumer, position.ledger_id, position.entry_id, position.entry_id)
+            dispatcher.acked(consumer, (position,))
         else:
             dispatcher.partly_acked(position)
         self.tell_end()

@@ -24,6 +24,7 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
             look_ahead_per_consumer_max=settings.look_ahead_per_consumer_max,
             look_ahead_per_subscription_max=settings.look_ahead_per_subscription_max,
             look_ahead_bytes_max=settings.look_ahead_bytes_max,
+            look_ahead_patience_ms=settings.look_ahead_patience_ms,
             reads=ReadLimits(
                 bytes_max=settings.read_ahead_bytes,
                 entries_max=settings.read_ahead_entries,

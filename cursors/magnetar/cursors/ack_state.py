@@ -161,6 +161,16 @@ class AckState:
         entries = self._acked.get(position[0])
         return entries is not None and position[1] in entries
 
+    def is_untouched(self, ledger_id: int, first: int, last: int) -> bool:
+        """Nothing from entry `first` to `last` of a ledger is acknowledged, not even in part.
+
+        False may also mean that it is not worth the time to find out.
+        """
+        if (ledger_id, first) <= self._mark or self._batches.get(ledger_id):
+            return False
+        entries = self._acked.get(ledger_id)
+        return entries is None or entries.is_disjoint(first, last)
+
     def next_unacked(self, position: Position) -> Position:
         """The first entry after `position` that is not acknowledged.
 

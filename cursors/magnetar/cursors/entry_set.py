@@ -85,6 +85,16 @@ class EntrySet:
                 del self._chunks[index]
         return before - self.count
 
+    def is_disjoint(self, first: int, last: int) -> bool:
+        """None of `first` to `last`, both included, is in the set."""
+        for index in range(first >> _SHIFT, (last >> _SHIFT) + 1):
+            chunk = self._chunks.get(index)
+            if chunk is not None:
+                base = index << _SHIFT
+                if chunk & _mask(max(first - base, 0), min(last - base, _OFFSET_MASK)):
+                    return False
+        return True
+
     def first_absent(self, entry_id: int) -> int:
         """The lowest entry id >= `entry_id` that is not in the set."""
         index = entry_id >> _SHIFT

@@ -74,6 +74,13 @@ class SubscriptionCursor(ABC):
         """The entry is acknowledged as a whole: do not dispatch it (rule 12.1)."""
         return self._state.is_acked(position)
 
+    def is_untouched(self, ledger_id: int, first: int, last: int) -> bool:
+        """Nothing in the range is acknowledged, not even in part: there is nothing to filter.
+
+        False may also mean that it is not known.
+        """
+        return self._state.is_untouched(ledger_id, first, last)
+
     def next_unacked(self, position: Position) -> Position:
         """The first entry after `position` that is not acknowledged, or the next to be written."""
         return self._state.next_unacked(position)

@@ -347,3 +347,18 @@ def test_a_state_at_the_end_of_a_ledger_can_stand_in_front_of_the_next() -> None
     assert not state.move_behind(Position(2, 0)), "it stands there already"
     state.ack(Position(2, 0))
     assert state.mark_delete == (2, 0)
+
+
+def test_what_is_untouched_needs_no_filter() -> None:
+    log, _ = start((1, 5000))
+    state = AckState(log, Position(1, 9))
+    assert state.is_untouched(1, 10, 4999)
+    assert not state.is_untouched(1, 9, 20)
+    state.ack(Position(1, 2000))
+    assert not state.is_untouched(1, 10, 2000)
+    assert not state.is_untouched(1, 2000, 2000)
+    assert state.is_untouched(1, 10, 1999)
+    assert state.is_untouched(1, 2001, 4999)
+    state.ack_batch(Position(1, 3000), (2,), 2)
+    assert not state.is_untouched(1, 3000, 3000)
+    assert state.is_untouched(2, 0, 10)

@@ -10,7 +10,7 @@ of them are acknowledged or given back; its credit is kept meanwhile.
 Source: protocol sheet sections 9 and 10. Pure.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import open_messages
@@ -77,20 +77,40 @@ class PendingAccounts:
 
     # Coming back
 
-    def acked(self, likely: Consumer | None, position: Position) -> int:
-        """The entry was acknowledged as a whole: the hash of its key, or -1 if nobody had it."""
-        if self.redelivery_counts:
-            self.redelivery_counts.pop(position, None)
-        owner = self._owner(likely, position)
-        if owner is None:
-            return -1
-        value = owner.pending.pop(position)
-        self._release(owner, value & MESSAGES_MASK)
-        return value >> HASH_SHIFT
+    def acked(
+        self, likely: Consumer, positions: Sequence[Position]
+    ) -> tuple[list[int], list[Position]]:
+        """Entries were acknowledged as a whole, most of them by the consumer that had them.
+
+        Returns the hash of the key of each that somebody had, and the positions of the others.
+        """
+        counts = self.redelivery_counts
+        if counts:
+            for position in positions:
+                counts.pop(position, None)
+        hashes: list[int] = []
+        unknown: list[Position] = []
+        messages = 0
+        take = likely.pending.pop
+        for position in positions:
+            value = take(position, -1)
+            if value < 0:
+                owner = self._owner(position)
+                if owner is None:
+                    unknown.append(position)
+                    continue
+                value = owner.pending.pop(position)
+                self._release(owner, value & MESSAGES_MASK)
+            else:
+                messages += value & MESSAGES_MASK
+            hashes.append(value >> HASH_SHIFT)
+        if messages:
+            self._release(likely, messages)
+        return hashes, unknown
 
     def partly_acked(self, position: Position, cursor: SubscriptionCursor) -> None:
         """More indexes of the batch were acknowledged."""
-        owner = self._owner(None, position)
+        owner = self._owner(position)
         if owner is None:
             return
         value = owner.pending[position]
@@ -141,10 +161,8 @@ class PendingAccounts:
             self._release(consumer, consumer.unacked_messages)
         self.redelivery_counts.clear()
 
-    def _owner(self, likely: Consumer | None, position: Position) -> Consumer | None:
+    def _owner(self, position: Position) -> Consumer | None:
         """The consumer that the entry is pending at; any may acknowledge it."""
-        if likely is not None and position in likely.pending:
-            return likely
         for consumer in self._consumers:
             if position in consumer.pending:
                 return consumer
@@ -172,7 +190,7 @@ class PendingAccounts:
 
     def is_pending(self, position: Position) -> bool:
         """Whether some consumer has the entry."""
-        return self._owner(None, position) is not None
+        return self._owner(position) is not None
 
     def why_not_ready(self) -> Reason | None:
         """Why no consumer can be sent anything; None: one can."""

@@ -35,6 +35,7 @@ class DispatchLimits:
     look_ahead_per_consumer_max: int
     look_ahead_per_subscription_max: int
     look_ahead_bytes_max: int
+    look_ahead_patience_ms: int
     reads: ReadLimits
 
 
@@ -155,10 +156,13 @@ class Dispatcher(ABC):
     def rewind(self) -> None:
         """Start again at the first unacknowledged entry, as after a seek."""
 
+    keeps_accounts = False
+    """Whether it has to know what is acknowledged."""
+
     def acked(  # noqa: B027
-        self, consumer: Consumer, ledger_id: int, first: int, final: int
+        self, consumer: Consumer, positions: Sequence[Position]
     ) -> None:
-        """Entries were acknowledged as a whole. Shared and Key_Shared keep book of that."""
+        """Entries were acknowledged as a whole; only asked if it `keeps_accounts`."""
 
     def acked_through(self, position: Position) -> None:  # noqa: B027
         """Everything through the position was acknowledged by nobody: expired, or skipped."""

@@ -11,6 +11,7 @@ With out-of-order delivery keys do not drain, and nothing waits behind another e
 Source: protocol sheet section 11.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
@@ -35,6 +36,7 @@ class KeySharedDispatcher(Dispatcher):
     """Sends each key to one consumer at a time, in order."""
 
     sub_type = KEY_SHARED
+    keeps_accounts = True
 
     def __init__(self, context: DispatchContext, mode: KeySharedMode) -> None:
         """`mode`: that of the first consumer; the others have the same."""
@@ -51,6 +53,9 @@ class KeySharedDispatcher(Dispatcher):
         self._kept: dict[Position, bytes] = {}
         """Entries that wait, as far as there is room to keep them."""
         self._kept_bytes = 0
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_impatient = False
+        """Slower consumers got nothing for a while: what is left behind need not be kept."""
         self._due: dict[Position, None] = {}
         """Entries that were withheld and are due; their keys are not known before they are read."""
         self._reader = ReplayReader(
@@ -181,12 +186,34 @@ class KeySharedDispatcher(Dispatcher):
             self.source.advance(run, stop)
 
     def _look_ahead(self) -> int:
-        """How many entries more may be left behind."""
+        """How many entries more may be left behind.
+
+        When no more of them can be kept, slower consumers get some time first to take theirs: most
+        have more credit in a moment, and nothing is read twice.
+        """
         limits = self.context.limits
+        if self._kept_bytes >= limits.look_ahead_bytes_max and not self._is_impatient:
+            if self._patience is None:
+                self._patience = asyncio.get_running_loop().call_later(
+                    limits.look_ahead_patience_ms / 1000, self._lose_patience
+                )
+            return 0
         return min(
             limits.look_ahead_per_consumer_max * len(self.consumers),
             limits.look_ahead_per_subscription_max,
         ) - len(self.book.waiting)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        self._is_impatient = True
+        self.wake()
+
+    def _have_patience(self) -> None:
+        """Somebody took what waited."""
+        self._is_impatient = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def _send_slice(
         self,
@@ -199,16 +226,20 @@ class KeySharedDispatcher(Dispatcher):
     ) -> int:
         """Send or leave behind the entries of a slice; returns where it ends, at most `stop`."""
         cursor, delays, book = self.context.cursor, self.context.delays, self.book
-        has_holes = cursor.has_holes
-        entries, counts, key_hashes = run.entries, run.messages, run.key_hashes
+        entries, counts = run.entries, run.messages
         ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
-        hash_of = self.selector.hash_of
+        has_holes = cursor.has_holes and not cursor.is_untouched(
+            ledger_id, first_entry_id + start, first_entry_id + stop - 1
+        )
+        hashes = self.selector.hashes_of(run.key_hashes[start:stop])
+        keys, select, is_unordered = book.keys, self.selector.select, self.mode.is_unordered
         shares: dict[Consumer, list[tuple[int, Key]]] = {}
         room = turn.room
         at = start
-        while at < stop and room > 0:
-            index = at
-            at += 1
+        for index, key_hash in enumerate(hashes, start):
+            if room <= 0:
+                break
+            at = index + 1
             if counts[index] == MARKER:
                 markers.append(Position(ledger_id, first_entry_id + index))
                 continue
@@ -216,16 +247,22 @@ class KeySharedDispatcher(Dispatcher):
                 continue
             if delays is not None and delays.withholds(run, index):
                 continue
-            key = book.key(hash_of(key_hashes[index]))
-            if book.is_free(key):
-                assert key.owner is not None
-                share = shares.get(key.owner)
-                if share is None:
-                    share = shares[key.owner] = []
-                share.append((index, key))
-                room -= len(entries[index])
+            key = keys.get(key_hash)
+            if key is None:
+                owner = select(key_hash)
+                key = keys[key_hash] = Key(key_hash, owner)
             else:
+                owner = key.owner
+                if not is_unordered and (key.waiting or key.holder not in (None, owner)):
+                    owner = None
+            if owner is None:
                 self._leave(run, index, key)
+                continue
+            share = shares.get(owner)
+            if share is None:
+                share = shares[owner] = []
+            share.append((index, key))
+            room -= len(entries[index])
         for consumer, share in shares.items():
             self._send_share(consumer, run, share, turn, outgoing)
         return at
@@ -240,10 +277,13 @@ class KeySharedDispatcher(Dispatcher):
     ) -> None:
         """Send a consumer its entries of a slice, as far as it can take them; leave the rest."""
         cursor, book = self.context.cursor, self.book
-        has_holes, is_unordered = cursor.has_holes, self.mode.is_unordered
+        is_unordered = self.mode.is_unordered
         partition = self.context.partition
         entries, counts = run.entries, run.messages
         ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
+        has_holes = cursor.has_holes and not cursor.is_untouched(
+            ledger_id, first_entry_id + share[0][0], first_entry_id + share[-1][0]
+        )
         pending = consumer.pending
         allowed = min(self.accounts.allowance(consumer), turn.messages)
         before = allowed
@@ -302,6 +342,8 @@ class KeySharedDispatcher(Dispatcher):
         entry = self._kept.pop(position, None)
         if entry is not None:
             self._kept_bytes -= len(entry)
+            if self._kept_bytes * 2 <= self.context.limits.look_ahead_bytes_max:
+                self._have_patience()
 
     def _on_read(
         self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
@@ -342,8 +384,7 @@ class KeySharedDispatcher(Dispatcher):
         """Entries come back from a consumer."""
         for position, key_hash in entries:
             self.book.wait(position, key_hash)
-        for _, key_hash in entries:
-            self.book.released(key_hash)
+        self.book.released([key_hash for _, key_hash in entries])
 
     def limits_changed(self) -> None:
         self.accounts.limits_changed()
@@ -351,22 +392,15 @@ class KeySharedDispatcher(Dispatcher):
 
     # Acknowledgements and redelivery
 
-    def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
-        acked, released = self.accounts.acked, self.book.released
-        is_freed = False
-        for entry_id in range(first, final + 1):
-            position = Position(ledger_id, entry_id)
-            key_hash = acked(consumer, position)
-            if key_hash >= 0:
-                is_freed |= released(key_hash)
-            else:
-                self._discard(position)
-        if is_freed:
+    def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        hashes, unknown = self.accounts.acked(consumer, positions)
+        for position in unknown:
+            self._discard(position)
+        if self.book.released(hashes):
             self._wake_soon()
 
     def acked_through(self, position: Position) -> None:
-        for _, key_hash in self.accounts.acked_through(position):
-            self.book.released(key_hash)
+        self.book.released([each for _, each in self.accounts.acked_through(position)])
         for each in self.book.waiting_through(position):
             self._discard(each)
         for each in [each for each in self._due if each <= position]:
@@ -401,6 +435,7 @@ class KeySharedDispatcher(Dispatcher):
         self._kept.clear()
         self._kept_bytes = 0
         self._due.clear()
+        self._have_patience()
         self.source.close()
 
     # Questions

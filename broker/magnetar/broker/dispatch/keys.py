@@ -9,7 +9,7 @@ A key is known here while somebody holds entries of it or some wait. Pure.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.accounts import HASH_SHIFT, AccountsError
@@ -63,14 +63,6 @@ class KeyBook:
             key = self.keys[key_hash] = Key(key_hash, self._select(key_hash))
         return key
 
-    def is_free(self, key: Key) -> bool:
-        """Whether a new entry of the key can go to its owner, as far as the key is concerned."""
-        if key.owner is None:
-            return False
-        if self._is_unordered:
-            return True
-        return not key.waiting and not key.is_draining
-
     def hand(self, key: Key, consumer: Consumer) -> None:
         """The consumer was sent one more entry of the key."""
         if not self._is_unordered:
@@ -83,22 +75,25 @@ class KeyBook:
 
     # Coming back
 
-    def released(self, key_hash: int) -> bool:
-        """An entry of the key left its holder; True if entries that waited for this can go now."""
+    def released(self, hashes: Iterable[int]) -> bool:
+        """Entries of these keys left their holders; True if some that waited for it can go now."""
         if self._is_unordered:
             return False
-        key = self.keys[key_hash]
-        key.in_hand -= 1
-        if key.in_hand:
-            return False
-        was_draining = key.is_draining
-        key.holder = None
-        if not key.waiting:
-            del self.keys[key_hash]
-            return False
-        if was_draining:
-            self._offer(key)
-        return was_draining
+        is_freed = False
+        keys = self.keys
+        for key_hash in hashes:
+            key = keys[key_hash]
+            key.in_hand -= 1
+            if key.in_hand:
+                continue
+            was_draining = key.holder is not key.owner
+            key.holder = None
+            if not key.waiting:
+                del keys[key_hash]
+            elif was_draining:
+                self._offer(key)
+                is_freed = True
+        return is_freed
 
     # Waiting
 

@@ -33,6 +33,10 @@ class Selector(ABC):
     hash_of: Callable[[int], int]
     """From murmur31 of a key to what is selected by."""
 
+    def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
+        """`hash_of` each."""
+        return list(map(self.hash_of, key_hashes))
+
     @abstractmethod
     def add(self, consumer: Consumer) -> None: ...
 
@@ -60,6 +64,9 @@ class HashRing(Selector):
     """AUTO_SPLIT."""
 
     hash_of = staticmethod(auto_split_hash)
+
+    def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
+        return [each % AUTO_SPLIT_HASHES + 1 for each in key_hashes]  # in one go: it is hot
 
     def __init__(self) -> None:
         self._places: dict[Consumer, tuple[str, int]] = {}

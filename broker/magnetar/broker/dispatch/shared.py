@@ -33,6 +33,7 @@ class SharedDispatcher(Dispatcher):
     """Spreads entries over consumers and keeps book of who has what."""
 
     sub_type = SHARED
+    keeps_accounts = True
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
@@ -171,9 +172,11 @@ class SharedDispatcher(Dispatcher):
             if found is None:
                 return
             run, index = found
-            has_holes, chunks = cursor.has_holes, run.chunks
-            entries, counts = run.entries, run.messages
+            chunks, entries, counts = run.chunks, run.entries, run.messages
             ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
+            has_holes = cursor.has_holes and not cursor.is_untouched(
+                ledger_id, first_entry_id + index, run.last.entry_id
+            )
             sent_messages = sent_bytes = 0
             room = turn.room
             stop = index
@@ -253,12 +256,10 @@ class SharedDispatcher(Dispatcher):
 
     # Acknowledgements and redelivery
 
-    def acked(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
-        acked, waiting = self.accounts.acked, self._replay.waiting
-        for entry_id in range(first, final + 1):
-            position = Position(ledger_id, entry_id)
-            if acked(consumer, position) < 0:
-                waiting.discard(position)
+    def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        _, unknown = self.accounts.acked(consumer, positions)
+        for position in unknown:
+            self._replay.waiting.discard(position)
 
     def acked_through(self, position: Position) -> None:
         for _ in self.accounts.acked_through(position):

@@ -182,7 +182,7 @@ MUTATIONS: list[Mutation] = [
         invariants=("C11",),
         description="a second consumer is let into an exclusive subscription",
         apply=lambda: edited(
-            Subscription, "join", ("if consumer.sub_type != EXCLUSIVE:", "if True:")
+            Subscription, "_in_the_way", ("if consumer.sub_type == EXCLUSIVE:", "if False:")
         ),
     ),
     Mutation(

@@ -28,6 +28,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.peer import Peer
 from magnetar.broker.producer import Producer
+from magnetar.broker.termination import check_not_terminated
 from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
@@ -123,8 +124,10 @@ class ProducerAccess:
             ProducerBusyError: the name is taken, the topic is somebody's alone, or full.
             ProducerFencedError: it cannot have the topic for itself, or not any more.
             ServiceNotReadyError: the topic was closed meanwhile.
+            TopicTerminatedError: it takes no more messages.
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
         """
+        check_not_terminated(self._topic)
         self._topic.publish_policies.check_encryption(is_encrypted=access.is_encrypted)
         make = partial(
             Producer,
@@ -160,6 +163,7 @@ class ProducerAccess:
         topic = self._topic
         if topic.is_closed:
             raise ServiceNotReadyError(f"{topic.name} is closing")
+        check_not_terminated(topic)
         topic.publish_policies.check_encryption(is_encrypted=producer.is_encrypted)
         topic.check_producers(producer.name)
         topic.producers[producer.name] = producer

@@ -73,6 +73,8 @@ class TopicCreation:
                 return 0
             record = await self._find_whole(name)
         if record is not None:
+            if record.is_deleted:
+                raise TopicNotFoundError(f"{name} is being deleted")
             return record.partitions
         await self._check_new(name, may_create=may_create)
         if not policies.auto_topic_is_partitioned or name.partition_index >= 0:

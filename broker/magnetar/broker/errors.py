@@ -20,6 +20,7 @@ BrokerError                        root
     ├── SubscriptionNotFoundError     12   no such subscription
     ├── ConsumerNotFoundError         13   no such consumer
     ├── TooManyRequestsError          14   a limit on concurrent requests is reached
+    ├── TopicTerminatedError          15   the topic takes no more messages, for good
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
     ├── InvalidTopicNameError         17   a topic name of no known shape
     ├── ConsumerAssignError           19   hashes that make no sense or are taken
@@ -178,6 +179,12 @@ class TooManyRequestsError(RequestError):
 
     code = ServerError.TooManyRequests
     retryable = True
+
+
+class TopicTerminatedError(RequestError):
+    """The topic was terminated: it can only be read."""
+
+    code = ServerError.TopicTerminatedError
 
 
 class ProducerBusyError(RequestError):

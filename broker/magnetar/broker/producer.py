@@ -18,11 +18,11 @@ import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.deduplication.sequence_ids import Verdict
-from magnetar.broker.errors import BrokerPersistenceError, RequestError
+from magnetar.broker.errors import BrokerPersistenceError, RequestError, TopicTerminatedError
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
-from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError, LogTerminatedError
 from magnetar.sdk.wire import encode_send_receipts
 
 if TYPE_CHECKING:
@@ -256,9 +256,14 @@ class Producer:
                 messages=batch.messages,
                 error=str(error),
             )
-            text = f"{self.topic.name}: the message could not be stored: {error}"
-            self.peer.write(self._errors(batch, BrokerPersistenceError(text)))
+            self.peer.write(self._errors(batch, self._reason(error)))
         self.close_by_broker()
+
+    def _reason(self, error: LedgerError) -> RequestError:
+        if isinstance(error, LogTerminatedError):
+            return TopicTerminatedError(f"{self.topic.name} is terminated")
+        text = f"{self.topic.name}: the message could not be stored: {error}"
+        return BrokerPersistenceError(text)
 
     def _go_on(self) -> None:
         """Answer what waited for the answers before it; report when nothing is under way."""

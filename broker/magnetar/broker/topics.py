@@ -14,13 +14,15 @@ Topics appear by themselves in namespaces that exist, if their policies allow it
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import structlog
 
 from magnetar.broker import deduplication, naming
 from magnetar.broker.creation import TopicCreation
+from magnetar.broker.deletion import TopicDeletion, check_members
 from magnetar.broker.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
@@ -29,6 +31,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.ownership import Destination, Ownership, Tenure
 from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.policies.model import PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
@@ -49,6 +52,7 @@ from magnetar.cursors import (
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, LogFencedError, MetadataError, NoNodeError
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import LATEST, Position
@@ -108,6 +112,9 @@ class Topics:
         self._closing: dict[TopicName, _Closing] = {}
         self._moving: dict[TopicName, asyncio.Task[None]] = {}
         """Topics that are being handed over."""
+        self._held: dict[TopicName, asyncio.Future[None]] = {}
+        """Topics that are not loaded now: somebody deletes them."""
+        self._deletion = TopicDeletion(client, store)
         self._unwanted: set[TopicName] = set()
         """Topics that were dropped while they were being loaded."""
         # Thousands of loads at once would stand before the guard's own question to the metadata
@@ -192,6 +199,9 @@ class Topics:
             if (closing := self._closing.get(name)) is not None:
                 await asyncio.wait([closing.task])
                 continue
+            if (held := self._held.get(name)) is not None:
+                await asyncio.wait([held])
+                continue
             if name not in self._loading:
                 await self.creation.check(name, may_create=may_create)
             await asyncio.shield(self._start_loading(name))
@@ -263,6 +273,11 @@ class Topics:
             may_own=tenure.holds,
         )
         await self._check_alone(name, log)
+        if is_marked(log.properties):
+            log.abandon("it is being deleted")
+            await log.close()
+            await self._deletion.finish(name)
+            raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
         topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
         topic.reload = partial(self._reload, topic)
         topic.reopen = partial(self._reopen, topic)
@@ -448,6 +463,70 @@ class Topics:
                 self._logs[topic].abandon(reason)  # which comes back as `fence`
                 if topic in self._logs:  # but for a terminated one
                     self.fence(topic)
+
+    @asynccontextmanager
+    async def held_back(self, name: TopicName) -> AsyncIterator[None]:
+        """Have a topic not loaded by anybody else; what is under way is waited for."""
+        while (held := self._held.get(name)) is not None:
+            await asyncio.wait([held])
+        held = self._held[name] = asyncio.get_running_loop().create_future()
+        try:
+            if (loading := self._loading.get(name)) is not None:
+                await asyncio.wait([loading])
+            if (closing := self._closing.get(name)) is not None:
+                await asyncio.wait([closing.task])
+            yield
+        finally:
+            del self._held[name]
+            held.set_result(None)
+
+    async def delete(self, name: TopicName, *, is_forced: bool) -> None:
+        """Delete a topic with all there is of it; `is_forced`: whoever uses it, is sent away.
+
+        A deletion that was interrupted is completed by calling it again, or by loading the topic.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            NotAllowedError: somebody uses it.
+            RequestError: it is another broker's, or cannot be deleted now.
+        """
+        timeout_s = self._settings.topic_load_timeout_ms / 1000
+        async with self.held_back(name):
+            if not is_forced:
+                await self._deletion.check_unused(name)
+            tenure = await self._ownership.acquire(name, timeout_s=timeout_s)
+            topic = self._topics.get(name)
+            if topic is not None and not is_forced:
+                check_members(topic)
+            if topic is not None:
+                self.drop([name], "it is deleted")
+            if (closing := self._closing.get(name)) is not None:
+                await asyncio.wait([closing.task])
+            if not tenure.holds():
+                raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
+            await self._deletion.mark(name)
+            await self._deletion.finish(name)
+            if name.partition_index < 0:
+                await self.forget_policies(name)
+
+    async def check_unused(self, name: TopicName) -> None:
+        """Refuse to delete a topic that is seen to be used: loaded here, or by its subscriptions.
+
+        Raises:
+            NotAllowedError, BrokerMetadataError
+        """
+        topic = self._topics.get(name)
+        if topic is not None:
+            check_members(topic)
+        await self._deletion.check_unused(name)
+
+    async def forget_policies(self, name: TopicName) -> None:
+        """A topic that is gone has no policies of its own.
+
+        Raises:
+            BrokerMetadataError
+        """
+        await self._policies.update_topic(name, lambda _: PolicySet())
 
     def _reload(self, topic: Topic, reason: str) -> None:
         """Drop a topic that is ours, so that it is recovered when somebody asks for it."""

@@ -33,7 +33,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic_config import deduplication_limits, topic_limits
 from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
-from magnetar.ledger.errors import LogError
+from magnetar.ledger.errors import LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
@@ -87,6 +87,10 @@ class MemoryLog:
                 self.properties[name] = value
 
     def append(self, batch: AppendBatch) -> None:
+        if self.terminated is not None:
+            error = LogTerminatedError("the log was terminated")
+            asyncio.get_running_loop().call_soon(batch.on_failed, error)
+            return
         self.waiting.append(batch)
         if self.is_immediate:
             asyncio.get_running_loop().call_soon(self.confirm)
@@ -157,6 +161,10 @@ class MemoryLog:
         return None
 
     leftover_ledgers = 0
+
+    async def terminate(self) -> Position:
+        self.terminated = self.last_confirmed
+        return self.terminated
 
     # What a test does
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import JsonValue
 
+from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.http.admin import Admin
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.sdk.wire import TopicName
@@ -23,12 +24,15 @@ async def on_each(
     work: Callable[[TopicName], Awaitable[T]],
     method: str,
     action: str,
+    *,
+    may_be_missing: bool = False,
 ) -> list[T | JsonValue]:
     """Do `work` on the topics of this broker, and send the request for the others to their owners.
 
     `work` raises ElsewhereError if the topic is another broker's. `action`: what follows the topic
-    in the path, without a slash before it, perhaps with a query; "": nothing. Returns what each
-    has answered, in the order of the topics; the JSON value from other brokers.
+    in the path, without a slash before it, perhaps with a query; "": nothing. `may_be_missing`: a
+    topic that does not exist is as good as done. Returns what each has answered, in the order of
+    the topics; the JSON value from other brokers, and None of those that are missing.
 
     Raises:
         RequestError, HttpRefusal: all were tried; this is the first that failed.
@@ -39,9 +43,15 @@ async def on_each(
         async with limit:
             try:
                 return await work(topic)
+            except TopicNotFoundError:
+                if may_be_missing:
+                    return None
+                raise
             except ElsewhereError as elsewhere:
                 path = _path_of(topic, action)
                 answer = await admin.ask(elsewhere.http_url, method, path)
+            if may_be_missing and answer.status == 404:
+                return None
             return _value_of(answer.status, answer.body)
 
     results = await asyncio.gather(*map(one, topics), return_exceptions=True)

@@ -298,16 +298,19 @@ class PartitionedTopics:
 
         await _at_once(create(index) for index in indexes)
 
-    async def create_log(self, topic: TopicName) -> bool:
+    async def create_log(
+        self, topic: TopicName, properties: Mapping[str, str] | None = None
+    ) -> bool:
         """Have a topic's log, which is loaded when the topic is used; False: it was there.
 
         Raises:
             BrokerMetadataError
         """
         path = naming.log_path(topic)
+        metadata = LogMetadata(properties=dict(properties or {}))
         while True:
             try:
-                await self._store.create(path, LogMetadata().to_json())
+                await self._store.create(path, metadata.to_json())
             except NodeExistsError:
                 return False
             except UnknownOutcomeError:

@@ -1,0 +1,49 @@
+"""The end of a topic for good: it takes no more messages, and what it holds is read as before."""
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError, TopicTerminatedError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.position import Position
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic import Topic
+
+_log = structlog.get_logger()
+
+
+async def terminate(topic: "Topic") -> Position:
+    """End the topic behind its last message, whose position this returns; again: the same.
+
+    Publishes under way are stored and answered first. Producers are told to look again, and learn
+    it then; consumers that have everything are told by `Topic.log_ended`.
+
+    Raises:
+        ServiceNotReadyError: the topic went away meanwhile; ask its owner.
+        BrokerMetadataError: nobody knows whether it is terminated; call again.
+    """
+    try:
+        last = await topic.log.terminate()
+    except (LogFencedError, LogClosedError) as error:
+        raise ServiceNotReadyError(f"{topic.name} is not terminated: {error}") from error
+    except LedgerError as error:
+        raise BrokerMetadataError(
+            f"{topic.name} may be terminated or not: {error}; terminate it again"
+        ) from error
+    _log.info("topic_terminated", topic=str(topic.name), last=str(last))
+    for producer in list(topic.producers.values()):
+        producer.close_by_broker()
+    topic.log_ended()
+    return last
+
+
+def check_not_terminated(topic: "Topic") -> None:
+    """Refuse whoever wants to publish.
+
+    Raises:
+        TopicTerminatedError
+    """
+    if topic.log.terminated is not None:
+        raise TopicTerminatedError(f"{topic.name} is terminated: it takes no more messages")

@@ -1,0 +1,183 @@
+"""Creating, deleting and terminating topics over HTTP, on real bookies."""
+
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker import naming
+from magnetar.cursors import delete_unopened, list_cursors
+from magnetar.ledger.managed_log.log_deletion import delete_marked, mark_deleted
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.http.http_calls import get, put, request
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import Cluster, cluster_of
+
+TOPICS = "/admin/v2/persistent/public/default"
+PATH = f"{TOPICS}/topic"
+LOG = naming.log_path(parse_topic_name(TOPIC))
+
+_PUBLISHED_AND_GOT = {BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE}
+
+
+async def delete(port: int, path: str, *, force: bool = False) -> int:
+    return (await request(port, "DELETE", path + ("?force=true" if force else ""))).status
+
+
+async def ledgers_of(cluster: Cluster) -> list[int]:
+    """The ledgers that the topic and its cursors name."""
+    store = cluster.store
+    metadata = LogMetadata.from_json((await store.get(LOG)).value, path=LOG)
+    return [each.ledger_id for each in metadata.ledgers]
+
+
+async def test_a_topic_is_created_and_deleted(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await put(port, PATH, {"who": "me"})).status == 204
+        assert (await put(port, PATH)).status == 409
+        assert (await put(port, f"{TOPICS}/x-partition-1")).status == 412
+        assert (await get(port, TOPICS)).json == [TOPIC]
+        assert (await get(port, f"{PATH}/properties")).json == {"who": "me"}
+        assert (await put(port, f"{PATH}/properties", {"a": "b"})).status == 204
+        assert await delete(port, f"{PATH}/properties?key=who") == 204
+        assert (await get(port, f"{PATH}/properties")).json == {"a": "b"}
+        assert await delete(port, PATH) == 204
+        assert await delete(port, PATH) == 404
+        assert (await get(port, TOPICS)).json == []
+
+
+async def test_a_topic_in_use_is_deleted_by_force_only(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        assert await delete(port, PATH) == 412
+        await client.subscribe(TOPIC, 10)
+        client.publish(0, b"gone")
+        assert {(await client.next()).type for _ in range(2)} == _PUBLISHED_AND_GOT
+        before = await ledgers_of(cluster)
+        assert await delete(port, PATH, force=True) == 204
+        ended = {(await client.next()).type for _ in range(2)}
+        assert ended == {BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER}
+        assert await cluster.store.exists(LOG) is None
+        async with cluster.client() as ledgers:
+            for ledger_id in before:
+                with pytest.raises(Exception, match=str(ledger_id)):
+                    await ledgers.open(ledger_id)
+        # It appears again by itself, as any topic, with nothing in it.
+        await client.subscribe(TOPIC, 10)
+        await client.produce(TOPIC)
+        client.publish(0, b"new")
+        assert {(await client.next()).type for _ in range(2)} == _PUBLISHED_AND_GOT
+        assert (await get(port, f"{PATH}/subscriptions")).json == ["s"]
+        await client.close()
+
+
+async def test_a_subscription_alone_keeps_a_topic(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.subscribe(TOPIC)
+            await client.close()
+        async with broker_on(cluster, seed=4) as broker:  # Nobody has loaded it here.
+            assert await delete(broker.http_port, PATH) == 412
+            assert await delete(broker.http_port, PATH, force=True) == 204
+        assert await cluster.store.exists(LOG) is None
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("by", ["delete", "load"])
+async def test_an_interrupted_deletion_is_completed(tmp_path: Path, steps: int, by: str) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.subscribe(TOPIC)
+            await client.produce(TOPIC)
+            client.publish(0, b"old")
+            await client.close()
+        store = cluster.store
+        async with cluster.client() as ledgers:
+            assert await mark_deleted(store, LOG)
+            if steps > 1:
+                for name in await list_cursors(store, LOG):
+                    await delete_unopened(ledgers, store, LOG, name)
+            if steps > 2:
+                await delete_marked(ledgers, store, LOG)
+        async with broker_on(cluster, seed=4) as broker:
+            if by == "delete":
+                expected = 404 if steps > 2 else 204
+                assert await delete(broker.http_port, PATH, force=True) == expected
+            client = await WireClient.open(broker.port)
+            answer = await client.produce(TOPIC)
+            while answer.error.error == pb.ServerError.ServiceNotReady:
+                answer = await client.produce(TOPIC)
+            assert answer.type == BaseCommand.PRODUCER_SUCCESS
+            assert (await get(broker.http_port, f"{PATH}/subscriptions")).json == []
+            await client.close()
+
+
+async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        whole = f"{TOPICS}/whole"
+        assert (await put(port, f"{whole}/partitions", 3)).status == 204
+        assert await delete(port, whole) == 409
+        client = await WireClient.open(broker.port)
+        await client.produce("persistent://public/default/whole-partition-2")
+        assert await delete(port, f"{whole}/partitions") == 412
+        assert (await get(port, f"{whole}/partitions")).json["partitions"] == 3
+        assert len((await get(port, TOPICS)).json) == 3
+        assert await delete(port, f"{whole}/partitions", force=True) == 204
+        assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+        assert (await get(port, TOPICS)).json == []
+        assert (await get(port, f"{whole}/partitions")).status == 404
+        assert await delete(port, f"{whole}/partitions") == 404
+        await client.produce(TOPIC, 1)
+        assert await delete(port, f"{PATH}/partitions") == 409
+        await client.close()
+
+
+async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            port = broker.http_port
+            client = await WireClient.open(broker.port)
+            await client.produce(TOPIC)
+            client.publish(0, b"last")
+            receipt = (await client.next(BaseCommand.SEND_RECEIPT)).send_receipt.message_id
+            answer = await request(port, "POST", f"{PATH}/terminate")
+            assert answer.status == 200
+            assert answer.json == {
+                "ledgerId": receipt.ledgerId,
+                "entryId": receipt.entryId,
+                "partitionIndex": -1,
+            }
+            assert (await request(port, "POST", f"{PATH}/terminate")).json == answer.json
+            assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+            assert (await request(port, "POST", f"{TOPICS}/none/terminate")).status == 404
+            assert (await request(port, "POST", f"{PATH}/terminate/partitions")).status == 405
+            await client.close()
+        async with broker_on(cluster, seed=4) as broker:
+            client = await WireClient.open(broker.port)
+            refused = await client.produce(TOPIC)
+            assert refused.error.error == pb.ServerError.TopicTerminatedError
+            await client.subscribe(TOPIC, 10)
+            assert await client.bodies(1) == [b"last"]
+            assert await delete(broker.http_port, PATH, force=True) == 204
+            await client.close()
+
+
+async def test_all_partitions_are_terminated(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
+        assert (await request(port, "POST", f"{TOPICS}/whole/terminate")).status == 405
+        answer = await request(port, "POST", f"{TOPICS}/whole/terminate/partitions")
+        assert [answer.json[each]["partitionIndex"] for each in "01"] == [0, 1]
+        client = await WireClient.open(broker.port)
+        refused = await client.produce("persistent://public/default/whole-partition-1")
+        assert refused.error.error == pb.ServerError.TopicTerminatedError
+        await client.close()

@@ -2,6 +2,7 @@
 
 import socket
 from types import TracebackType
+from typing import Any
 
 from magnetar.sdk.wire import (
     PONG_FRAME,
@@ -98,6 +99,19 @@ class RawConnection:
         command.connect.protocol_version = PROTOCOL_VERSION
         self.send_command(command)
         assert self.receive().type == BaseCommand.CONNECTED
+
+    def produce(self, topic: str, *, producer_id: int = 1, **fields: Any) -> BaseCommand:
+        """PRODUCER with further fields, and its answer."""
+        request = pulsar_pb2.CommandProducer(
+            topic=topic, producer_id=producer_id, request_id=producer_id, **fields
+        )
+        self.send_command(BaseCommand(type=BaseCommand.PRODUCER, producer=request))
+        return self.receive()
+
+    def close_producer(self, producer_id: int = 1) -> None:
+        request = pulsar_pb2.CommandCloseProducer(producer_id=producer_id, request_id=producer_id)
+        self.send_command(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=request))
+        assert self.receive().type == BaseCommand.SUCCESS
 
     def open_producer(self, topic: str, *, producer_id: int = 1) -> str:
         """Returns the name that the broker gave."""

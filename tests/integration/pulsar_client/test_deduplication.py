@@ -1,9 +1,10 @@
 """Deduplication with the official client: what is sent again is there once, whatever happens."""
 
+import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pulsar
@@ -43,14 +44,12 @@ def _restart(server: Standalone, _topic: str) -> None:
 
 
 def _unload(server: Standalone, topic: str) -> None:
-    name = topic.rpartition("/")[2]
-    path = f"/admin/v2/persistent/public/default/{quote(name, safe='')}/unload"
-    request = urllib.request.Request(server.http_url + path, method="PUT")
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 204
+    _call(server, "PUT", topic, "unload")
 
 
-_events = pytest.mark.parametrize("event", [_kill, _restart, _unload])
+_cases = pytest.mark.parametrize(
+    ("event", "batched"), [(_kill, False), (_kill, True), (_restart, False), (_unload, True)]
+)
 _batching = pytest.mark.parametrize("batched", [False, True])
 
 
@@ -90,8 +89,7 @@ def _read_all(client: pulsar.Client, topic: str) -> list[int]:
     return numbers
 
 
-@_batching
-@_events
+@_cases
 def test_what_a_later_process_sends_again_is_there_once(
     server: Standalone, topic: str, event: Callable[[Standalone, str], None], batched: bool
 ) -> None:
@@ -125,7 +123,7 @@ def test_a_producer_that_goes_on_through_it_stores_each_message_once(
         block_if_queue_full=True,
         send_timeout_millis=120_000,
     )
-    count = 6_000
+    count = 3_000
     sent = Sent(count)
     confirmed = threading.Semaphore(0)
 
@@ -145,10 +143,9 @@ def test_a_producer_that_goes_on_through_it_stores_each_message_once(
 
     publishing = threading.Thread(target=publish)
     publishing.start()
-    for _ in range(2):
-        for _ in range(1_000):
-            assert confirmed.acquire(timeout=30)
-        event(server, topic)
+    for _ in range(1_000):
+        assert confirmed.acquire(timeout=30)
+    event(server, topic)
     publishing.join(timeout=120)
     assert not publishing.is_alive()
     sent.wait_all()
@@ -180,23 +177,61 @@ def test_producers_without_a_name_are_not_confused(server: Standalone, topic: st
     client.close()
 
 
-def test_switching_it_off_and_on_again_loses_nothing(tmp_path: Path) -> None:
+def test_switching_it_off_and_on_again_loses_nothing(server: Standalone, topic: str) -> None:
     """Each time the topic is loaded anew; what was stored without it is not known after that."""
-    topic = "persistent://public/default/switched"
-    numbers: list[int] = []
-    with Standalone(tmp_path / "data") as server:
-        for is_on, again in ((True, []), (False, [0, 1]), (True, [])):
-            with pytest.MonkeyPatch.context() as environment:
-                environment.setenv("MAGNETAR_BROKER_DEDUPLICATION", str(is_on).lower())
-                server.terminate()
-                server.start()
-            client = connect(server.url)
-            producer = _producer(client, topic, batched=False)
-            _send(producer, range(2))
-            numbers += [0, 1] if not numbers else again
-            if is_on and len(numbers) > 2:
-                numbers += [0, 1]  # it begins with what is stored from now on
-                _send(producer, range(2))
-            assert _read_all(client, topic) == numbers
-            client.close()
-        server.assert_log_clean()
+    client = connect(server.url)
+    producer = _producer(client, topic, batched=False)
+    _send(producer, range(2))
+    _switch(server, topic, is_on=False)
+    again = _send(producer, range(2))
+    _switch(server, topic, is_on=True)
+    once_more = _send(producer, range(2))  # it begins with what is stored from now on
+    duplicates = _send(producer, range(2))
+    assert all(each.ledger_id() >= 0 for each in (*again, *once_more))
+    assert all(each.ledger_id() < 0 for each in duplicates)
+    assert _read_all(client, topic) == [0, 1] * 3
+    client.close()
+
+
+def test_partitions_deduplicate_for_themselves(server: Standalone, topic: str) -> None:
+    _call(server, "PUT", topic, "partitions", b"3")
+    for _ in range(2):
+        client = connect(server.url)
+        producer = client.create_producer(topic, producer_name=_NAME)
+        for number in range(30):
+            producer.send(b"%d" % number, partition_key=str(number), sequence_id=number + 1)
+        client.close()
+        _call(server, "PUT", topic, "unload")
+    client = connect(server.url)
+    found = [number for at in range(3) for number in _read_all(client, f"{topic}-partition-{at}")]
+    assert sorted(found) == list(range(30))
+    client.close()
+
+
+def _switch(server: Standalone, topic: str, *, is_on: bool) -> None:
+    _call(server, "POST", topic, "deduplicationEnabled", b"true" if is_on else b"false")
+    expected = "Enabled" if is_on else "Disabled"
+    deadline_s = time.monotonic() + 30
+    while _stats(server, topic)["deduplicationStatus"] != expected:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def _stats(server: Standalone, topic: str) -> dict[str, object]:
+    name = quote(topic.rpartition("/")[2], safe="")
+    url = f"{server.http_url}/admin/v2/persistent/public/default/{name}/stats"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        stats: dict[str, object] = json.load(answer)
+        return stats
+
+
+def _call(server: Standalone, method: str, topic: str, what: str, body: bytes = b"") -> None:
+    name = quote(topic.rpartition("/")[2], safe="")
+    request = urllib.request.Request(
+        f"{server.http_url}/admin/v2/persistent/public/default/{name}/{what}",
+        data=body,
+        method=method,
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status in (200, 204)

@@ -1,0 +1,209 @@
+"""Producers of the official client: access modes, chunks, encryption; through kills and unloads."""
+
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.integration.broker.raw_connection import RawConnection
+from tests.integration.pulsar_client.support import connect, publish, receive, receive_payloads
+from tests.standalone import Standalone
+
+_EXCLUSIVE = pulsar.ProducerAccessMode.Exclusive
+_WAIT = pulsar.ProducerAccessMode.WaitForExclusive
+_FENCING = pulsar.ProducerAccessMode.ExclusiveWithFencing
+_CHUNKED_BYTES = 12 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A server of its own: it is killed."""
+    with Standalone(tmp_path_factory.mktemp("producers") / "data") as standalone:
+        yield standalone
+        standalone.assert_log_clean()
+
+
+@pytest.fixture
+def client(server: Standalone) -> Iterator[pulsar.Client]:
+    connection = connect(server.url)
+    yield connection
+    connection.close()
+
+
+def _kill(server: Standalone, _topic: str) -> None:
+    server.kill()
+    server.start()
+
+
+def _unload(server: Standalone, topic: str) -> None:
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/unload"
+    request = urllib.request.Request(server.http_url + path, method="PUT")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 204
+
+
+_events = pytest.mark.parametrize("event", [_kill, _unload])
+
+
+# Access modes
+
+
+def test_an_exclusive_producer_keeps_others_out(client: pulsar.Client, topic: str) -> None:
+    owner = client.create_producer(topic, access_mode=_EXCLUSIVE)
+    with pytest.raises(pulsar.ProducerFenced):
+        client.create_producer(topic, access_mode=_EXCLUSIVE)
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic)
+    owner.send(b"alone")
+    owner.close()
+    client.create_producer(topic).send(b"shared")
+
+
+@_events
+def test_an_exclusive_producer_comes_back(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    event: Callable[[Standalone, str], None],
+) -> None:
+    owner = client.create_producer(topic, access_mode=_EXCLUSIVE, batching_enabled=True)
+    consumer = client.subscribe(topic, "s")
+    publish(owner, [b"before"])
+    event(server, topic)
+    publish(owner, [b"after"])
+    assert receive_payloads(consumer, 2)[-1] == b"after"
+    with pytest.raises(pulsar.ProducerFenced):
+        client.create_producer(topic, access_mode=_EXCLUSIVE)
+
+
+@_events
+def test_an_epoch_that_has_passed_stays_passed(
+    server: Standalone, client: pulsar.Client, topic: str, event: Callable[[Standalone, str], None]
+) -> None:
+    for _ in range(2):
+        client.create_producer(topic, access_mode=_EXCLUSIVE).close()
+    event(server, topic)
+    with RawConnection(server.port) as raw:
+        raw.connect()
+        for request_id, (topic_epoch, expected) in enumerate(((0, None), (1, 1), (None, 2))):
+            answer = raw.produce(
+                topic,
+                producer_id=request_id,
+                producer_access_mode=1,
+                **({} if topic_epoch is None else {"topic_epoch": topic_epoch}),
+            )
+            if expected is None:
+                assert answer.error.error == 25, answer  # ProducerFenced
+            else:
+                assert answer.producer_success.topic_epoch == expected, answer
+                raw.close_producer(request_id)
+
+
+def test_who_waits_gets_its_turn(server: Standalone, client: pulsar.Client, topic: str) -> None:
+    owner = client.create_producer(topic, access_mode=_WAIT)
+    got: list[pulsar.Producer] = []
+    other = connect(server.url)
+    waiting = threading.Thread(
+        target=lambda: got.append(other.create_producer(topic, access_mode=_WAIT))
+    )
+    waiting.start()
+    _until(lambda: _waiting(server, topic) == 1)
+    owner.send(b"first")
+    assert not got
+    owner.close()
+    waiting.join(timeout=30)
+    got[0].send(b"second")
+    other.close()
+
+
+def test_a_fenced_producer_is_told(server: Standalone, client: pulsar.Client, topic: str) -> None:
+    fenced = client.create_producer(topic, access_mode=_EXCLUSIVE)
+    fenced.send(b"old")
+    other = connect(server.url)
+    owner = other.create_producer(topic, access_mode=_FENCING)
+    with pytest.raises(pulsar.PulsarException):
+        fenced.send(b"too late")
+    owner.send(b"new")
+    consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    assert receive_payloads(consumer, 2) == [b"old", b"new"]
+    other.close()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def _waiting(server: Standalone, topic: str) -> int:
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/stats"
+    with urllib.request.urlopen(server.http_url + path, timeout=30) as answer:
+        return int(json.load(answer)["waitingPublishers"])
+
+
+# Chunks and encryption
+
+
+@_events
+def test_chunks_pass_through_unchanged(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    event: Callable[[Standalone, str], None],
+) -> None:
+    payloads = [bytes([number]) * _CHUNKED_BYTES for number in range(2)]
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, chunking_enabled=True)
+    producer.send(payloads[0], properties={"of": "the whole"})
+    event(server, topic)
+    producer.send(payloads[1])
+    message = receive(consumer)
+    assert message.data() == payloads[0]
+    assert message.properties() == {"of": "the whole"}
+    assert receive(consumer).data() == payloads[1]
+
+
+@pytest.mark.parametrize(("event", "batched"), [(_kill, False), (_unload, True)])
+def test_encrypted_messages_pass_through_unchanged(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    event: Callable[[Standalone, str], None],
+    batched: bool,
+) -> None:
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    for command in (
+        ("genrsa", "-out", private, "2048"),
+        ("rsa", "-in", private, "-pubout", "-out", public),
+    ):
+        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)
+    keys = pulsar.CryptoKeyReader(str(public), str(private))
+    producer = client.create_producer(
+        topic, encryption_key="the key", crypto_key_reader=keys, batching_enabled=batched
+    )
+    reading = client.subscribe(
+        topic,
+        "with the key",
+        crypto_key_reader=keys,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    publish(producer, [b"secret %d" % number for number in range(10)])
+    event(server, topic)
+    publish(producer, [b"secret 10"])
+    expected = [b"secret %d" % number for number in range(11)]
+    assert receive_payloads(reading, 11) == expected
+    blind = client.subscribe(
+        topic,
+        "without",
+        initial_position=pulsar.InitialPosition.Earliest,
+        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+    )
+    assert b"secret" not in receive(blind).data()

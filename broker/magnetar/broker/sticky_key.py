@@ -50,6 +50,14 @@ def sticky_key_of(metadata: MessageMetadata) -> bytes:
     return b"%s-%d" % (metadata.producer_name.encode(), metadata.sequence_id)
 
 
+@lru_cache(maxsize=1024)
+def _producer_prefix(name: str) -> tuple[bytes, bytes]:
+    """What the keys of a producer's entries begin with: whole blocks of the hash, and the rest."""
+    text = name.encode() + b"-"
+    whole = len(text) & ~3
+    return text[:whole], text[whole:]
+
+
 def key_hash_of(entry: bytes) -> int:
     """murmur31 of the entry's sticky key; an entry that cannot be read has the key `NO_KEY`."""
     try:
@@ -57,12 +65,13 @@ def key_hash_of(entry: bytes) -> int:
             metadata = _parse(entry[10 : 10 + int.from_bytes(entry[6:10], "big")])
         else:
             metadata, _ = split_payload(entry)
-        key = sticky_key_of(metadata)
+        if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
+            return _hash_of_key(sticky_key_of(metadata))
+        # As `sticky_key_of`; hardly any other entry has this key, but all of a producer begin so.
+        prefix, rest = _producer_prefix(metadata.producer_name)
+        return murmur31(b"%s%d" % (rest, metadata.sequence_id), prefix)
     except (DecodeError, MalformedPayloadError, UnicodeError):
         return _HASH_WITHOUT_KEY
-    if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
-        return _hash_of_key(key)
-    return murmur31(key)  # hardly any other entry has it: nothing to remember
 
 
 def key_hashes_of(entries: Sequence[bytes]) -> list[int]:

@@ -1,6 +1,7 @@
 """Key_Shared subscriptions with the official client: order by key, joins, leaves, restarts."""
 
 import threading
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -208,6 +209,26 @@ def test_chunked_messages_arrive_whole_at_two_shared_consumers(
     assert sorted(received) == bodies
     for consumer in consumers:
         consumer.close()
+
+
+def test_an_unload_keeps_the_order_of_keys(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    members = _Members(client, topic)
+    members.join("one", receiver_queue_size=20)
+    members.join("two", receiver_queue_size=20)
+    producer = _batched_by_key(client, topic)
+    _publish(producer, 0, 200)
+    members.wait_for(150)
+    path = topic.replace("://", "/")
+    order = urllib.request.Request(f"{server.http_url}/admin/v2/{path}/unload", method="PUT")
+    with urllib.request.urlopen(order, timeout=10) as answer:
+        assert answer.status == 204
+    _publish(producer, 200, 200)
+    members.wait_for(400)
+    members.assert_complete_and_in_order(400)
+    for name in list(members.consumers):
+        members.leave(name)
 
 
 def test_a_restart_keeps_the_order_of_keys(tmp_path: Any) -> None:

@@ -19,3 +19,15 @@ from magnetar.broker.hashing import murmur3_32, murmur31
 def test_known_hashes(key: str, raw: int, positive: int) -> None:
     assert murmur3_32(key.encode()) == raw
     assert murmur31(key.encode()) == positive
+
+
+@pytest.mark.parametrize("size", range(14))
+def test_a_prefix_changes_nothing(size: int) -> None:
+    text = bytes(range(100, 100 + size))
+    for whole in range(0, size + 1, 4):
+        assert murmur3_32(text[whole:], text[:whole]) == murmur3_32(text)
+
+
+def test_long_texts_are_hashed_too() -> None:
+    text = bytes(range(256)) * 8
+    assert murmur3_32(text) == murmur3_32(text[1024:], text[:1024])

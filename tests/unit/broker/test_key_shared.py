@@ -452,6 +452,15 @@ async def test_an_exclusive_consumer_may_filter_by_hash() -> None:
     assert refused.error.error == pb.ServerError.ConsumerAssignError
 
 
+async def test_clients_that_know_no_checksum_get_none() -> None:
+    harness = _keyed(["a"])
+    client = harness.client(version=10)
+    await client.subscribe(subType=_KEY_SHARED)
+    client.flow(1)
+    ((_, payload),) = await client.messages(1)
+    assert payload == entry(partition_key="a")[6:]
+
+
 async def test_a_seek_starts_everything_again() -> None:
     harness = _keyed(["a", "b", "c"])
     client = await _join(harness, permits=10)

@@ -17,7 +17,11 @@ from collections.abc import Sequence
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
 from magnetar.broker.dispatch.accounts import HASH_SHIFT, PendingAccounts
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
-from magnetar.broker.dispatch.encoding import append_message, open_messages
+from magnetar.broker.dispatch.encoding import (
+    CHECKSUM_VERSION_MIN,
+    append_message,
+    open_messages,
+)
 from magnetar.broker.dispatch.keys import Key, KeyBook
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX, LoadedEntry, ReplayReader
@@ -26,6 +30,7 @@ from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.broker.sticky_key import key_hash_of
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import encode_message_prefix
 
 _SLICE_ENTRIES_MAX = 256
 
@@ -289,6 +294,8 @@ class KeySharedDispatcher(Dispatcher):
         before = allowed
         sent_bytes = done = 0
         words: tuple[int, ...] = ()
+        consumer_id, epoch = consumer.consumer_id, consumer.epoch
+        is_old = consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
         if allowed > 0:
             parts = outgoing.setdefault(consumer, [])
             for index, key in share:
@@ -299,9 +306,25 @@ class KeySharedDispatcher(Dispatcher):
                 messages = counts[index]
                 if has_holes and (words := cursor.remaining_words(position)):
                     messages = open_messages(messages, words)
-                sent_bytes += append_message(
-                    parts, consumer, position, entries[index], partition=partition, words=words
-                )
+                entry = entries[index]
+                if words or is_old:
+                    sent_bytes += append_message(
+                        parts, consumer, position, entry, partition=partition, words=words
+                    )
+                else:
+                    size = len(entry)
+                    parts += (
+                        encode_message_prefix(
+                            consumer_id,
+                            ledger_id=ledger_id,
+                            entry_id=position[1],
+                            payload_bytes=size,
+                            partition=partition,
+                            consumer_epoch=epoch,
+                        ),
+                        entry,
+                    )
+                    sent_bytes += size
                 pending[position] = key.hash << HASH_SHIFT | messages
                 allowed -= messages
                 if is_unordered:

@@ -211,6 +211,41 @@ def test_chunked_messages_arrive_whole_at_two_shared_consumers(
         consumer.close()
 
 
+def _order(server: Standalone, method: str, path: str, body: bytes = b"") -> int:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(
+        f"{server.http_url}/admin/v2/{path}", body or None, headers, method=method
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        status: int = answer.status
+        return status
+
+
+@pytest.mark.parametrize("make", [_plain, _batched_by_key], ids=["plain", "batched"])
+def test_keys_keep_their_order_on_a_partitioned_topic(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    make: Callable[[pulsar.Client, str], pulsar.Producer],
+) -> None:
+    assert _order(server, "PUT", topic.replace("://", "/") + "/partitions", b"3") == 204
+    members = _Members(client, topic)
+    members.join("one", receiver_queue_size=20)
+    members.join("two", receiver_queue_size=20)
+    producer = make(client, topic)
+    _publish(producer, 0, 300)
+    members.wait_for(200)
+    members.join("three", receiver_queue_size=20)
+    _publish(producer, 300, 300)
+    members.wait_for(550)
+    members.leave("two")
+    _publish(producer, 600, 300)
+    members.wait_for(900)
+    members.assert_complete_and_in_order(900)
+    for name in list(members.consumers):
+        members.leave(name)
+
+
 def test_an_unload_keeps_the_order_of_keys(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
@@ -220,10 +255,7 @@ def test_an_unload_keeps_the_order_of_keys(
     producer = _batched_by_key(client, topic)
     _publish(producer, 0, 200)
     members.wait_for(150)
-    path = topic.replace("://", "/")
-    order = urllib.request.Request(f"{server.http_url}/admin/v2/{path}/unload", method="PUT")
-    with urllib.request.urlopen(order, timeout=10) as answer:
-        assert answer.status == 204
+    assert _order(server, "PUT", topic.replace("://", "/") + "/unload") == 204
     _publish(producer, 200, 200)
     members.wait_for(400)
     members.assert_complete_and_in_order(400)

@@ -101,6 +101,14 @@ class BrokerCollector(Collector):
         producers = GaugeMetricFamily(
             "magnetar_topic_producers", "Connected producers.", labels=labels
         )
+        duplicates = CounterMetricFamily(
+            "magnetar_topic_duplicates", "Messages sent again and not stored again.", labels=labels
+        )
+        rate_limited = CounterMetricFamily(
+            "magnetar_topic_publish_rate_limited",
+            "Times a connection was not read because of the publish rate.",
+            labels=labels,
+        )
         labels = ["topic", "subscription"]
         consumers = GaugeMetricFamily(
             "magnetar_subscription_consumers", "Connected consumers.", labels=labels
@@ -122,6 +130,10 @@ class BrokerCollector(Collector):
             messages_out.add_metric([name], sent)
             bytes_out.add_metric([name], sent_bytes)
             producers.add_metric([name], len(topic.producers))
+            if topic.deduplication is not None:
+                duplicates.add_metric([name], topic.deduplication.duplicates)
+            if topic.publish_policies.rate.is_limited:
+                rate_limited.add_metric([name], topic.publish_policies.rate.limited_times)
             for subscription in topic.subscriptions.values():
                 if not subscription.is_open:
                     continue
@@ -130,6 +142,7 @@ class BrokerCollector(Collector):
                 backlog.add_metric(both, subscription.cursor.backlog_entries)
                 unacked.add_metric(both, subscription.unacked_messages)
         yield from (messages_in, bytes_in, failed, messages_out, bytes_out, producers)
+        yield from (duplicates, rate_limited)
         yield from (consumers, backlog, unacked)
 
 

@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from magnetar.broker.balance.layouts import create_layout
 from magnetar.broker.errors import ConflictError
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.policy_table import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import TenantRecord
+from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _OPTIONAL = Body(default=None)
 _BUNDLES_MAX = 65_536
@@ -165,10 +167,13 @@ def _bundles(body: dict[str, Any]) -> int:
 
 
 async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool) -> None:
-    """Nothing new appears in it from the mark on; whoever marked it before and failed goes on."""
-    await context.tenants.namespace(name)
-    if not is_forced:
-        await _check_empty(context, name)
+    """Nothing new appears in it from the mark on."""
+    record = await context.tenants.namespace(name)
+    if record.is_deleted:  # By somebody who did not come to the end.
+        await context.policies.mark_deleted(name, is_deleted=False)
+    if is_forced:  # Before the mark: owners refuse requests about topics of marked namespaces.
+        await _delete_topics(context, name)
+    await _check_empty(context, name)
     await context.policies.mark_deleted(name, is_deleted=True)
     try:
         await _check_empty(context, name)
@@ -177,6 +182,28 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
     await context.tenants.delete_namespace(name)
+
+
+async def _delete_topics(context: HttpContext, namespace: str) -> None:
+    """All there are, at their owners; whoever uses them is sent away."""
+    topics = context.topics
+    wholes = [
+        whole
+        for domain in ("persistent", "non-persistent")
+        for whole in await topics.partitioned.names(namespace, domain)
+    ]
+    for whole in wholes:
+        await topics.partitioned.mark_deleted(whole)
+
+    async def delete(topic: TopicName) -> None:
+        await context.admin.here(topic)
+        await topics.delete(topic, is_forced=True)
+
+    every = [parse_topic_name(each) for each in await topics.names(namespace)]
+    await on_each(context.admin, every, delete, "DELETE", "?force=true", may_be_missing=True)
+    for whole in wholes:
+        await topics.partitioned.forget(whole)
+        await topics.forget_policies(whole)
 
 
 async def _check_empty(context: HttpContext, name: str) -> None:

@@ -25,7 +25,6 @@ FORMAT_VERSION = 1
 CLUSTERS_ROOT = "/admin/clusters"
 TENANTS_ROOT = "/admin/policies"
 TOPIC_POLICIES_ROOT = "/admin/topic-policies"
-PARTITIONED_TOPICS_ROOT = "/admin/partitioned-topics"
 
 SYSTEM_NAMESPACE = "pulsar/system"
 """It exists from the start, beside the namespaces of the settings."""

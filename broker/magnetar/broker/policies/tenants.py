@@ -13,9 +13,9 @@ from magnetar.broker.errors import (
     NamespaceNotFoundError,
     NotThereError,
 )
+from magnetar.broker.partitions.record import PARTITIONED_TOPICS_ROOT, partitioned_topics_root
 from magnetar.broker.policies.model import (
     CLUSTERS_ROOT,
-    PARTITIONED_TOPICS_ROOT,
     TENANTS_ROOT,
     ClusterRecord,
     NamespaceRecord,
@@ -248,7 +248,7 @@ class Tenants:
             for node in await self._children(naming.topics_path(namespace))
         ]
         for domain in _DOMAINS:
-            nodes = await self._children(f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}")
+            nodes = await self._children(partitioned_topics_root(namespace, domain))
             found += [f"{domain}://{namespace}/{unquote_plus(node)}" for node in nodes]
         return found
 
@@ -263,7 +263,7 @@ class Tenants:
             for node in await self._children(root):
                 await self._remove(f"{root}/{node}")
             await self._remove(root)
-            await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}")
+            await self._remove(partitioned_topics_root(namespace, domain))
         await self._remove(topic_policies_root(namespace, "").rstrip("/"))
         await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}")
         await self._remove(layout_path(namespace))

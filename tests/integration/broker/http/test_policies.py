@@ -206,6 +206,37 @@ async def test_a_namespace_is_made_with_policies_used_and_deleted(rest: Rest) ->
     assert (await rest.ok("GET", "/namespaces/public/empty/bundles"))["numBundles"] == 4
 
 
+async def test_with_force_a_namespace_and_a_tenant_go_with_all_that_is_in_them(
+    tmp_path: Path,
+) -> None:
+    settings = {"force_delete_namespace": True, "force_delete_tenant": True}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        rest = Rest(broker)
+        await rest.ok("PUT", "/tenants/acme", {"allowedClusters": ["standalone"]})
+        for namespace in ("acme/one", "acme/two"):
+            await rest.ok("PUT", f"/namespaces/{namespace}")
+            client = await WireClient.open(broker.port)
+            topic = f"persistent://{namespace}/plain"
+            assert (await client.produce(topic)).type == BaseCommand.PRODUCER_SUCCESS
+            assert (await client.subscribe(topic)).type == BaseCommand.SUCCESS
+            await rest.ok("PUT", f"/persistent/{namespace}/parts/partitions", 3)
+            await rest.ok("POST", f"/persistent/{namespace}/parts/maxProducers", 5)
+            await client.close()
+        assert await rest.refused("DELETE", "/namespaces/acme/one") == 409
+        await broker.services.policies.mark_deleted("acme/one", is_deleted=True)  # and died
+        assert await rest.refused("GET", "/namespaces/acme/one/topics") == 404
+        await rest.ok("DELETE", "/namespaces/acme/one?force=true")
+        assert await rest.ok("GET", "/namespaces/acme") == ["acme/two"]
+        await rest.ok("PUT", "/namespaces/acme/one")  # as new
+        assert await rest.ok("GET", "/namespaces/acme/one/topics") == []
+        assert await rest.refused("GET", "/persistent/acme/one/parts/maxProducers") == 404
+        await rest.ok("DELETE", "/tenants/acme?force=true")
+        assert await rest.ok("GET", "/tenants") == ["public", "pulsar"]
+        client = await WireClient.open(broker.port)
+        assert (await client.produce("persistent://acme/two/plain")).error.error == 11
+        await client.close()
+
+
 async def test_every_policy_of_a_namespace_is_set_shown_and_removed(rest: Rest) -> None:
     for name, body in OF_NAMESPACES:
         path = f"{NAMESPACE}/{name}"

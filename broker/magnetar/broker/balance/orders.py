@@ -55,14 +55,16 @@ class HttpOrders:
             reason = answer.body.decode("utf-8", "replace")[:_REASON_CHARACTERS_MAX]
             raise BrokerMetadataError(f"{owner.name} answered {answer.status} to {path}: {reason}")
 
-    async def ask(self, http_url: str, method: str, path: str) -> Answer:
-        """What the broker at `http_url` answers, whatever that is.
+    async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
+        """What the broker at `http_url` answers, whatever that is. `body`: JSON, or nothing.
 
         Raises:
             BrokerMetadataError: nothing usable.
         """
         try:
-            return await call(self._network, method, http_url + path, timeout_s=self._timeout_s)
+            return await call(
+                self._network, method, http_url + path, timeout_s=self._timeout_s, body=body
+            )
         except HttpCallError as error:
             raise BrokerMetadataError(f"{http_url} was not told: {error}") from error
 

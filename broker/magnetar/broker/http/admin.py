@@ -91,7 +91,7 @@ class Admin(Protocol):
         """
         ...
 
-    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+    async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
         """What another broker answers to a request.
 
         Raises:
@@ -183,8 +183,8 @@ class ClusterAdmin:
     async def here(self, topic: TopicName) -> None:
         await self._here_or_elsewhere(await self._ownership.bundle_of(topic))
 
-    async def ask(self, http_url: str, method: str, path: str) -> Answer:
-        return await self._orders.ask(http_url, method, path)
+    async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
+        return await self._orders.ask(http_url, method, path, body)
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         await self._check(bundle)
@@ -333,7 +333,7 @@ class SoleAdmin:
     async def here(self, topic: TopicName) -> None:
         return None
 
-    async def ask(self, http_url: str, method: str, path: str) -> Answer:
+    async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
         raise NotAllowedError(f"there is no broker at {http_url}: this one is alone")
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:

@@ -14,6 +14,7 @@ from magnetar.ledger.ports import Network
 
 ANSWER_BYTES_MAX = 4 << 20
 
+_JSON = "Content-Type: application/json\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
@@ -33,8 +34,10 @@ class Answer:
         return 200 <= self.status < 300
 
 
-async def call(network: Network, method: str, url: str, *, timeout_s: float) -> Answer:
-    """Send a request without a body to an http:// URL, and wait for the whole answer.
+async def call(
+    network: Network, method: str, url: str, *, timeout_s: float, body: bytes = b""
+) -> Answer:
+    """Send a request to an http:// URL, and wait for the whole answer. `body`: JSON, or nothing.
 
     Raises:
         HttpCallError
@@ -46,9 +49,9 @@ async def call(network: Network, method: str, url: str, *, timeout_s: float) -> 
     if parts.query:
         target += f"?{parts.query}"
     request = (
-        f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 0\r\n"
-        "Connection: close\r\n\r\n"
-    ).encode()
+        f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n"
+        f"{_JSON if body else ''}Connection: close\r\n\r\n"
+    ).encode() + body
     received = asyncio.get_running_loop().create_future()
     transport: asyncio.Transport | None = None
     try:

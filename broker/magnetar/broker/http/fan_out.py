@@ -26,18 +26,21 @@ async def on_each(
     action: str,
     *,
     may_be_missing: bool = False,
+    body: JsonValue = None,
 ) -> list[T | JsonValue]:
     """Do `work` on the topics of this broker, and send the request for the others to their owners.
 
     `work` raises ElsewhereError if the topic is another broker's. `action`: what follows the topic
     in the path, without a slash before it, perhaps with a query; "": nothing. `may_be_missing`: a
-    topic that does not exist is as good as done. Returns what each has answered, in the order of
-    the topics; the JSON value from other brokers, and None of those that are missing.
+    topic that does not exist is as good as done. `body`: of the request; None: it has none. Returns
+    what each has answered, in the order of the topics; the JSON value from other brokers, and None
+    of those that are missing.
 
     Raises:
         RequestError, HttpRefusal: all were tried; this is the first that failed.
     """
     limit = asyncio.Semaphore(_AT_ONCE)
+    content = b"" if body is None else json.dumps(body).encode()
 
     async def one(topic: TopicName) -> T | JsonValue:
         async with limit:
@@ -49,7 +52,7 @@ async def on_each(
                 raise
             except ElsewhereError as elsewhere:
                 path = _path_of(topic, action)
-                answer = await admin.ask(elsewhere.http_url, method, path)
+                answer = await admin.ask(elsewhere.http_url, method, path, content)
             if may_be_missing and answer.status == 404:
                 return None
             return _value_of(answer.status, answer.body)

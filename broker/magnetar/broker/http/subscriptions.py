@@ -1,17 +1,21 @@
 """Subscriptions and kept data over HTTP. Source: HTTP sheet, sections 9.1 (trim, truncate) and 9.3.
 
-Every call is for the broker that serves the topic; others send it there. The subscriptions of
-non-persistent topics keep no place: what moves one is refused with 405.
+Every call is for the broker that serves the topic; others send it there. About a partitioned topic
+it is carried out at the owner of each partition; what names a message of one of them is refused
+with 405. So is what moves a subscription of a non-persistent topic, which keeps no place.
 """
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from magnetar.broker.entry import messages_of
 from magnetar.broker.errors import BrokerPersistenceError, TopicNotFoundError
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.keeping import operating
 from magnetar.broker.keeping.composition import Keeping
@@ -20,6 +24,9 @@ from magnetar.broker.topic import Topic
 from magnetar.cursors import Cursor, words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire import TopicName
+
+T = TypeVar("T")
 
 _PERSISTENT = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
@@ -46,26 +53,62 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes below a topic that are about its subscriptions and its data."""
     router = APIRouter(tags=["subscriptions"])
 
-    async def served(tenant: str, namespace: str, topic: str) -> Topic:
-        return await context.served(await context.topic("persistent", tenant, namespace, topic))
+    async def each(
+        name: TopicName,
+        method: str,
+        action: str,
+        work: Callable[[Topic], Awaitable[T]],
+        body: JsonValue = None,
+        *,
+        creates: bool = False,
+    ) -> list[T | JsonValue]:
+        """Do the work on a topic, or on each of its partitions."""
 
-    async def found(
-        tenant: str, namespace: str, topic: str, sub: str
-    ) -> tuple[Topic, Subscription]:
-        there = await served(tenant, namespace, topic)
-        return there, operating.subscription_of(there, sub)
+        async def one(of: TopicName) -> T:
+            try:
+                there = await context.served(of)
+            except TopicNotFoundError:
+                if not creates:
+                    raise
+                there = await context.topics.get(of)  # if its namespace lets topics appear
+            return await work(there)
+
+        record = await context.topics.partitioned.find(name)
+        if record is None:
+            return [await one(name)]
+        every = [name.partition(index) for index in range(record.partitions)]
+        return await on_each(context.admin, every, one, method, action, body=body)
+
+    async def single(tenant: str, namespace: str, topic: str, what: str) -> Topic:
+        """A topic that is not partitioned, for what names a message of it."""
+        name = await context.topic("persistent", tenant, namespace, topic)
+        if await context.topics.partitioned.find(name) is not None:
+            raise HttpRefusal(405, f"{what} is for a single partition; {name} has several")
+        return await context.served(name)
+
+    async def persistent(tenant: str, namespace: str, topic: str) -> TopicName:
+        return await context.topic("persistent", tenant, namespace, topic)
 
     @router.get(_PERSISTENT + "/subscriptions")
     async def subscriptions(tenant: str, namespace: str, topic: str) -> list[str]:
         """Names of the subscriptions, readers included."""
-        there = await served(tenant, namespace, topic)
-        return sorted(name for name, each in there.subscriptions.items() if each.is_open)
+
+        async def names(there: Topic) -> list[str]:
+            return [name for name, each in there.subscriptions.items() if each.is_open]
+
+        name = await persistent(tenant, namespace, topic)
+        found = await each(name, "GET", "subscriptions", names)
+        return sorted({str(one) for some in found if isinstance(some, list) for one in some})
 
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/skip_all", status_code=204)
     async def skip_all(tenant: str, namespace: str, topic: str, sub: str) -> Response:
         """Forget the whole backlog; consumers are disconnected, and come back."""
-        _, subscription = await found(tenant, namespace, topic, sub)
-        await operating.skip_all(subscription)
+
+        async def work(there: Topic) -> None:
+            await operating.skip_all(operating.subscription_of(there, sub))
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "POST", _action(sub, "skip_all"), work)
         return _done()
 
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/skip/{count}", status_code=204)
@@ -73,23 +116,31 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         """Forget the oldest entries of the backlog."""
         if count < 0:
             raise HttpRefusal(412, f"{count} messages cannot be skipped")
-        there, subscription = await found(tenant, namespace, topic, sub)
-        await operating.skip(there, subscription, count)
+        there = await single(tenant, namespace, topic, "skipping so many messages")
+        await operating.skip(there, operating.subscription_of(there, sub), count)
         return _done()
 
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages/{seconds}", status_code=204)
     async def expire(tenant: str, namespace: str, topic: str, sub: str, seconds: int) -> Response:
         """Forget what is older. 409: that is being done already."""
-        there, subscription = await found(tenant, namespace, topic, sub)
-        await _expire(keeping, there, [subscription], seconds)
+
+        async def work(there: Topic) -> None:
+            await _expire(keeping, there, [operating.subscription_of(there, sub)], seconds)
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "POST", _action(sub, f"expireMessages/{seconds}"), work)
         return _done()
 
     @router.post(_PERSISTENT + "/all_subscription/expireMessages/{seconds}", status_code=204)
     async def expire_all(tenant: str, namespace: str, topic: str, seconds: int) -> Response:
         """The same for all subscriptions of a topic."""
-        there = await served(tenant, namespace, topic)
-        durable = [each for each in there.subscriptions.values() if each.is_durable]
-        await _expire(keeping, there, durable, seconds)
+
+        async def work(there: Topic) -> None:
+            durable = [each for each in there.subscriptions.values() if each.is_durable]
+            await _expire(keeping, there, durable, seconds)
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "POST", f"all_subscription/expireMessages/{seconds}", work)
         return _done()
 
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages", status_code=204)
@@ -97,7 +148,8 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
         """Forget everything through a message, or before it if it is excluded."""
-        there, subscription = await found(tenant, namespace, topic, sub)
+        there = await single(tenant, namespace, topic, "expiring up to a message")
+        subscription = operating.subscription_of(there, sub)
         through = Position(place.ledger_id, place.entry_id - place.is_excluded)
         keeping.expiry.expire_through(there, [subscription], min(through, there.log.last_confirmed))
         await operating.persist(subscription)
@@ -108,8 +160,13 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         tenant: str, namespace: str, topic: str, sub: str, timestamp: int
     ) -> Response:
         """Go on at what was published at or after a time, ms since 1970."""
-        there, subscription = await found(tenant, namespace, topic, sub)
-        await operating.reset_to_time(there, subscription, timestamp)
+
+        async def work(there: Topic) -> None:
+            subscription = operating.subscription_of(there, sub)
+            await operating.reset_to_time(there, subscription, timestamp)
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "POST", _action(sub, f"resetcursor/{timestamp}"), work)
         return _done()
 
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/resetcursor", status_code=204)
@@ -117,24 +174,33 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
         """Go on at a message, or behind it if it is excluded."""
-        there, subscription = await found(tenant, namespace, topic, sub)
+        there = await single(tenant, namespace, topic, "a reset to a message")
+        subscription = operating.subscription_of(there, sub)
         await operating.reset(subscription, *await _first_of(there, place))
         return _done()
 
     @router.get(_PERSISTENT + _SUBSCRIPTION + "/properties")
-    async def properties(tenant: str, namespace: str, topic: str, sub: str) -> dict[str, str]:
-        """The subscription's properties."""
-        _, subscription = await found(tenant, namespace, topic, sub)
-        cursor = subscription.cursor
-        return dict(cursor.properties) if isinstance(cursor, Cursor) else {}
+    async def properties(tenant: str, namespace: str, topic: str, sub: str) -> JsonValue:
+        """The subscription's properties; of a partitioned topic, those of its first partition."""
+
+        async def work(there: Topic) -> JsonValue:
+            cursor = operating.subscription_of(there, sub).cursor
+            return dict(cursor.properties) if isinstance(cursor, Cursor) else {}
+
+        name = await persistent(tenant, namespace, topic)
+        return (await each(name, "GET", _action(sub, "properties"), work))[0]
 
     @router.put(_PERSISTENT + _SUBSCRIPTION + "/properties", status_code=204)
     async def set_properties(
         tenant: str, namespace: str, topic: str, sub: str, values: dict[str, str]
     ) -> Response:
         """Replace the subscription's properties."""
-        _, subscription = await found(tenant, namespace, topic, sub)
-        await operating.set_properties(subscription, values)
+
+        async def work(there: Topic) -> None:
+            await operating.set_properties(operating.subscription_of(there, sub), values)
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "PUT", _action(sub, "properties"), work, dict(values))
         return _done()
 
     @router.put(_PERSISTENT + _SUBSCRIPTION, status_code=204)
@@ -142,16 +208,17 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         tenant: str, namespace: str, topic: str, sub: str, place: Place = None
     ) -> Response:
         """Make a subscription, at the end if nothing else is said. 409: it exists."""
-        name = await context.topic("persistent", tenant, namespace, topic)
-        try:
-            there = await context.served(name)
-        except TopicNotFoundError:
-            there = await context.topics.get(name)  # if its namespace lets topics appear
-        if sub in there.subscriptions or sub in there.internal_cursors:
-            raise HttpRefusal(409, f"Subscription {sub} of {name} already exists")
-        first, words = (LATEST, ()) if place is None else await _first_of(there, place)
-        values = (place.properties if place is not None else None) or {}
-        await operating.create_subscription(context.topics, there, sub, first, values, words)
+
+        async def work(there: Topic) -> None:
+            if sub in there.subscriptions or sub in there.internal_cursors:
+                raise HttpRefusal(409, f"Subscription {sub} of {there.name} already exists")
+            first, words = (LATEST, ()) if place is None else await _first_of(there, place)
+            values = (place.properties if place is not None else None) or {}
+            await operating.create_subscription(context.topics, there, sub, first, values, words)
+
+        name = await persistent(tenant, namespace, topic)
+        body = place.model_dump(by_alias=True) if place is not None else None
+        await each(name, "PUT", _action(sub), work, body, creates=True)
         return _done()
 
     @router.delete(_PERSISTENT + _SUBSCRIPTION, status_code=204)
@@ -159,22 +226,35 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         tenant: str, namespace: str, topic: str, sub: str, force: bool = False
     ) -> Response:
         """Delete a subscription. 412: it has consumers, and is not to be deleted by force."""
-        there, subscription = await found(tenant, namespace, topic, sub)
-        await there.delete_subscription(subscription, is_forced=force)
+
+        async def work(there: Topic) -> None:
+            subscription = operating.subscription_of(there, sub)
+            await there.delete_subscription(subscription, is_forced=force)
+
+        name = await persistent(tenant, namespace, topic)
+        action = _action(sub) + ("?force=true" if force else "")
+        await each(name, "DELETE", action, work)
         return _done()
 
     @router.post(_PERSISTENT + "/trim", status_code=204)
     async def trim(tenant: str, namespace: str, topic: str) -> Response:
         """Have what is consumed and not to be retained go at once."""
-        await operating.trim(await served(tenant, namespace, topic))
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "POST", "trim", operating.trim)
         return _done()
 
     @router.delete(_PERSISTENT + "/truncate", status_code=204)
     async def truncate(tenant: str, namespace: str, topic: str) -> Response:
         """Forget all backlogs, and delete the data."""
-        await operating.truncate(await served(tenant, namespace, topic))
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "DELETE", "truncate", operating.truncate)
         return _done()
 
+    _refuse_for_non_persistent(router)
+    return router
+
+
+def _refuse_for_non_persistent(router: APIRouter) -> None:
     @router.post(_NON_PERSISTENT + _SUBSCRIPTION, include_in_schema=False)
     async def nothing_to_move(tenant: str, namespace: str, topic: str, sub: str) -> None:
         raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
@@ -187,7 +267,11 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     async def nothing_to_delete(tenant: str, namespace: str, topic: str) -> None:
         raise HttpRefusal(412, "a non-persistent topic keeps no data")
 
-    return router
+
+def _action(subscription: str, what: str = "") -> str:
+    """The path of a request behind its topic."""
+    path = f"subscription/{quote(subscription, safe='')}"
+    return f"{path}/{what}" if what else path
 
 
 def _done() -> Response:

@@ -159,6 +159,33 @@ async def test_truncating_deletes_the_data_whatever_is_retained(scene: Scene) ->
     )
 
 
+async def test_calls_about_a_partitioned_topic_reach_every_partition(scene: Scene) -> None:
+    whole = "/admin/v2/persistent/public/default/whole"
+    sub = f"{whole}/subscription/s"
+    assert (await scene.call("PUT", f"{whole}/partitions", 3)).status == 204
+    assert (await scene.call("PUT", sub, {"ledgerId": -1, "entryId": -1})).status == 204
+    assert (await scene.call("PUT", sub)).status == 409
+    assert (await scene.call("GET", f"{whole}/subscriptions")).json == ["s"]
+    for index in range(3):
+        topic = f"persistent://public/default/whole-partition-{index}"
+        await scene.client.produce(topic, 1 + index)
+        scene.client.publish(0, b"body", 1 + index)
+        await scene.receipts(1)
+    parts = [each for each in scene.broker.services.topics.loaded if "partition" in str(each.name)]
+    assert [each.subscriptions["s"].cursor.backlog_entries for each in parts] == [1, 1, 1]
+    assert (await scene.call("POST", f"{sub}/skip_all")).status == 204
+    assert [each.subscriptions["s"].cursor.backlog_entries for each in parts] == [0, 0, 0]
+    assert (await scene.call("POST", f"{sub}/resetcursor/0")).status == 204
+    assert [each.subscriptions["s"].cursor.backlog_entries for each in parts] == [1, 1, 1]
+    assert (await scene.call("PUT", f"{sub}/properties", {"a": "1"})).status == 204
+    assert (await scene.call("GET", f"{sub}/properties")).json == {"a": "1"}
+    assert (await scene.call("POST", f"{sub}/skip/1")).status == 405
+    assert (await scene.call("POST", f"{sub}/resetcursor", scene.place(0))).status == 405
+    assert (await scene.call("DELETE", f"{whole}/truncate")).status == 204
+    assert (await scene.call("DELETE", sub)).status == 204
+    assert (await scene.call("GET", f"{whole}/subscriptions")).json == []
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

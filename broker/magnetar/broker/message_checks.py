@@ -91,6 +91,9 @@ def _checks_of(topic: "Topic") -> Iterator[MessageCheck]:
         yield EncryptionCheck(name)
     if policies.max_message_bytes > 0:
         yield SizeCheck(name, policies.max_message_bytes)
+    limits_delays = policies.delayed_delivery_active and policies.delayed_delivery_max_delay_ms > 0
+    if limits_delays and topic.delayed is not None:
+        yield topic.delayed.check
     if topic.deduplication is not None:
         # The last one: it notes what is stored unless somebody refuses it.
         yield topic.deduplication.check

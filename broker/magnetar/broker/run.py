@@ -8,6 +8,7 @@ very bytes objects that were received or read.
 from collections.abc import Sequence
 
 from magnetar.broker.chunks import ChunkOf, chunks_of
+from magnetar.broker.delayed.deliver_at import delayed_of
 from magnetar.broker.entry import messages_of
 from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
@@ -18,6 +19,7 @@ class Run:
 
     __slots__ = (
         "_chunks",
+        "_delayed",
         "_key_hashes",
         "_messages",
         "entries",
@@ -44,6 +46,7 @@ class Run:
         self._messages = messages
         self._key_hashes: list[int] | None = None
         self._chunks: dict[int, ChunkOf] | None = None
+        self._delayed: dict[int, int] | None = None
 
     @property
     def first(self) -> Position:
@@ -73,6 +76,13 @@ class Run:
         if self._chunks is None:
             self._chunks = chunks_of(self.entries)
         return self._chunks
+
+    @property
+    def delayed(self) -> dict[int, int]:
+        """When entries are to be delivered that say so, ms since the epoch, by index."""
+        if self._delayed is None:
+            self._delayed = delayed_of(self.entries)
+        return self._delayed
 
     def index_of(self, position: Position) -> int:
         """Index of the entry at `position`; -1 if it is not in this run."""

@@ -65,6 +65,30 @@ class BrokerSettings(KeepingSettings, PolicySettings):
         default=14_400.0, gt=0, description="An older ledger is rolled at the next append."
     )
 
+    # --- delayed messages
+    delayed_bucket_records: int = Field(
+        default=16_384,
+        ge=1,
+        le=1 << 20,
+        description="A topic's index of delayed messages goes to a ledger with so many messages.",
+    )
+    delayed_segment_records: int = Field(
+        default=2048,
+        ge=1,
+        le=1 << 15,
+        description="Messages in an entry of that ledger, which is read as a whole: 24 bytes each.",
+    )
+    delayed_segments_loaded_max: int = Field(
+        default=256,
+        ge=1,
+        description="Entries of that ledger that a topic keeps in memory, those due first.",
+    )
+    delayed_due_entries_max: int = Field(
+        default=1000,
+        ge=2,
+        description="Due messages that a subscription has in its queue; others wait as a bit each.",
+    )
+
     # --- connections
     message_bytes_max: int = Field(
         default=5 * _MIB,

@@ -54,6 +54,7 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "subscriptions": subscriptions,
         "publishRateLimitedTimes": topic.publish_policies.rate.limited_times,
         "waitingPublishers": topic.access.waiting,
+        "delayedMessageIndexSizeInBytes": topic.delayed.size_bytes if topic.delayed else 0,
         "replication": {},
         "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
         "topicEpoch": topic.access.epoch,

@@ -14,6 +14,7 @@ from magnetar.broker import admission
 from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.deduplication.deduplication import Deduplication
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
 from magnetar.broker.dispatch.throttle import DispatchRates
 from magnetar.broker.entry import last_batch_index_of
@@ -111,6 +112,8 @@ class Topic:
         """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
         self.publish_policies = PublishPolicies(self, asyncio.get_running_loop().time)
         self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
+        self.delayed: DelayedDelivery | None = None
+        """Set while the topic is loaded."""
         self.deduplication: Deduplication | None = None
         """Set while the topic is loaded, if it deduplicates."""
         self.checks: tuple[MessageCheck, ...] = ()
@@ -399,6 +402,13 @@ class Topic:
                 raise BrokerPersistenceError(
                     f"subscription {subscription.name} of {self._full_name}: {error}"
                 ) from error
+            delays = self.delayed.view_of(subscription) if self.delayed is not None else None
+
+            def on_progress() -> None:
+                self._trim_soon()
+                if delays is not None:
+                    delays.progressed()
+
             subscription.context = DispatchContext(
                 topic=self._full_name,
                 subscription=subscription.name,
@@ -409,8 +419,9 @@ class Topic:
                 tenure=self.tenure,
                 limits=self._limits.dispatch,
                 policies=lambda: self.policies,
-                on_progress=self._trim_soon,
+                on_progress=on_progress,
                 limiters=self.dispatch_rates.limiters_of(subscription.name),
+                delays=delays,
             )
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
@@ -545,6 +556,8 @@ class Topic:
         self.publish_policies.close()
         if self.deduplication is not None:
             self.deduplication.close()
+        if self.delayed is not None:
+            self.delayed.close()
         for producer in list(self.producers.values()):
             producer.close_by_broker(destination)
         for subscription in list(self.subscriptions.values()):

@@ -1,6 +1,7 @@
 """What the settings say about each topic, as plain values; and its policies about its ledgers."""
 
 from magnetar.broker.deduplication import DeduplicationLimits
+from magnetar.broker.delayed.delayed_delivery import DelayedLimits
 from magnetar.broker.dispatch.base import DispatchLimits
 from magnetar.broker.dispatch.source import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -41,6 +42,16 @@ def deduplication_limits(settings: BrokerSettings) -> DeduplicationLimits:
         names_max=settings.dedup_names_max,
         snapshot_bytes_max=settings.dedup_snapshot_bytes_max,
         names_unused_s=settings.dedup_names_unused_s,
+    )
+
+
+def delayed_limits(settings: BrokerSettings) -> DelayedLimits:
+    """The bounds of each topic's index of delayed messages."""
+    return DelayedLimits(
+        bucket_records=settings.delayed_bucket_records,
+        segment_records=settings.delayed_segment_records,
+        segments_loaded_max=settings.delayed_segments_loaded_max,
+        due_entries_max=settings.delayed_due_entries_max,
     )
 
 

@@ -22,6 +22,8 @@ import structlog
 
 from magnetar.broker import deduplication, naming
 from magnetar.broker.creation import TopicCreation
+from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.deletion import TopicDeletion, check_members
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -39,6 +41,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic_config import (
     cursor_settings,
     deduplication_limits,
+    delayed_limits,
     follow_quorums,
     log_config,
     topic_limits,
@@ -106,6 +109,7 @@ class Topics:
         self._pool = TailCachePool(settings.tail_cache_bytes_max)
         self._limits = topic_limits(settings)
         self._deduplication_limits = deduplication_limits(settings)
+        self._delayed_limits = delayed_limits(settings)
         self._topics: dict[TopicName, Topic] = {}
         self._logs: dict[Topic, ManagedLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
@@ -283,7 +287,11 @@ class Topics:
         topic.reopen = partial(self._reopen, topic)
         follow_quorums(topic, log)
         log.on_fenced(partial(self.fence, topic))
+        storage = BucketLedgers(self._client, log)
+        topic.delayed = DelayedDelivery(topic, storage, self._delayed_limits, self._clock)
+        topic.update_checks()
         try:
+            await topic.delayed.restore()
             names = await list_cursors(self._store, log.path)
             await self._restore_subscriptions(topic, log, names)
             if policies.deduplication:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+from magnetar.broker.delayed.bucket_list import COMPONENT
+from magnetar.broker.delayed.orphans import delayed_index_refers
 from magnetar.cursors.orphans import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
@@ -66,6 +68,7 @@ class LedgerTools:
             {
                 "managed-log": log_refers(self._store),
                 "cursor": cursor_refers(self._store),
+                COMPONENT: delayed_index_refers(self._store),
                 "perf": _nobody_refers,
             },
             now_ms=SystemClock().wall_ms(),

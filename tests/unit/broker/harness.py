@@ -13,6 +13,8 @@ from typing import Any, cast
 from magnetar.broker.connection import Connection
 from magnetar.broker.creation import TopicCreation
 from magnetar.broker.deduplication import restore
+from magnetar.broker.delayed.bucket_list import StoredBucket
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.errors import (
     NamespaceNotFoundError,
     NotAllowedError,
@@ -30,14 +32,15 @@ from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import deduplication_limits, topic_limits
+from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
 from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
-from magnetar.ledger.errors import LogError, LogTerminatedError
+from magnetar.ledger.errors import LedgerError, LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shape import LogShape
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import (
@@ -234,6 +237,66 @@ class MemorySnapshot:
         self.position_properties = dict(properties)
 
 
+class MemoryBuckets:
+    """Buckets of an index of delayed messages, in memory; they outlive the topic."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, list[bytes]] = {}
+        self.named: list[StoredBucket] = []
+        self.reads = 0
+        self.error: LedgerError | None = None
+        """Raised by everything that is stored or read."""
+        self._made = 1000
+
+    def stored(self) -> Sequence[StoredBucket]:
+        return self.named
+
+    async def write(self, segments: Sequence[bytes], _policies: EffectivePolicies) -> int:
+        await self._pause()
+        self._made += 1
+        self.ledgers[self._made] = list(segments)
+        return self._made
+
+    async def name(self, buckets: Sequence[StoredBucket]) -> None:
+        await self._pause()
+        self.named = list(buckets)
+
+    async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+        await self._pause()
+        self.reads += 1
+        return self.ledgers[ledger_id][first : last + 1]
+
+    async def delete(self, ledger_id: int) -> None:
+        await self._pause()
+        del self.ledgers[ledger_id]
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+
+
+class ManualClock:
+    """Time that tests move. The wall clock may jump."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000_000
+        self.steady_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.steady_s
+
+    def boot_s(self) -> float:
+        return self.steady_s
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def advance(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.steady_s += milliseconds / 1000
+
+
 class MemoryPolicies:
     """Policies in memory. Set `namespaces` and `topics`, then `apply` them to loaded topics."""
 
@@ -292,6 +355,9 @@ class MemoryTopics:
         self.logs: dict[str, MemoryLog] = {}
         self.cursors: dict[str, SubscriptionCursor] = {}
         self.snapshots: dict[str, MemorySnapshot] = {}
+        self.buckets: dict[str, MemoryBuckets] = {}
+        self.clock: Clock = SystemClock()
+        """Of delayed delivery."""
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
         self.is_unavailable = False
@@ -347,6 +413,10 @@ class MemoryTopics:
                 read_bytes_max=1 << 20,
             )
             topic.update_checks()
+        buckets = self.buckets.setdefault(str(name), MemoryBuckets())
+        topic.delayed = DelayedDelivery(topic, buckets, delayed_limits(self._settings), self.clock)
+        topic.update_checks()
+        await topic.delayed.restore()
         self._topics[name] = topic
         return topic
 

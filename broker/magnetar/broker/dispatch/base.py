@@ -14,7 +14,7 @@ from typing import Protocol
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import encode_run
 from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits
+from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits, Skipped
 from magnetar.broker.dispatch.throttle import RateLimiter
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -39,11 +39,12 @@ class DispatchLimits:
     reads: ReadLimits
 
 
-class Delays(Protocol):
+class Delays(Skipped, Protocol):
     """Whoever holds entries back until they are due."""
 
     def withholds(self, run: Run, index: int, /) -> bool:
-        """Whether the entry is not due. It is remembered there, and given to `deliver` some day."""
+        """Whether an entry of `run.delayed` is not due. It is remembered there, and given to
+        `deliver` some day."""
         ...
 
     @property
@@ -73,7 +74,7 @@ class DispatchContext:
     limiters: Sequence[RateLimiter] = ()
     """Bounds on the rate, of the topic and of the subscription."""
     delays: Delays | None = None
-    """Asked about every new entry of Shared and Key_Shared."""
+    """Asked about new entries of Shared and Key_Shared that are delayed."""
 
     @property
     def label(self) -> str:
@@ -111,6 +112,8 @@ class Dispatcher(ABC):
     """Sends entries of one subscription to its consumers."""
 
     sub_type: int
+    heeds_delays = False
+    """Whether delayed entries are withheld."""
 
     def __init__(self, context: DispatchContext) -> None:
         self.context = context
@@ -125,7 +128,13 @@ class Dispatcher(ABC):
             context.limits.reads,
             label=context.label,
             on_ready=self.wake,
+            skipped=context.delays if self.heeds_delays else None,
         )
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that wait here, to be sent again or for somebody who can take them."""
+        return 0
 
     @property
     def read_after(self) -> Position:

@@ -42,6 +42,7 @@ class KeySharedDispatcher(Dispatcher):
 
     sub_type = KEY_SHARED
     keeps_accounts = True
+    heeds_delays = True
 
     def __init__(self, context: DispatchContext, mode: KeySharedMode) -> None:
         """`mode`: that of the first consumer; the others have the same."""
@@ -232,6 +233,7 @@ class KeySharedDispatcher(Dispatcher):
         """Send or leave behind the entries of a slice; returns where it ends, at most `stop`."""
         cursor, delays, book = self.context.cursor, self.context.delays, self.book
         entries, counts = run.entries, run.messages
+        delayed = run.delayed if delays is not None else ()
         ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
         has_holes = cursor.has_holes and not cursor.is_untouched(
             ledger_id, first_entry_id + start, first_entry_id + stop - 1
@@ -250,8 +252,10 @@ class KeySharedDispatcher(Dispatcher):
                 continue
             if has_holes and cursor.is_acked(Position(ledger_id, first_entry_id + index)):
                 continue
-            if delays is not None and delays.withholds(run, index):
-                continue
+            if delayed and index in delayed:
+                assert delays is not None
+                if delays.withholds(run, index):
+                    continue
             key = keys.get(key_hash)
             if key is None:
                 owner = select(key_hash)

@@ -34,6 +34,7 @@ class SharedDispatcher(Dispatcher):
 
     sub_type = SHARED
     keeps_accounts = True
+    heeds_delays = True
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
@@ -173,6 +174,7 @@ class SharedDispatcher(Dispatcher):
                 return
             run, index = found
             chunks, entries, counts = run.chunks, run.entries, run.messages
+            delayed = run.delayed if delays is not None else ()
             ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
             has_holes = cursor.has_holes and not cursor.is_untouched(
                 ledger_id, first_entry_id + index, run.last.entry_id
@@ -193,8 +195,10 @@ class SharedDispatcher(Dispatcher):
                 if messages == MARKER:
                     markers.append(position)
                     continue
-                if delays is not None and delays.withholds(run, stop):
-                    continue
+                if delayed and stop in delayed:
+                    assert delays is not None
+                    if delays.withholds(run, stop):
+                        continue
                 if chunks and (chunk := chunks.get(stop)) is not None:
                     to = self._chosen(chunk, consumer, position)
                     if to is not consumer:

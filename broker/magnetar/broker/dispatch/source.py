@@ -25,6 +25,7 @@ from magnetar.ledger.position import Position
 _log = structlog.get_logger()
 
 _RUNS_AHEAD_MAX = 2
+_STRETCHES_MAX = 64
 
 
 class ReadableLog(Protocol):
@@ -49,6 +50,18 @@ class ReadableLog(Protocol):
     ) -> tuple[Position, list[bytes]]: ...
 
 
+class Skipped(Protocol):
+    """Who knows of entries that are passed over, because they are delivered in another way."""
+
+    def passed_over(self, position: Position, /) -> Position | None:
+        """The last of the consecutive entries from here on that are; None: this one is not."""
+        ...
+
+    def rewound(self) -> None:
+        """Everything begins again at the first unacknowledged entry."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """Bounds of reads behind the tail."""
@@ -71,8 +84,12 @@ class EntrySource:
         *,
         label: str,
         on_ready: Callable[[], None],
+        skipped: Skipped | None = None,
     ) -> None:
         self._log = log
+        self._skipped = skipped
+        if skipped is not None:
+            skipped.rewound()
         self._cache = cache
         self._acks = acks
         self._limits = limits
@@ -104,6 +121,8 @@ class EntrySource:
         """Go back to the first unacknowledged entry."""
         self._after = self._acks.mark_delete
         self._drop_ahead()
+        if self._skipped is not None:
+            self._skipped.rewound()
 
     def advance(self, run: Run, stop: int) -> None:
         """Everything before index `stop` of the run has been handed out or skipped."""
@@ -115,7 +134,9 @@ class EntrySource:
         None means either the end of the log (the topic wakes its dispatchers when entries are
         appended) or a read under way (`on_ready` follows).
         """
-        position = self._next_position(self._after)
+        if self._skipped is not None:
+            self._after = self._pass_over(self._after)
+        position = self._next_open(self._after)
         if position > self._log.last_confirmed:
             self._drop_ahead()
             return None
@@ -138,6 +159,25 @@ class EntrySource:
         self._drop_ahead()
 
     def _next_position(self, after: Position) -> Position:
+        if self._skipped is not None:
+            after = self._pass_over(after)
+        return self._next_open(after)
+
+    def _pass_over(self, after: Position) -> Position:
+        """The last of the entries behind `after` that are skipped, if the next ones are.
+
+        After so many stretches it is enough: what is read, though it may be skipped, is found out
+        by whoever gets it.
+        """
+        assert self._skipped is not None
+        for _ in range(_STRETCHES_MAX):
+            last = self._skipped.passed_over(self._next_open(after))
+            if last is None:
+                break
+            after = last
+        return after
+
+    def _next_open(self, after: Position) -> Position:
         acks = self._acks
         if acks.has_holes:
             return acks.next_unacked(after)

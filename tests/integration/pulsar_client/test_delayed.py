@@ -1,0 +1,185 @@
+"""Delayed messages with the official client: at their time, on Shared and Key_Shared, and once."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar_client.support import (
+    assert_nothing_left,
+    connect,
+    publish,
+    receive,
+)
+from tests.standalone import Standalone
+
+_TICK_S = 1.0
+"""By which a message may be early: `delayed_delivery_tick_ms`, its default."""
+_CLOCK_S = 0.05
+
+
+def _unload(server: Standalone, topic: str) -> None:
+    path = topic.replace("persistent://", "persistent/")
+    request = urllib.request.Request(  # noqa: S310 - http on the loopback
+        f"{server.http_url}/admin/v2/{path}/unload", method="PUT"
+    )
+    with urllib.request.urlopen(request, timeout=30):  # noqa: S310
+        pass
+
+
+def _stats(server: Standalone, topic: str) -> dict[str, object]:
+    path = topic.replace("persistent://", "persistent/")
+    with urllib.request.urlopen(  # noqa: S310
+        f"{server.http_url}/admin/v2/{path}/stats", timeout=30
+    ) as answer:
+        stats: dict[str, object] = json.load(answer)
+    return stats
+
+
+def _publish_delayed(
+    producer: pulsar.Producer, delays_s: dict[bytes, float], *, is_absolute: bool = False
+) -> dict[bytes, float]:
+    """Publish with these delays; returns when each message is due, by the wall clock."""
+    due_s = {}
+    for payload, delay_s in delays_s.items():
+        due_s[payload] = time.time() + delay_s
+        if is_absolute:
+            producer.send(payload, deliver_at=int(due_s[payload] * 1000))
+        else:
+            producer.send(payload, deliver_after=timedelta(seconds=delay_s))
+    return due_s
+
+
+def _receive_due(consumer: pulsar.Consumer, due_s: dict[bytes, float]) -> list[bytes]:
+    """Receive and acknowledge them all; none is earlier than a tick before its time."""
+    received = []
+    for _ in due_s:
+        message = receive(consumer)
+        payload = message.data()
+        assert payload not in received
+        assert time.time() >= due_s[payload] - _TICK_S - _CLOCK_S, "too early"
+        consumer.acknowledge(message)
+        received.append(payload)
+    return received
+
+
+@pytest.mark.parametrize("is_batched", [False, True], ids=["single", "batched"])
+@pytest.mark.parametrize("is_absolute", [False, True], ids=["after", "at"])
+@pytest.mark.parametrize(
+    "kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=["shared", "key"]
+)
+def test_messages_come_when_they_are_due(
+    client: pulsar.Client,
+    topic: str,
+    kind: pulsar.ConsumerType,
+    *,
+    is_absolute: bool,
+    is_batched: bool,
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    producer = client.create_producer(topic, batching_enabled=is_batched)
+    due_s = _publish_delayed(producer, {b"late": 2.6, b"soon": 1.3}, is_absolute=is_absolute)
+    producer.send(b"now")
+    assert receive(consumer).data() == b"now"
+    # One tick may hold both.
+    assert sorted(_receive_due(consumer, due_s)) == [b"late", b"soon"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover], ids=["excl", "failover"]
+)
+def test_exclusive_and_failover_get_them_at_once(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    producer = client.create_producer(topic)
+    producer.send(b"delayed", deliver_after=timedelta(hours=1))
+    assert receive(consumer).data() == b"delayed"
+
+
+def test_partitions_delay_alike(client: pulsar.Client, server: Standalone, topic: str) -> None:
+    path = topic.replace("persistent://", "persistent/")
+    request = urllib.request.Request(  # noqa: S310
+        f"{server.http_url}/admin/v2/{path}/partitions",
+        method="PUT",
+        data=b"3",
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30):  # noqa: S310
+        pass
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    due_s = _publish_delayed(producer, {b"%d" % at: 1.5 for at in range(9)})
+    producer.send(b"now")
+    assert receive(consumer).data() == b"now"
+    assert len(_receive_due(consumer, due_s)) == 9
+
+
+def test_an_unload_keeps_them_and_the_stats_tell(
+    client: pulsar.Client, server: Standalone, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    due_s = _publish_delayed(producer, {b"%d" % at: 3.0 for at in range(5)})
+    producer.send(b"now")
+    message = receive(consumer)
+    assert message.data() == b"now"
+    consumer.acknowledge(message)
+    stats = _stats(server, topic)
+    assert stats["subscriptions"]["s"]["msgDelayed"] == 5  # type: ignore[index]
+    assert isinstance(stats["delayedMessageIndexSizeInBytes"], int)
+    assert stats["delayedMessageIndexSizeInBytes"] > 0
+    _unload(server, topic)
+    assert len(_receive_due(consumer, due_s)) == 5
+    assert_nothing_left(client, consumer, topic)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
+    """One that may be killed, with small buckets so that a few hundred messages fill some."""
+    monkeypatch.setenv("MAGNETAR_BROKER_DELAYED_BUCKET_RECORDS", "100")
+    monkeypatch.setenv("MAGNETAR_BROKER_DELAYED_SEGMENT_RECORDS", "30")
+    with Standalone(tmp_path / "data") as server:
+        yield server
+        server.assert_log_clean()
+
+
+def test_kill_9_keeps_them(own_server: Standalone, topic: str) -> None:
+    """Those in the stored part of the index, and those that it did not have yet."""
+    count = 450
+    client = connect(own_server.url)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False, max_pending_messages=1000)
+    due_s = time.time() + 6.0
+    done: list[pulsar.Result] = []
+    for at in range(count):
+        producer.send_async(
+            b"%d" % at,
+            lambda result, _id: done.append(result),
+            deliver_at=int(due_s * 1000),
+        )
+    producer.flush()
+    assert done == [pulsar.Result.Ok] * count
+    publish(producer, [b"now"])
+    message = receive(consumer)
+    assert message.data() == b"now"
+    own_server.kill()
+    client.shutdown()
+    own_server.start()
+    client = connect(own_server.url)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    received = []
+    while len(received) < count:
+        message = receive(consumer)
+        if message.data() != b"now":
+            assert time.time() >= due_s - _TICK_S - _CLOCK_S, "too early"
+            received.append(int(message.data()))
+        consumer.acknowledge(message)
+    assert sorted(received) == [*range(count)]
+    assert_nothing_left(client, consumer, topic)
+    client.close()

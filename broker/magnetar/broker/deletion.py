@@ -8,8 +8,10 @@ meanwhile: `Topics.held_back`.
 import structlog
 
 from magnetar.broker import naming
+from magnetar.broker.delayed.bucket_ledgers import delete_index
 from magnetar.broker.errors import (
     BrokerMetadataError,
+    BrokerPersistenceError,
     NotAllowedError,
     TopicNotFoundError,
 )
@@ -71,8 +73,9 @@ class TopicDeletion:
         try:
             for cursor in await list_cursors(self._store, path):
                 await delete_unopened(self._client, self._store, path, cursor)
+            await delete_index(self._client, self._store, path)
             await delete_marked(self._client, self._store, path)
-        except (LedgerError, CursorError) as error:
+        except (LedgerError, CursorError, BrokerPersistenceError) as error:
             raise BrokerMetadataError(
                 f"{name} is not wholly deleted: {error}; delete it again"
             ) from error

@@ -13,7 +13,9 @@ from magnetar.broker.delayed.bucket_list import (
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.reader import LedgerReader
 
 _log = structlog.get_logger()
@@ -87,3 +89,21 @@ class BucketLedgers:
             pass
         except LedgerError as error:
             _log.warning("bucket_left_behind", ledger_id=ledger_id, error=str(error))
+
+
+async def delete_index(client: LedgerClient, store: MetadataStore, path: str) -> None:
+    """Delete the ledgers of an index that nobody will open again: its topic is being deleted.
+
+    Raises:
+        BrokerPersistenceError: the list is not for this release.
+        LedgerError: what is left goes with the next attempt, or the orphan sweep.
+    """
+    try:
+        node = await store.get(path)
+    except NoNodeError:
+        return
+    for bucket in buckets_in(LogMetadata.from_json(node.value, path=path).properties, of=path):
+        try:
+            await client.delete(bucket.ledger_id)
+        except NoSuchLedgerError:
+            pass

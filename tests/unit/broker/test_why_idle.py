@@ -134,7 +134,9 @@ class _AllDelayed:
 @_SHARING
 async def test_withheld_entries_are_told_and_come_when_they_are_due(sub_type: Any) -> None:
     harness = Harness()
-    harness.log.store(entry(partition_key="a"), entry(partition_key="a"), entry())
+    harness.log.store(
+        *(entry(partition_key=key, deliver_at_time=1 << 50) for key in ("a", "a", "b"))
+    )
     client = await _join(harness, sub_type)
     subscription = harness.topic.subscriptions["s"]
     dispatcher = subscription.dispatcher

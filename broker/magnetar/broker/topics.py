@@ -185,14 +185,26 @@ class Topics:
     # Loading
 
     async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
-        """The topic, loaded now if need be.
+        """The topic, loaded now if need be; a metadata store that is away is waited for.
 
         Raises:
             TopicNotFoundError: it does not exist and may not be created.
             ServiceNotReadyError: it could not be loaded in time, or the broker stops.
-            BrokerPersistenceError: it cannot be loaded at all.
+            BrokerPersistenceError, UnreadableRecordError: it cannot be loaded at all.
             NotAllowedError: too many topics, of this broker or of the namespace.
         """
+        deadline_s = self._clock.monotonic_s() + self._settings.topic_load_timeout_ms / 1000
+        while True:
+            try:
+                return await self._get(name, may_create=may_create)
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                if self._clock.monotonic_s() >= deadline_s or self._is_stopping:
+                    raise ServiceNotReadyError(f"{name} cannot be loaded now: {error}") from error
+            await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
+
+    async def _get(self, name: TopicName, *, may_create: bool) -> Topic:
         await self.check_namespace(name.namespace_name)
         while True:
             topic = self._topics.get(name)

@@ -4,9 +4,13 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
+
 from magnetar.broker.broker import Broker
 from magnetar.broker.policies.model import AutoTopicCreation, Persistence, PolicySet
+from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.metadata.store import WatchEvent
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -116,6 +120,67 @@ async def test_unknown_tenants_and_namespaces_are_refused_and_named(tmp_path: Pa
                 ),
             )
             assert (await client.next()).error.error == pb.ServerError.TopicNotFound
+        await client.close()
+
+
+def take_away(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata store answers nothing until `monkeypatch.undo()`."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise MetadataUnavailableError("away")
+
+    for name in ("get", "exists", "children", "create", "set", "catch_up"):
+        monkeypatch.setattr(cluster.store, name, away)
+
+
+async def test_requests_wait_for_the_metadata_store_instead_of_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        clients = [await WireClient.open(broker.port) for _ in range(2)]
+        take_away(cluster, monkeypatch)
+        asked = [
+            asyncio.create_task(clients[0].subscribe(TOPIC)),
+            asyncio.create_task(clients[1].produce(TOPIC)),
+        ]
+        done, _ = await asyncio.wait(asked, timeout=0.1)
+        assert not done
+        monkeypatch.undo()
+        answers = [(await each).type for each in asked]
+        assert answers == [BaseCommand.SUCCESS, BaseCommand.PRODUCER_SUCCESS]
+        for client in clients:
+            await client.close()
+
+
+async def test_a_metadata_store_that_stays_away_is_given_up_as_bookies_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"topic_load_timeout_ms": 50, "topic_load_retry_ms": 10}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        clients = [await WireClient.open(broker.port) for _ in range(2)]
+        take_away(cluster, monkeypatch)
+        answer = await clients[0].produce(TOPIC)
+        assert answer.error.error == pb.ServerError.ServiceNotReady
+        with pytest.raises(ConnectionResetError):  # a retryable error would have clients hang
+            await clients[1].subscribe(TOPIC)
+        monkeypatch.undo()
+        for client in clients:
+            await client.close()
+
+
+async def test_what_is_loaded_is_served_while_the_metadata_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        followed = broker.services.policies._namespaces["public/default"]
+        take_away(cluster, monkeypatch)
+        followed._on_event(WatchEvent.CHANGED)  # as after a lost contact
+        assert (await client.produce(TOPIC, 1)).type == BaseCommand.PRODUCER_SUCCESS
+        answer = await client.subscribe(TOPIC, durable=False)
+        assert answer.type == BaseCommand.SUCCESS
+        monkeypatch.undo()
         await client.close()
 
 

@@ -69,6 +69,19 @@ class Followed(Generic[T]):
                 return found
         return self._values[0]
 
+    async def latest(self) -> T:
+        """As `get`; while the store does not answer, the value that was read last.
+
+        Raises:
+            BrokerMetadataError: there is none, or what is stored now cannot be read.
+        """
+        try:
+            return await self.get()
+        except BrokerMetadataError as error:
+            if not error.retryable or not self._values:
+                raise
+            return self._values[0]
+
     def expect(self, before: T) -> None:
         """There is something new in the place of `before`: read it, and tell about it."""
         if not self._values:

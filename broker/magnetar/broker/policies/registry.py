@@ -143,7 +143,7 @@ class PolicyRegistry:
                 lambda before, after: self._namespace_changed(namespace),
                 self._at_once,
             )
-        record = await followed.get()
+        record = await followed.latest()
         if record is None:
             if self._namespaces.get(namespace) is followed:
                 self._forget(namespace)
@@ -188,9 +188,9 @@ class PolicyRegistry:
         """
         await self.check_namespace(topic.namespace_name)
         base = topic.partitioned
-        listed = await self._listed_in(topic.namespace_name, topic.domain).get()
+        listed = await self._listed_in(topic.namespace_name, topic.domain).latest()
         if _node(base) in listed:
-            await self._own(base).get()
+            await self._own(base).latest()
         return self.known(topic)
 
     def known(self, topic: TopicName) -> EffectivePolicies:

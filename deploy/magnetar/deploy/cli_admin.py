@@ -15,6 +15,7 @@ from magnetar.deploy.cli_bookies import bookies
 from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_recovery import recovery
 from magnetar.deploy.cli_tenants import add_to, tenants
+from magnetar.deploy.cli_topics import add_commands
 from magnetar.deploy.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ admin.add_typer(brokers, name="brokers")
 admin.add_typer(tenants, name="tenants")
 admin.add_typer(namespaces, name="namespaces")
 admin.add_typer(topic_policies, name="topicPolicies")
+add_commands(topics)
 admin.add_typer(topics, name="topics")
 admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")

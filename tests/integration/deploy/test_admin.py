@@ -186,3 +186,16 @@ def test_the_next_broker_is_asked_when_one_is_away(server: Standalone) -> None:
 def test_an_address_of_another_kind_is_refused() -> None:
     ended = CliRunner().invoke(app, ["admin", "brokers", "leader", "--admin-url", "pulsar://x:1"])
     assert isinstance(ended.exception, SettingsError)
+
+
+def test_topics_are_made_grown_ended_and_deleted(server: Standalone) -> None:
+    assert done(server, "topics", "create", "made", "--partitions", "2") == ""
+    assert done(server, "topics", "partitions", "made") == "2\n"
+    assert done(server, "topics", "partitions", "made", "--grow", "3") == "3\n"
+    assert done(server, "topics", "terminate", "made", "--yes") == ""
+    assert admin(server, "topics", "delete", "made").status != 0  # Nobody is there to ask.
+    assert done(server, "topics", "delete", "made", "--yes") == ""
+    assert done(server, "topics", "create", "plain") == ""
+    assert "already exists" in admin(server, "topics", "create", "plain").stderr
+    assert done(server, "topics", "delete", "plain", "--force", "--yes") == ""
+    assert "made" not in done(server, "topics", "list", "public/default")

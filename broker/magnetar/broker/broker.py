@@ -14,6 +14,7 @@ from magnetar.broker import publish_policies
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.http_server import HttpServer
+from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.ownership import Ownership, SoleOwner
 from magnetar.broker.ownership.listeners import parse_listeners
@@ -102,6 +103,11 @@ class Broker:
             )
         self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
+        self.upkeep.register(
+            "inactive-topics",
+            settings.inactive_topic_check_interval_s,
+            InactiveTopics(clock, self.services.topics).look_at,
+        )
         self.upkeep.register(
             "deduplication",
             settings.dedup_snapshot_check_interval_s,

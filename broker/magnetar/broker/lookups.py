@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from magnetar.broker import naming, replies
+from magnetar.broker import naming, replies, topic_lists
 from magnetar.broker.errors import RequestError
 from magnetar.sdk.wire import BaseCommand, checksum
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -87,9 +87,10 @@ class Lookups:
         self._connection.start(self._topics(request), partial(_refuse, request.request_id))
 
     async def _topics(self, request: CommandGetTopicsOfNamespace) -> None:
-        names: list[str] = []
-        if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            names = await self._connection.services.topics.names(request.namespace)
+        services = self._connection.services
+        names = await topic_lists.names_of(
+            services.topics, request.namespace, request.mode, services.settings.message_bytes_max
+        )
         current = topics_hash(names)
         # Not filtered by the pattern: the client does that itself.
         is_changed = not request.topics_hash or request.topics_hash != current

@@ -22,6 +22,8 @@ SUBSCRIPTION_BYTES_MAX = 1024
 """In UTF-8; it becomes the name of a node."""
 
 _RESERVED_SUBSCRIPTION = "pulsar.dedup"
+_SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
+_SYSTEM_SUFFIX = "__transaction_pending_ack"
 _RESERVED_PREFIX = "pulsar.repl"
 
 
@@ -54,6 +56,12 @@ def topics_path(namespace: str) -> str:
 def is_internal_cursor(name: str) -> bool:
     """Whether a cursor of that name is the broker's own, and no subscription."""
     return name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX)
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic of that full name is a cluster's own, which lists for clients leave out."""
+    local = name.rpartition("/")[2]
+    return local.startswith(_SYSTEM_PREFIXES) or local.endswith(_SYSTEM_SUFFIX)
 
 
 def topic_at(namespace: str, node: str) -> str:

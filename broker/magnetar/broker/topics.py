@@ -20,7 +20,7 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker import deduplication, naming
+from magnetar.broker import deduplication, inactive_topics, naming
 from magnetar.broker.creation import TopicCreation
 from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
@@ -181,6 +181,15 @@ class Topics:
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot list {namespace}: {error}") from error
         return sorted(naming.topic_at(namespace, node) for node in nodes)
+
+    async def non_persistent_names(self, namespace: str) -> list[str]:
+        """Full names of the non-persistent topics of a namespace, sorted: there are none.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        await self.check_namespace(namespace)
+        return []
 
     # Loading
 
@@ -510,24 +519,39 @@ class Topics:
             NotAllowedError: somebody uses it.
             RequestError: it is another broker's, or cannot be deleted now.
         """
-        timeout_s = self._settings.topic_load_timeout_ms / 1000
         async with self.held_back(name):
             if not is_forced:
                 await self._deletion.check_unused(name)
-            tenure = await self._ownership.acquire(name, timeout_s=timeout_s)
-            topic = self._topics.get(name)
-            if topic is not None and not is_forced:
-                check_members(topic)
-            if topic is not None:
-                self.drop([name], "it is deleted")
-            if (closing := self._closing.get(name)) is not None:
-                await asyncio.wait([closing.task])
-            if not tenure.holds():
-                raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
-            await self._deletion.mark(name)
-            await self._deletion.finish(name)
-            if name.partition_index < 0:
-                await self.forget_policies(name)
+            await self._delete(name, None if is_forced else check_members)
+
+    async def delete_unless_used(self, topic: Topic) -> None:
+        """Delete a topic of this broker that has been out of use.
+
+        Raises:
+            NotAllowedError: it was used meanwhile.
+            RequestError: it cannot be deleted now.
+        """
+        async with self.held_back(topic.name):
+            if self._topics.get(topic.name) is topic:
+                await self._delete(topic.name, inactive_topics.check_unused)
+
+    async def _delete(self, name: TopicName, check: Callable[[Topic], None] | None) -> None:
+        """`check` refuses, in the last moment, topics that are loaded."""
+        timeout_s = self._settings.topic_load_timeout_ms / 1000
+        tenure = await self._ownership.acquire(name, timeout_s=timeout_s)
+        topic = self._topics.get(name)
+        if topic is not None:
+            if check is not None:
+                check(topic)
+            self.drop([name], "it is deleted")
+        if (closing := self._closing.get(name)) is not None:
+            await asyncio.wait([closing.task])
+        if not tenure.holds():
+            raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
+        await self._deletion.mark(name)
+        await self._deletion.finish(name)
+        if name.partition_index < 0:
+            await self.forget_policies(name)
 
     async def check_unused(self, name: TopicName) -> None:
         """Refuse to delete a topic that is seen to be used: loaded here, or by its subscriptions.

@@ -383,6 +383,10 @@ class MemoryTopics:
         await self.check_namespace(namespace)
         return sorted(str(name) for name in self._topics if name.namespace_name == namespace)
 
+    async def non_persistent_names(self, namespace: str) -> list[str]:
+        await self.check_namespace(namespace)
+        return []
+
     async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
         await self.check_namespace(name.namespace_name)
         if self.gate is not None:

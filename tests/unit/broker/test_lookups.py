@@ -98,6 +98,35 @@ async def test_the_topics_of_a_namespace_and_their_hash() -> None:
     assert (list(answer.topics), answer.changed) == ([], False)
 
 
+async def test_system_topics_and_unknown_namespaces_are_not_listed() -> None:
+    harness = Harness(message_bytes_max=4096)
+    client = harness.client()
+    for producer_id, name in enumerate(["__change_events", "x__transaction_pending_ack", "mine"]):
+        await client.produce(producer_id, topic=name)
+
+    def ask(namespace: str, mode: int = pb.CommandGetTopicsOfNamespace.ALL) -> None:
+        client.send(
+            BaseCommand.GET_TOPICS_OF_NAMESPACE,
+            getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+                request_id=1, namespace=namespace, mode=mode
+            ),
+        )
+
+    ask("public/default")
+    answer = (await client.next()).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == ["persistent://public/default/mine"]
+    ask("public/default", pb.CommandGetTopicsOfNamespace.NON_PERSISTENT)
+    answer = (await client.next()).getTopicsOfNamespaceResponse
+    assert (list(answer.topics), answer.topics_hash) == ([], "00000000")
+    ask("public/nowhere")
+    assert (await client.next()).error.error == pb.ServerError.TopicNotFound
+    # What fits no frame is refused: a client would drop the connection over it.
+    for producer_id in range(10, 20):
+        await client.produce(producer_id, topic=f"{producer_id}" + 500 * "n")
+    ask("public/default")
+    assert (await client.next()).error.error == pb.ServerError.NotAllowedError
+
+
 def test_the_hash_of_no_topics() -> None:
     assert topics_hash([]) == "00000000"
 

@@ -21,3 +21,6 @@ class KeepingSettings(BaseSettings):
     subscription_expiry_check_interval_s: float = Field(
         default=300.0, ge=0, description="Time between two looks for unused subscriptions."
     )
+    inactive_topic_check_interval_s: float = Field(
+        default=60.0, ge=0, description="Time between two looks for unused topics; 0 = never."
+    )

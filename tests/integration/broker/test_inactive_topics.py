@@ -1,0 +1,29 @@
+"""An unused topic is deleted by the broker itself; a used one never is."""
+
+import asyncio
+from pathlib import Path
+
+from magnetar.broker import naming
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+KEPT = "persistent://public/default/kept"
+WAIT_S = 30.0
+
+
+async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: Path) -> None:
+    settings = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        client = await WireClient.open(broker.port)
+        await client.subscribe(KEPT)
+        await client.produce(TOPIC)
+        client.publish(0, b"nobody reads it")
+        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.close()
+        path = naming.log_path(parse_topic_name(TOPIC))
+        async with asyncio.timeout(WAIT_S):
+            while await cluster.store.exists(path) is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await broker.services.topics.names("public/default") == [KEPT]

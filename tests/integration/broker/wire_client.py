@@ -82,6 +82,16 @@ class WireClient:
             self.flow(permits, fields["consumer_id"])
         return answer
 
+    async def leave(self, consumer_id: int) -> None:
+        """CLOSE_CONSUMER, and its answer."""
+        self.send(
+            BaseCommand.CLOSE_CONSUMER,
+            close_consumer=pb.CommandCloseConsumer(
+                consumer_id=consumer_id, request_id=self.request_id()
+            ),
+        )
+        await self.next(BaseCommand.SUCCESS)
+
     def flow(self, permits: int, consumer_id: int = 0) -> None:
         self.send(
             BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits)

@@ -11,6 +11,7 @@ from magnetar.broker.balance.reporter import LoadReporter
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
+from magnetar.broker.http.backlogs import backlogs_router
 from magnetar.broker.http.brokers import brokers_router
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import life_router
@@ -37,6 +38,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     )
     refusals.install(app)
     app.include_router(lookup_router(context))
+    app.include_router(backlogs_router(context, broker.services.keeping))
     app.include_router(brokers_router(context, status=lambda: broker.status))
     app.include_router(tenants_router(context))
     app.include_router(namespaces_router(context))

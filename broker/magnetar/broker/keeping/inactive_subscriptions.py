@@ -6,9 +6,11 @@ so that consumers have the whole time to come back after a move of the topic.
 """
 
 from collections.abc import Coroutine
+from contextlib import suppress
 
 import structlog
 
+from magnetar.broker.errors import ConsumerBusyError
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.cursors import Cursor
@@ -49,4 +51,5 @@ class InactiveSubscriptions:
                     subscription=subscription.name,
                     unused_s=topic.policies.subscription_expiration_s,
                 )
-                await topic.delete_subscription(subscription, is_forced=False)
+                with suppress(ConsumerBusyError):  # somebody came after all
+                    await topic.delete_subscription(subscription, is_forced=False)

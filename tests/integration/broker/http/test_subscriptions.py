@@ -1,6 +1,7 @@
 """Subscriptions over HTTP: made, moved and deleted; and data that is trimmed and truncated."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,40 @@ async def test_calls_about_a_partitioned_topic_reach_every_partition(scene: Scen
     assert (await scene.call("DELETE", f"{whole}/truncate")).status == 204
     assert (await scene.call("DELETE", sub)).status == 204
     assert (await scene.call("GET", f"{whole}/subscriptions")).json == []
+
+
+async def test_backlogs_and_subscriptions_of_a_whole_namespace(scene: Scene) -> None:
+    namespace = "/admin/v2/namespaces/public/default"
+    other = "/admin/v2/persistent/public/default/other/subscription"
+    beginning = {"ledgerId": -1, "entryId": -1}
+    await scene.client.produce("persistent://public/default/other", 1)
+    for name in ("s", "t"):
+        assert (await scene.call("PUT", f"{other}/{name}", beginning)).status == 204
+    scene.client.publish(0, b"body", 1)
+    await scene.receipts(1)
+
+    def backlogs() -> dict[str, int]:
+        return {
+            f"{topic.name.local_name}/{name}": each.cursor.backlog_entries
+            for topic in scene.broker.services.topics.loaded
+            for name, each in topic.subscriptions.items()
+        }
+
+    assert backlogs() == {"topic/s": 5, "other/s": 1, "other/t": 1}
+    assert (await scene.call("POST", f"{namespace}/clearBacklog/s")).status == 204
+    assert backlogs() == {"topic/s": 0, "other/s": 0, "other/t": 1}
+    assert (await scene.call("POST", f"{namespace}/clearBacklog")).status == 204
+    assert backlogs() == {"topic/s": 0, "other/s": 0, "other/t": 0}
+    assert (await scene.call("POST", f"{namespace}/unsubscribe/s")).status == 204
+    assert backlogs() == {"other/t": 0}
+    assert (await scene.call("POST", "/admin/v2/namespaces/public/no/clearBacklog")).status == 404
+
+
+async def test_quotas_are_checked_at_once_on_demand(scene: Scene) -> None:
+    policies = replace(scene.topic.policies, backlog_quota_bytes=1)
+    scene.topic.apply_policies(policies)
+    assert (await scene.call("GET", "/admin/v2/brokers/backlog-quota-check")).status == 204
+    assert (await scene.client.next()).type == BaseCommand.CLOSE_PRODUCER
 
 
 @pytest.mark.parametrize(

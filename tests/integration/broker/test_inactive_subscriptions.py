@@ -1,0 +1,90 @@
+"""Subscriptions that nobody has used for long are deleted, where a policy says so."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.keeping.inactive_subscriptions import InactiveSubscriptions
+from magnetar.broker.topic import Topic
+from magnetar.ledger.system import SystemClock
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import cluster_of
+
+_HOUR_S = 3600
+
+
+class LaterClock(SystemClock):
+    """The wall clock says that `later_s` have passed."""
+
+    later_s = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.later_s * 1000
+
+
+class Scene:
+    def __init__(self, broker: Broker, client: WireClient, *, expiration_s: int) -> None:
+        self.client = client
+        self.topic: Topic = broker.services.topics.loaded[0]
+        self.topic.apply_policies(
+            replace(self.topic.policies, subscription_expiration_s=expiration_s)
+        )
+        self.clock = LaterClock()
+        self.inactive = InactiveSubscriptions(self.clock)
+
+    async def look(self) -> list[str]:
+        """Which subscriptions are left."""
+        work = self.inactive.look_at(self.topic)
+        if work is not None:
+            await work
+        return sorted(self.topic.subscriptions)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.subscribe(TOPIC, subscription="left")
+        await client.leave(0)
+        await client.subscribe(TOPIC, subscription="used", consumer_id=1)
+        yield Scene(broker, client, expiration_s=_HOUR_S)
+        await client.close()
+
+
+async def test_what_is_unused_for_longer_is_deleted_and_what_is_used_stays(scene: Scene) -> None:
+    assert await scene.look() == ["left", "used"]
+    scene.clock.later_s = _HOUR_S - 60
+    assert await scene.look() == ["left", "used"]
+    scene.clock.later_s = _HOUR_S + 60
+    assert await scene.look() == ["used"]
+    assert not scene.topic.subscriptions["used"].is_closed
+
+
+async def test_the_time_runs_from_when_a_consumer_was_last_seen(scene: Scene) -> None:
+    scene.clock.later_s = _HOUR_S + 60
+    assert await scene.look() == ["used"]
+    await scene.client.leave(1)
+    assert await scene.look() == ["used"]
+    scene.clock.later_s += _HOUR_S + 60
+    assert await scene.look() == []
+
+
+async def test_without_a_policy_nothing_is_deleted(scene: Scene) -> None:
+    scene.topic.apply_policies(replace(scene.topic.policies, subscription_expiration_s=0))
+    scene.clock.later_s = 1000 * _HOUR_S
+    assert await scene.look() == ["left", "used"]
+
+
+async def test_a_consumer_that_comes_in_the_same_moment_keeps_its_subscription(
+    scene: Scene,
+) -> None:
+    scene.clock.later_s = _HOUR_S + 60
+    work = scene.inactive.look_at(scene.topic)
+    assert work is not None
+    await scene.client.subscribe(TOPIC, subscription="left", consumer_id=2)
+    await work
+    assert sorted(scene.topic.subscriptions) == ["left", "used"]

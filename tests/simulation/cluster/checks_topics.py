@@ -1,8 +1,9 @@
-"""Invariants of topics: C1 to C4, C8, C10 and C12 of the managed ledger's section 14."""
+"""Invariants of topics: C1 to C4, C8, C10, C12 and C14; managed ledger, section 14."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 
+from magnetar.broker import deduplication
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.managed_log.log_metadata import OPEN_LEDGERS_MAX
 from tests.simulation.cluster.events import (
@@ -39,7 +40,9 @@ def confirmed_is_kept(run: Record) -> Iterator[str]:
         event = seen.event
         if event.ledger_id == DUPLICATE:
             entries = kept.get(log_path(event.topic), {}).values()
-            if not any(event.payload in messages for messages in entries):
+            if not topics.has_been_trimmed(log_path(event.topic)) and not any(
+                event.payload in messages for messages in entries
+            ):
                 yield f"{seen.actor} {event}; in the end it is nowhere"
             continue
         if topics.is_trimmed(log_path(event.topic), event.ledger_id):
@@ -198,3 +201,16 @@ def superseded_owners_get_no_acks(run: Record) -> Iterator[str]:
             ends = {ledger.ledger_id: ledger.entries for ledger in taken.ledgers}
             if event.entry_id >= ends.get(event.ledger_id, 0):
                 yield f"{seen.actor} {event}; {path} was taken over with {ends}"
+
+
+@invariant("C14", "A topic that deduplicates keeps each message once")
+def kept_once(run: Record) -> Iterator[str]:
+    topics = Topics.of(run)
+    for path, entries in topics.kept.items():
+        if (path, deduplication.CURSOR) not in topics.nodes:
+            continue
+        first: dict[bytes, Place] = {}
+        for place, messages in entries.items():
+            for message in messages:
+                if first.setdefault(message, place) != place:
+                    yield f"{message!r} is at {first[message]} and at {place} of {path}"

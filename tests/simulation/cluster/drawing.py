@@ -17,6 +17,9 @@ TRIMMED_SEEDS_FROM = 1_000_000
 """From here on every second seed has brokers that trim all the time."""
 _TRIMMED = (("retention_check_interval_s", 0.25),)
 
+DEDUPLICATING_SEEDS_FROM = 2_000_000
+"""From here on topics deduplicate; with even seeds they are trimmed as well."""
+
 
 def draw(seed: int) -> ClusterPlan:
     """The plan of a seed."""
@@ -52,9 +55,11 @@ def draw(seed: int) -> ClusterPlan:
     )
     steps = _Drawer(random, plan).draw()
     is_trimmed = seed >= TRIMMED_SEEDS_FROM and seed % 2 == 0
-    return replace(
-        plan, steps=tuple(sorted(steps)), settings=_TRIMMED if is_trimmed else plan.settings
-    )
+    settings = (*plan.settings, *_TRIMMED) if is_trimmed else plan.settings
+    if seed >= DEDUPLICATING_SEEDS_FROM:
+        entries = 1 + seed % 5
+        settings = (*settings, ("deduplication", True), ("dedup_snapshot_entries", entries))
+    return replace(plan, steps=tuple(sorted(steps)), settings=settings)
 
 
 class _Drawer:

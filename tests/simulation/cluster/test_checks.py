@@ -288,6 +288,19 @@ def test_c12_a_superseded_owner_hears_of_an_entry_behind_the_takeover() -> None:
     only("C12", [*lines, ("o1", LogAppended(b"c", 0, 2, ""))])
 
 
+def test_c14_a_topic_that_deduplicates_has_a_message_twice() -> None:
+    twice = [*kept(0), ("y", Kept(TOPIC, 0, 1, (b"p:0",)))]
+    assert "C14" not in violated(twice)
+    cursor = CursorNode(epoch=1, mark_delete=(-1, -1))
+    only("C14", [("br1", NodeWrote(f"{PATH}/pulsar.dedup", 0, encode_node(cursor))), *twice])
+
+
+def test_c1_a_message_that_was_confirmed_as_a_duplicate_is_nowhere() -> None:
+    duplicate = ("p", Confirmed("p", TOPIC, b"p:1", -1, -1, -1))
+    assert violated([*kept(0, 1), duplicate]) == set()
+    only("C1", [*kept(0), duplicate])
+
+
 # Re-replication
 
 

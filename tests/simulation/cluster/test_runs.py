@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster.drawing import TRIMMED_SEEDS_FROM, draw
+from tests.simulation.cluster.drawing import DEDUPLICATING_SEEDS_FROM, TRIMMED_SEEDS_FROM, draw
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import execute
 
@@ -27,6 +27,12 @@ def test_no_invariant_is_violated(first: int) -> None:
 
 def test_no_invariant_is_violated_while_topics_are_trimmed() -> None:
     for seed in range(TRIMMED_SEEDS_FROM, TRIMMED_SEEDS_FROM + 2 * PER_TEST, 2):
+        outcome = execute(draw(seed))
+        assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
+
+
+def test_no_invariant_is_violated_while_topics_deduplicate() -> None:
+    for seed in range(DEDUPLICATING_SEEDS_FROM, DEDUPLICATING_SEEDS_FROM + PER_TEST):
         outcome = execute(draw(seed))
         assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
 

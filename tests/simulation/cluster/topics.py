@@ -85,6 +85,11 @@ class Topics:
         listed = {ledger.ledger_id for ledger in metadata.ledgers}
         return ledger_id <= metadata.removed_through and ledger_id not in listed
 
+    def has_been_trimmed(self, path: str) -> bool:
+        """Whether anything has left a topic's list in the end as consumed."""
+        values = self.lists.get(path)
+        return values is not None and values[-1][1].removed_through >= 0
+
     @cached_property
     def order(self) -> dict[str, dict[int, int]]:
         """Place of each ledger in its topic's list, whenever it was listed."""

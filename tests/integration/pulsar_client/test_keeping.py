@@ -8,6 +8,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import pulsar
@@ -72,6 +73,11 @@ def _first(client: pulsar.Client, topic: str) -> bytes:
     data: bytes = read_next(reader).data()
     reader.close()
     return data
+
+
+def _begins_later(client: pulsar.Client, topic: str) -> bool:
+    """Whether the first message of the topic is gone."""
+    return _first(client, topic) > b"0000"
 
 
 def _backlog(server: Standalone, topic: str) -> float:
@@ -242,3 +248,29 @@ def test_an_operator_truncates_and_resets(
     _admin(server, "POST", topic, "subscription/s/resetcursor/0")
     assert receive(consumer).data() == b"new"
     assert consumer.subscription_name() == "s"
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_partitions_are_trimmed_expire_and_have_quotas_of_their_own(
+    server: Standalone, client: pulsar.Client, topic: str, batching: bool
+) -> None:
+    _admin(server, "PUT", topic, "partitions", 2)
+    parts = [f"{topic}-partition-{index}" for index in range(2)]
+    consumer = client.subscribe(topic, "s")
+    producers = [client.create_producer(each, batching_enabled=batching) for each in parts]
+    filled = [_fill(producer, 3) for producer in producers]
+    count = sum(len(payloads) for ledgers in filled for payloads in ledgers)
+    receive_payloads(consumer, count)
+    for part in parts:
+        _until(partial(_begins_later, client, part), "consumed ledgers of partitions go")
+    consumer.close()
+    quota = {"limitSize": 100, "policy": "producer_exception"}
+    _admin(server, "POST", topic, "backlogQuota", quota)
+    publish(producers[0], _payloads(50))
+    _admin(server, "PUT", topic, "unload")
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        client.create_producer(parts[0])
+    client.create_producer(parts[1]).close()
+    _admin(server, "POST", topic, "messageTTL?messageTTL=1")
+    _until(lambda: _backlog(server, parts[0]) == 0, "the backlog of the partition expires")
+    client.create_producer(parts[0]).close()

@@ -47,6 +47,7 @@ class _Story:
         for kind, which, amount in steps:
             await self._step(kind, which, amount)
             await self._receive()
+            self.harness.topic.subscriptions["s"].check()
         await self._finish()
 
     async def _step(self, kind: str, which: int, amount: int) -> None:
@@ -115,6 +116,74 @@ class _Story:
         cursor = self.harness.topics.cursors["s"]
         assert cursor.backlog_entries == 0
         assert self.harness.topic.subscriptions["s"].unacked_messages == 0
+
+
+_CHUNKS = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "flow", "flow", "chunk", "chunk", "chunk", "ack"]),
+        st.integers(0, 4),
+        st.integers(1, 6),
+    ),
+    min_size=15,
+    max_size=50,
+)
+
+
+class _ChunkStory(_Story):
+    """Chunks of several messages, published turn by turn; each message has four."""
+
+    _OF = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message_of: dict[int, str] = {}
+        self.member_of: dict[str, _Member] = {}
+        self.open: dict[int, tuple[str, int]] = {}
+
+    async def _step(self, kind: str, which: int, amount: int) -> None:
+        if kind != "chunk":
+            await super()._step(kind, which, amount)
+            return
+        uuid, number = self.open.get(which, (f"{which}-{self.published}", 0))
+        self.message_of[self.published] = uuid
+        self.harness.log.store(
+            entry(uuid=uuid, chunk_id=number, num_chunks_from_msg=self._OF, total_chunk_msg_size=1)
+        )
+        self.published += 1
+        self.harness.topic.subscriptions["s"].wake()
+        if number + 1 == self._OF:
+            self.open.pop(which, None)
+        else:
+            self.open[which] = uuid, number + 1
+
+    async def _receive(self) -> None:
+        before = {id(member): len(member.held) for member in self.members}
+        await super()._receive()
+        for member in self.members:
+            got = [each.entry_id for each in member.held[before.get(id(member), 0) :]]
+            for entry_id in got:
+                uuid = self.message_of.get(entry_id)
+                if uuid is not None:
+                    assert self.member_of.setdefault(uuid, member) is member
+
+    async def _finish(self) -> None:
+        """Nobody leaves: each gets what it needs."""
+        async with asyncio.timeout(10):
+            while len(self.acked) < self.published:
+                for member in self.members:
+                    member.client.flow(20)
+                    member.credit += 20
+                await self._receive()
+                for member in self.members:
+                    self.acked.update(member.held)
+                    member.client.ack(*member.held)
+                    member.held.clear()
+
+
+@settings(max_examples=100, deadline=None)
+@given(_CHUNKS)
+def test_the_chunks_of_a_message_reach_one_consumer(steps: list[tuple[str, int, int]]) -> None:
+    asyncio.run(_ChunkStory().run(steps))
 
 
 @settings(max_examples=150, deadline=None)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from magnetar.broker.chunks import ChunkOf, chunk_of
 from magnetar.broker.consumer import SHARED, Consumer
-from magnetar.broker.dispatch.accounts import PendingAccounts
+from magnetar.broker.dispatch.accounts import AccountsError, PendingAccounts
 from magnetar.broker.dispatch.affinity import ChunkAffinity
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
 from magnetar.broker.dispatch.encoding import append_message, open_messages
@@ -331,3 +331,8 @@ class SharedDispatcher(Dispatcher):
 
     def check(self) -> None:
         self.accounts.check(self.context.cursor)
+        waiting = self._replay.waiting
+        for consumer in self.consumers:
+            for position in consumer.pending:
+                if position in waiting or position in self._parked.get(consumer, ()):
+                    raise AccountsError(f"{position} is pending at {consumer.name!r} and waits")

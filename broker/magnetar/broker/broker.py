@@ -13,6 +13,7 @@ import structlog
 from magnetar.broker import publish_policies
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
+from magnetar.broker.compaction.compaction import look_at
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
@@ -113,6 +114,7 @@ class Broker:
             settings.dedup_snapshot_check_interval_s,
             publish_policies.take_due_snapshot,
         )
+        self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
         self._clock = clock

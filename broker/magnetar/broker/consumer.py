@@ -64,6 +64,8 @@ class Consumer:
         "pending",
         "permits",
         "priority",
+        "reads_compacted",
+        "start",
         "sub_type",
         "unacked_messages",
     )
@@ -80,6 +82,7 @@ class Consumer:
         connected_at_ms: int = 0,
         key_shared: KeySharedMode = KeySharedMode(),  # noqa: B008
         hash_ranges: Sequence[HashRange] = (),
+        reads_compacted: bool = False,
     ) -> None:
         """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
         self.peer = peer
@@ -92,6 +95,10 @@ class Consumer:
         self.connected_at_ms = connected_at_ms
         self.key_shared = key_shared
         self.hash_ranges = hash_ranges
+        self.reads_compacted = reads_compacted
+        """It wants the newest message of each key, where the topic is compacted."""
+        self.start: Position | None = None
+        """The first entry that it wants, if its subscription is new."""
         self.permits = 0
         self.is_closed = False
         self.is_blocked = False

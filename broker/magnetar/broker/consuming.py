@@ -185,13 +185,14 @@ class Consuming:
                 connected_at_ms=self._services.clock.wall_ms(),
                 key_shared=_key_shared_mode(request),
                 hash_ranges=_hash_ranges(request),
+                reads_compacted=request.read_compacted,
             )
             try:
                 subscription = await topic.subscribe(
                     request.subscription,
                     consumer,
                     is_durable=request.durable,
-                    open_cursor=self._cursor_opener(request, topic),
+                    open_cursor=self._cursor_opener(request, topic, consumer),
                 )
             except ServiceNotReadyError:
                 if self._services.clock.monotonic_s() >= deadline_s:
@@ -209,11 +210,14 @@ class Consuming:
         now_s = self._services.clock.monotonic_s()
         topic.subscribe_rate.check(str(topic.name), topic.policies, consumer, now_s)
 
-    def _cursor_opener(self, request: CommandSubscribe, topic: Topic) -> OpenCursor:
+    def _cursor_opener(
+        self, request: CommandSubscribe, topic: Topic, consumer: Consumer
+    ) -> OpenCursor:
         topics = self._services.topics
 
         async def open_cursor() -> SubscriptionCursor:
             initial, words = await self._initial_position(request, topic)
+            consumer.start = initial
             if not request.durable:
                 return NonDurableCursor(
                     topic.log, request.subscription, initial=initial, words=words
@@ -409,7 +413,11 @@ class Consuming:
         if attached is None:
             raise BrokerMetadataError(f"there is no consumer {request.consumer_id}")
         partition = attached.topic.name.partition_index
-        position, batch_index = await attached.topic.last_message()
+        topic = attached.topic
+        last = None
+        if attached.consumer.reads_compacted and topic.compaction is not None:
+            last = await topic.compaction.last_message()
+        position, batch_index = last if last is not None else await topic.last_message()
         if not attached.topic.tenure.holds():
             raise ServiceNotReadyError(f"{attached.topic.name} has moved")  # and may have grown
         mark_delete = attached.subscription.cursor.mark_delete
@@ -486,7 +494,6 @@ def _check_subscribe(request: CommandSubscribe) -> None:
     Raises:
         NotAllowedError
     """
-    # There is no compaction yet, so the compacted view of a topic is the topic itself.
     if request.read_compacted and request.subType in (SHARED, KEY_SHARED):
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
     if request.HasField("schema"):

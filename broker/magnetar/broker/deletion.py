@@ -5,9 +5,12 @@ by whoever loads the topic; see `ledger/managed_log/log_deletion.py`. Nobody els
 meanwhile: `Topics.held_back`.
 """
 
+from functools import partial
+
 import structlog
 
-from magnetar.broker import naming
+from magnetar.broker import compaction, naming
+from magnetar.broker.compaction.orphans import delete_compacted
 from magnetar.broker.delayed.bucket_ledgers import delete_index
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -72,7 +75,11 @@ class TopicDeletion:
         path = naming.log_path(name)
         try:
             for cursor in await list_cursors(self._store, path):
-                await delete_unopened(self._client, self._store, path, cursor)
+                delete = partial(delete_unopened, self._client, self._store, path, cursor)
+                if cursor == compaction.CURSOR:
+                    await delete_compacted(self._client, self._store, path, delete)
+                else:
+                    await delete()
             await delete_index(self._client, self._store, path)
             await delete_marked(self._client, self._store, path)
         except (LedgerError, CursorError, BrokerPersistenceError) as error:

@@ -21,7 +21,7 @@ ROOT = "/managed-ledgers"
 SUBSCRIPTION_BYTES_MAX = 1024
 """In UTF-8; it becomes the name of a node."""
 
-_RESERVED_SUBSCRIPTION = "pulsar.dedup"
+_RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_SUFFIX = "__transaction_pending_ack"
 _RESERVED_PREFIX = "pulsar.repl"
@@ -55,7 +55,7 @@ def topics_path(namespace: str) -> str:
 
 def is_internal_cursor(name: str) -> bool:
     """Whether a cursor of that name is the broker's own, and no subscription."""
-    return name == _RESERVED_SUBSCRIPTION or name.startswith(_RESERVED_PREFIX)
+    return name in _RESERVED_SUBSCRIPTIONS or name.startswith(_RESERVED_PREFIX)
 
 
 def is_system_topic(name: str) -> bool:

@@ -24,6 +24,7 @@ class Run:
         "_messages",
         "entries",
         "first_entry_id",
+        "kept_words",
         "ledger_id",
         "size_bytes",
     )
@@ -35,14 +36,17 @@ class Run:
         entries: Sequence[bytes],
         *,
         messages: list[int] | None = None,
+        kept_words: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
-        """`messages`: the messages in each entry, if they are known already."""
+        """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
+        entry, which of its messages compaction has kept, as ack_set words; () is all of them."""
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
+        self.kept_words = kept_words
         self._messages = messages
         self._key_hashes: list[int] | None = None
         self._chunks: dict[int, ChunkOf] | None = None

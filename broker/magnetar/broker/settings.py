@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
@@ -10,7 +11,7 @@ from magnetar.broker.policies.settings import PolicySettings
 _MIB = 1 << 20
 
 
-class BrokerSettings(KeepingSettings, PolicySettings):
+class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
     What topics and namespaces can have of their own is in `policies/settings.py`.

@@ -58,6 +58,7 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "replication": {},
         "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
         "topicEpoch": topic.access.epoch,
+        "compaction": topic.compaction.describe() if topic.compaction is not None else {},
         "ownerBroker": owner,
     }
 

@@ -45,6 +45,10 @@ from magnetar.ledger.position import Position
 _log = structlog.get_logger()
 
 
+def _before(position: Position) -> Position:
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
 def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher:
     """The dispatcher of the type that the consumer asks for.
 
@@ -283,6 +287,8 @@ class Subscription:
             dispatcher.acked(
                 consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
             )
+        if context.early is not None and context.early.after is not None:
+            context.early.acked([Position(ledger_id, each) for each in range(first, final + 1)])
         if context.log.terminated is not None:
             self.tell_end()
 
@@ -294,6 +300,8 @@ class Subscription:
         context.cursor.ack_many(positions)
         if dispatcher.keeps_accounts:
             dispatcher.acked(consumer, positions)
+        if context.early is not None and context.early.after is not None:
+            context.early.acked(positions)
         if context.log.terminated is not None:
             self.tell_end()
 
@@ -321,6 +329,10 @@ class Subscription:
         assert self.dispatcher is not None
         if isinstance(self.dispatcher, SingleActiveDispatcher):
             self.cursor.ack_cumulative(position, words, max(batch_size, 0))
+            assert self.context is not None
+            early = self.context.early
+            if early is not None and early.after is not None:
+                early.acked_through(_before(position) if words else position)
             self.tell_end()
 
     def redeliver(
@@ -381,12 +393,18 @@ class Subscription:
                 async with self._gate.placing():
                     position, words = await find()
                     await self.cursor.reset(position, words)
+                    self.placed(position)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
             finally:
                 if dispatcher is not None and not self.is_closed:
                     dispatcher.resume()
             self._await_return()
+
+    def placed(self, first: Position) -> None:
+        """It goes on at a position, which the log may have no more."""
+        if self.context is not None and self.context.early is not None:
+            self.context.early.place(first)
 
     def _seeking(self, dispatcher: Dispatcher, asking: Consumer | None) -> list[Consumer]:
         if asking is not None and isinstance(dispatcher, SingleActiveDispatcher):

@@ -12,10 +12,12 @@ from typing import Protocol
 
 from magnetar.broker import admission
 from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
+from magnetar.broker.compaction.compaction import Compaction
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
+from magnetar.broker.dispatch.compacted import EarlyPlace
 from magnetar.broker.dispatch.throttle import DispatchRates
 from magnetar.broker.entry import last_batch_index_of
 from magnetar.broker.errors import (
@@ -116,6 +118,8 @@ class Topic:
         """Set while the topic is loaded."""
         self.deduplication: Deduplication | None = None
         """Set while the topic is loaded, if it deduplicates."""
+        self.compaction: Compaction | None = None
+        """Set while the topic is loaded."""
         self.checks: tuple[MessageCheck, ...] = ()
         """What looks at the metadata of each message that is published."""
         self.update_checks()
@@ -325,7 +329,10 @@ class Topic:
                     raise ServiceNotReadyError(f"{self._full_name} is closing")
                 try:
                     await self._admit_consumer(subscription, consumer)
+                    is_new = not subscription.is_open
                     await self._open(subscription, open_cursor)
+                    if is_new and consumer.start is not None:
+                        subscription.placed(consumer.start)
                     await subscription.join(consumer)
                 except BaseException:
                     self._drop_if_unused(subscription)
@@ -422,7 +429,14 @@ class Topic:
                 on_progress=on_progress,
                 limiters=self.dispatch_rates.limiters_of(subscription.name),
                 delays=delays,
+                early=self._early_place(cursor),
             )
+
+    def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:
+        compaction = self.compaction
+        if compaction is None:
+            return None
+        return EarlyPlace(lambda: compaction.compacted, self.log.first_position, cursor)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
         """After a failed join: a subscription without cursor, or a reader's without a reader."""
@@ -558,6 +572,8 @@ class Topic:
             self.deduplication.close()
         if self.delayed is not None:
             self.delayed.close()
+        if self.compaction is not None:
+            self.compaction.close()
         for producer in list(self.producers.values()):
             producer.close_by_broker(destination)
         for subscription in list(self.subscriptions.values()):

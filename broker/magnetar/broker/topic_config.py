@@ -1,5 +1,6 @@
 """What the settings say about each topic, as plain values; and its policies about its ledgers."""
 
+from magnetar.broker.compaction.passes import CompactionLimits
 from magnetar.broker.deduplication import DeduplicationLimits
 from magnetar.broker.delayed.delayed_delivery import DelayedLimits
 from magnetar.broker.dispatch.base import DispatchLimits
@@ -52,6 +53,18 @@ def delayed_limits(settings: BrokerSettings) -> DelayedLimits:
         segment_records=settings.delayed_segment_records,
         segments_loaded_max=settings.delayed_segments_loaded_max,
         due_entries_max=settings.delayed_due_entries_max,
+    )
+
+
+def compaction_limits(settings: BrokerSettings) -> CompactionLimits:
+    """The bounds of each compaction."""
+    return CompactionLimits(
+        keys_bytes_max=settings.compaction_keys_bytes_max,
+        batch_bytes_max=settings.compaction_batch_bytes_max,
+        portion_entries=settings.read_ahead_entries,
+        portion_bytes=settings.read_ahead_bytes,
+        bytes_per_s=settings.compaction_bytes_per_s,
+        keeps_keyless=settings.compaction_retains_keyless,
     )
 
 

@@ -20,7 +20,8 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker import deduplication, inactive_topics, naming
+from magnetar.broker import compaction, deduplication, inactive_topics, naming
+from magnetar.broker.compaction import Compaction, CompactionSurroundings
 from magnetar.broker.creation import TopicCreation
 from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
@@ -39,6 +40,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_config import (
+    compaction_limits,
     cursor_settings,
     deduplication_limits,
     delayed_limits,
@@ -110,6 +112,12 @@ class Topics:
         self._limits = topic_limits(settings)
         self._deduplication_limits = deduplication_limits(settings)
         self._delayed_limits = delayed_limits(settings)
+        self._compactions = CompactionSurroundings(
+            ledgers=client,
+            limits=compaction_limits(settings),
+            at_once=asyncio.Semaphore(settings.compactions_at_once),
+            clock=clock,
+        )
         self._topics: dict[TopicName, Topic] = {}
         self._logs: dict[Topic, ManagedLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
@@ -314,6 +322,7 @@ class Topics:
         try:
             await topic.delayed.restore()
             names = await list_cursors(self._store, log.path)
+            await self._restore_compaction(topic, log, names)
             await self._restore_subscriptions(topic, log, names)
             if policies.deduplication:
                 await self._restore_deduplication(topic, log)
@@ -362,12 +371,22 @@ class Topics:
                 open_cursor = partial(self.open_cursor, topic, log, subscription)
                 await topic.ensure_subscription(subscription, open_cursor)
 
-        subscriptions = [name for name in names if name != deduplication.CURSOR]
+        subscriptions = [
+            name for name in names if name not in (deduplication.CURSOR, compaction.CURSOR)
+        ]
         # All are waited for, so that none is still being opened when a failure closes the log.
         results = await asyncio.gather(*map(restore, subscriptions), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def _restore_compaction(
+        self, topic: Topic, log: ManagedLog, names: Sequence[str]
+    ) -> None:
+        open_cursor = partial(self.open_cursor, topic, log, compaction.CURSOR)
+        topic.compaction = Compaction(topic, log, open_cursor, self._compactions)
+        if compaction.CURSOR in names:
+            await topic.compaction.restore()
 
     async def _restore_deduplication(self, topic: Topic, log: ManagedLog) -> None:
         settings = self._settings
@@ -619,6 +638,8 @@ class Topics:
         _log.info("topic_closed", topic=str(closing.topic.name))
 
     async def _close_parts(self, closing: _Closing) -> None:
+        if closing.topic.compaction is not None:
+            await closing.topic.compaction.finished()
         ends = [cursor.close() for cursor in closing.cursors]
         for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
             if isinstance(result, CursorUnavailableError):

@@ -58,9 +58,9 @@ def produce(
 ) -> None:
     """Publish to a topic; latency is from the call to its receipt."""
     from magnetar.deploy import tools
-    from magnetar.sdk.compression import Compression
     from magnetar.sdk.perf import ProduceOptions
     from magnetar.sdk.perf import produce as run_load
+    from magnetar.sdk.wire.compression import Compression
 
     options = ProduceOptions(
         url=url,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+from magnetar.broker.compaction.orphans import compaction_refers
 from magnetar.broker.delayed.bucket_list import COMPONENT
 from magnetar.broker.delayed.orphans import delayed_index_refers
 from magnetar.cursors.orphans import cursor_refers
@@ -69,6 +70,7 @@ class LedgerTools:
                 "managed-log": log_refers(self._store),
                 "cursor": cursor_refers(self._store),
                 COMPONENT: delayed_index_refers(self._store),
+                "compaction": compaction_refers(self._store),
                 "perf": _nobody_refers,
             },
             now_ms=SystemClock().wall_ms(),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from magnetar.sdk.batch import MessageBatch
     from magnetar.sdk.client import Client
-    from magnetar.sdk.compression import Compression
     from magnetar.sdk.consumer import Consumer
     from magnetar.sdk.errors import SdkError
     from magnetar.sdk.message import Message
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         ReaderSettings,
         SubscriptionType,
     )
+    from magnetar.sdk.wire.compression import Compression
 
 __all__ = [
     "AccessMode",
@@ -48,7 +48,7 @@ __all__ = [
 
 _HOMES = {
     "Client": "client",
-    "Compression": "compression",
+    "Compression": "wire.compression",
     "Consumer": "consumer",
     "Message": "message",
     "MessageBatch": "batch",

@@ -9,19 +9,16 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
-from magnetar.sdk.compression import decompress
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.payload import open_payload, split_payload
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.sdk.wire.varint import LAST_14, MORE_14, encode_varint
 
 _U32 = struct.Struct(">I")
-_u32_at = _U32.unpack_from
-_parse_single = SingleMessageMetadata.FromString
 
 ITEM_HEADER_BYTES_MAX = 21
 """Bound on what a plain message of a batch takes beside its payload: two sizes, a sequence id."""
@@ -88,35 +85,6 @@ def encode_batch(
         single = b"\x18" + encode_varint(len(payload)) + b"\x40" + sequence + extra
         parts += (_U32.pack(len(single)), single, payload)
     return b"".join(parts)
-
-
-def decode_batch(body: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """Split the body of a batch of `count` messages.
-
-    Raises:
-        MalformedPayloadError: truncated, bytes left over, or metadata that cannot be read.
-    """
-    items: list[tuple[SingleMessageMetadata, bytes]] = []
-    at, end = 0, len(body)
-    try:
-        for _ in range(count):
-            start = at + 4
-            data = start + _u32_at(body, at)[0]
-            single = _parse_single(body[start:data])
-            size = single.payload_size
-            at = data + size
-            if at > end or size < 0:
-                raise MalformedPayloadError(
-                    f"message {len(items)} of a batch of {count} ends beyond the body"
-                )
-            items.append((single, body[data:at]))
-    except (struct.error, DecodeError) as error:
-        raise MalformedPayloadError(
-            f"message {len(items)} of a batch of {count}: {error}"
-        ) from error
-    if at != end:
-        raise MalformedPayloadError(f"{end - at} bytes behind the last message of a batch")
-    return items
 
 
 @dataclass(frozen=True, slots=True)

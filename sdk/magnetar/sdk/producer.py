@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 from magnetar.sdk.batch import ITEM_HEADER_BYTES_MAX, encode_batch, encode_plain_batch
-from magnetar.sdk.compression import Compression, compress
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import (
@@ -32,6 +31,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent, PendingSend, PendingSends, receipt_id
 from magnetar.sdk.session import Session
 from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.errors import MessageChecksumError, NotAllowedError, TopicTerminatedError
 from magnetar.sdk.wire.frames import MESSAGE_BYTES_MAX
 from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field

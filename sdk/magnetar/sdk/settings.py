@@ -6,7 +6,7 @@ Frozen values with the unit last in each name; a value out of bounds raises Valu
 from dataclasses import dataclass, field
 from enum import Enum
 
-from magnetar.sdk.compression import Compression
+from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 
 __all__ = [

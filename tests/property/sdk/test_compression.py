@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.sdk.compression import Compression, compress, decompress
 from magnetar.sdk.wire import MalformedPayloadError
+from magnetar.sdk.wire.compression import Compression, compress, decompress
 
 
 @pytest.mark.parametrize("codec", list(Compression))

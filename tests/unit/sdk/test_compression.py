@@ -4,8 +4,8 @@ import zlib
 
 import pytest
 
-from magnetar.sdk.compression import Compression, compress, decompress
 from magnetar.sdk.wire import MalformedPayloadError
+from magnetar.sdk.wire.compression import Compression, compress, decompress
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 DATA = b"the same again and again, " * 40

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace
 from magnetar.broker.dispatch.encoding import encode_run
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits, Skipped
@@ -75,6 +76,8 @@ class DispatchContext:
     """Bounds on the rate, of the topic and of the subscription."""
     delays: Delays | None = None
     """Asked about new entries of Shared and Key_Shared that are delayed."""
+    early: EarlyPlace | None = None
+    """How much is consumed of what is compacted and no more in the log."""
 
     @property
     def label(self) -> str:
@@ -114,6 +117,7 @@ class Dispatcher(ABC):
     sub_type: int
     heeds_delays = False
     """Whether delayed entries are withheld."""
+    _source_type: type[EntrySource] = EntrySource
 
     def __init__(self, context: DispatchContext) -> None:
         self.context = context
@@ -121,7 +125,7 @@ class Dispatcher(ABC):
         self._is_paused = False
         self._is_wake_scheduled = False
         self._rate_timer: asyncio.TimerHandle | None = None
-        self.source = EntrySource(
+        self.source = self._source_type(
             context.log,
             context.cache,
             context.cursor,
@@ -295,8 +299,12 @@ class Dispatcher(ABC):
 class SingleActiveDispatcher(Dispatcher):
     """All entries, in order, to one consumer at a time: what Exclusive and Failover share."""
 
+    source: CompactedSource
+    _source_type = CompactedSource
+
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
+        self.source.early = context.early
         self.active: Consumer | None = None
         self._wanted: Callable[[int], bool] | None = None
         """Whether the active consumer wants to see entries whose key has this hash."""
@@ -358,4 +366,6 @@ class SingleActiveDispatcher(Dispatcher):
             self.wake()
 
     def rewind(self) -> None:
+        if self.active is not None:
+            self.source.read_for(reads_compacted=self.active.reads_compacted)
         self.source.rewind()

@@ -37,6 +37,13 @@ def open_messages(messages: int, words: tuple[int, ...]) -> int:
     return sum((word & _WORD_MASK).bit_count() for word in words)
 
 
+def both(words: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    """Messages that are open in both of two ack_sets; () has all of them open."""
+    if not words or not others:
+        return words or others
+    return tuple(one & other for one, other in zip(words, others, strict=False))
+
+
 def strip_checksum(entry: bytes) -> bytes:
     """The entry without magic and checksum, for clients that do not know them."""
     return entry[_CHECKSUM_BYTES:] if entry[:2] == _CHECKSUM_MAGIC else entry
@@ -63,6 +70,7 @@ def encode_run(
     """
     if (
         wanted is not None
+        or run.kept_words is not None
         or acks.has_holes
         or consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
     ):
@@ -141,6 +149,11 @@ def _encode_filtered(
         if wanted is not None and not wanted(run.key_hashes[stop]):
             continue
         words = acks.remaining_words(position)
+        if run.kept_words is not None:
+            words = both(words, run.kept_words[stop])
+            if words and not any(words):
+                markers.append(position)  # what is left of it was acknowledged
+                continue
         room -= append_message(
             parts, consumer, position, entries[stop], partition=partition, words=words
         )

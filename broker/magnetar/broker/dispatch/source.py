@@ -228,7 +228,7 @@ class EntrySource:
                 self._read_on(run.last)
         self._on_ready()
 
-    def _retry_later(self, start: Position, error: LedgerError) -> None:
+    def _retry_later(self, start: Position, error: Exception) -> None:
         delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
         self._failures += 1
         _log.warning(

@@ -13,6 +13,7 @@ from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
 from magnetar.broker.http.backlogs import backlogs_router
 from magnetar.broker.http.brokers import brokers_router
+from magnetar.broker.http.compaction import compaction_router
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import life_router
 from magnetar.broker.http.lookup import lookup_router
@@ -45,6 +46,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     app.include_router(policies_router(context))
     app.include_router(topics_router(context))
     app.include_router(subscriptions_router(context, broker.services.keeping))
+    app.include_router(compaction_router(context))
     app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))
     app.include_router(partitions_router(context))
     app.include_router(life_router(context))

@@ -62,6 +62,7 @@ async def create_subscription(
         topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
     )
     await topic.ensure_subscription(name, open_cursor)
+    subscription_of(topic, name).placed(first)
     if words:
         await reset(subscription_of(topic, name), first, words)
 

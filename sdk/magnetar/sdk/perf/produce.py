@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import uvloop
 
 from magnetar.sdk.client import Client
-from magnetar.sdk.compression import Compression
 from magnetar.sdk.pending_sends import PendingSend
 from magnetar.sdk.perf.histogram import LatencyHistogram
 from magnetar.sdk.perf.result import PerfResult
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.compression import Compression
 
 MESSAGES_DEFAULT = 100_000
 _PACE_S = 0.002

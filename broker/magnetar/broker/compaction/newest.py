@@ -1,0 +1,69 @@
+"""Which message is the newest of each key: learnt by the first pass, asked by the second. Pure.
+
+Messages of a key are compared by their place: the later one counts. A chunked message counts from
+its last chunk on, and all its chunks stay or go together; chunks whose end was not seen stay.
+"""
+
+from magnetar.broker.compaction.errors import TooManyKeysError
+from magnetar.broker.compaction.messages import KeyedMessage, Kind, OpenedEntry
+from magnetar.ledger.position import Position
+
+_KEY_COST_BYTES = 320
+"""Memory of one key beside its characters: its place, and its share of the table."""
+
+
+class NewestMessages:
+    """The newest message of each key, within a bound on memory."""
+
+    def __init__(self, *, bytes_max: int, keeps_keyless: bool) -> None:
+        """`keeps_keyless`: messages without a key stay."""
+        self._bytes_max = bytes_max
+        self._keeps_keyless = keeps_keyless
+        self._newest: dict[str, tuple[Position, int]] = {}
+        self._chunks_end: dict[str, Position] = {}
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def note(self, position: Position, opened: OpenedEntry) -> None:
+        """The next entry, in the order of the topic.
+
+        Raises:
+            TooManyKeysError
+        """
+        if opened.kind is Kind.CHUNK:
+            if not opened.is_last_chunk:
+                return
+            if opened.chunk_of not in self._chunks_end:
+                self._pay(len(opened.chunk_of))
+            self._chunks_end[opened.chunk_of] = position
+        for message in opened.messages:
+            if message.key is None:
+                continue
+            if message.is_tombstone:
+                if self._newest.pop(message.key, None) is not None:
+                    self._pay(-len(message.key), -1)
+                continue
+            if message.key not in self._newest:
+                self._pay(len(message.key))
+            self._newest[message.key] = (position, message.index)
+
+    def keeps(self, position: Position, opened: OpenedEntry, message: KeyedMessage) -> bool:
+        """Whether a message of the entry stays."""
+        if opened.kind is Kind.CHUNK:
+            end = self._chunks_end.get(opened.chunk_of)
+            if end is None:
+                return True
+            position = end
+        if message.key is None:
+            return self._keeps_keyless
+        return self._newest.get(message.key) == (position, message.index)
+
+    def _pay(self, characters: int, count: int = 1) -> None:
+        self._size_bytes += count * _KEY_COST_BYTES + characters
+        if self._size_bytes > self._bytes_max:
+            raise TooManyKeysError(
+                f"more than {len(self._newest)} keys: they do not fit into {self._bytes_max} "
+                f"bytes; raise compaction_keys_bytes_max"
+            )

@@ -1,0 +1,252 @@
+"""Compaction with the official client: who reads what is compacted gets the newest of each key."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from urllib.parse import quote
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar_client.support import connect, read_next, receive
+from tests.standalone import Standalone
+
+_LEDGER_ENTRIES = 20
+_WAIT_S = 20.0
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Ask again until it holds, which must come."""
+    until_s = time.monotonic() + _WAIT_S
+    while not holds():
+        assert time.monotonic() < until_s, f"in {_WAIT_S:.0f} s there was not: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A server of its own, which is killed; its topics have small ledgers, trimmed at once."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MAGNETAR_BROKER_LEDGER_ENTRIES_MAX", str(_LEDGER_ENTRIES))
+        environment.setenv("MAGNETAR_BROKER_LEDGER_AGE_MIN_S", "0")
+        environment.setenv("MAGNETAR_BROKER_RETENTION_CHECK_INTERVAL_S", "0.2")
+        environment.setenv("MAGNETAR_BROKER_COMPACTION_CHECK_INTERVAL_S", "0.2")
+        with Standalone(tmp_path_factory.mktemp("compacting") / "data") as standalone:
+            yield standalone
+            standalone.assert_log_clean()
+
+
+@pytest.fixture
+def client(server: Standalone) -> Iterator[pulsar.Client]:
+    connection = connect(server.url, log_path=server.log_path.with_suffix(".client.log"))
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"persistent://public/default/{quote(request.node.name, safe='')}"
+
+
+class Admin:
+    """The HTTP interface of one topic."""
+
+    def __init__(self, server: Standalone, topic: str) -> None:
+        self._server = server
+        self._name = topic.rpartition("/")[2]
+
+    def call(self, method: str, action: str, body: bytes | None = None) -> tuple[int, bytes]:
+        path = f"/admin/v2/persistent/public/default/{quote(self._name, safe='')}{action}"
+        request = urllib.request.Request(
+            self._server.http_url + path,
+            method=method,
+            data=body,
+            headers={"Content-Type": "application/json"} if body is not None else {},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def compact(self) -> None:
+        """Compact, and wait for the end."""
+        assert self.call("PUT", "/compaction")[0] == 204
+        wait_until(lambda: self.status() != "RUNNING", "the end of the compaction")
+        assert self.status() == "SUCCESS"
+
+    def status(self) -> str:
+        return str(json.loads(self.call("GET", "/compaction")[1])["status"])
+
+    def stats(self) -> dict[str, object]:
+        return dict(json.loads(self.call("GET", "/stats")[1]))
+
+    def unload(self) -> None:
+        assert self.call("PUT", "/unload")[0] == 204
+
+
+Message = tuple[str | None, bytes]
+
+
+def publish(
+    client: pulsar.Client,
+    topic: str,
+    messages: Sequence[Message],
+    *,
+    batched: bool = False,
+    compression: pulsar.CompressionType = pulsar.CompressionType.NONE,
+) -> None:
+    """Publish (key, payload) pairs in order; batches of seven."""
+    producer = client.create_producer(
+        topic,
+        compression_type=compression,
+        batching_enabled=batched,
+        batching_max_messages=7,
+        batching_max_publish_delay_ms=10_000,
+    )
+    for key, payload in messages:
+        producer.send_async(payload, lambda *_: None, partition_key=key)
+    producer.flush()
+    producer.close()
+
+
+def newest(messages: Sequence[Message]) -> list[Message]:
+    """What is left: the newest of each key, in their order, and no tombstones."""
+    last = {key: at for at, (key, _) in enumerate(messages)}
+    return [
+        (key, payload)
+        for at, (key, payload) in enumerate(messages)
+        if key is not None and payload and last[key] == at
+    ]
+
+
+def history(rounds: int, keys: int = 10) -> list[Message]:
+    """Every key several times, one that is removed, one that is removed and comes back."""
+    messages: list[Message] = []
+    for at in range(rounds):
+        messages += [(f"key {key}", b"%d of round %d" % (key, at)) for key in range(keys)]
+        messages += [(None, b"no key"), ("removed", b"there"), ("back", b"%d" % at)]
+        messages += [("removed", b""), ("back", b"") if at < rounds - 1 else ("late", b"late")]
+    return messages
+
+
+def read_all(client: pulsar.Client, topic: str, *, compacted: bool) -> list[Message]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
+    found: list[Message] = []
+    while reader.has_message_available():
+        message = read_next(reader)
+        found.append((message.partition_key() or None, message.data()))
+    reader.close()
+    return found
+
+
+def _nothing(_server: Standalone, _admin: Admin) -> None:
+    """Just go on."""
+
+
+def _unload(_server: Standalone, admin: Admin) -> None:
+    admin.unload()
+
+
+def _restart(server: Standalone, _admin: Admin) -> None:
+    assert server.terminate() == 0
+    server.start()
+
+
+def _kill(server: Standalone, _admin: Admin) -> None:
+    server.kill()
+    server.start()
+
+
+Event = Callable[[Standalone, Admin], None]
+
+_ALL = pulsar.CompressionType
+_COMPRESSIONS = [_ALL.NONE, _ALL.LZ4, _ALL.ZLib, _ALL.ZSTD, _ALL.SNAPPY]
+
+
+@pytest.mark.parametrize("compression", _COMPRESSIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("batched", [False, True])
+def test_readers_get_the_newest_of_each_key_and_what_came_later(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    batched: bool,
+    compression: pulsar.CompressionType,
+) -> None:
+    messages = history(rounds=6)
+    publish(client, topic, messages, batched=batched, compression=compression)
+    Admin(server, topic).compact()
+    assert read_all(client, topic, compacted=True) == newest(messages)
+    # The client does not get through empty payloads that it has compressed with zlib.
+    later = [message for message in history(rounds=2) if message[1]]
+    publish(client, topic, later, batched=batched, compression=compression)
+    assert read_all(client, topic, compacted=True) == newest(messages) + later
+    Admin(server, topic).compact()
+    assert read_all(client, topic, compacted=True) == newest(messages + later)
+
+
+@pytest.mark.parametrize("event", [_nothing, _unload, _restart, _kill])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_subscription_goes_on_where_it_was(
+    server: Standalone, topic: str, batched: bool, event: Event
+) -> None:
+    """The ledgers with the old messages are trimmed; acknowledged one by one, half before, half
+    after the event; behind the horizon everything comes. What comes again is the rest of a batch,
+    or what was acknowledged in the last second before a kill."""
+    admin = Admin(server, topic)
+    messages = history(rounds=6)
+    expected = newest(messages)
+    client = connect(server.url)
+    publish(client, topic, messages, batched=batched)
+    admin.compact()
+    consumer = _subscribe(client, topic)
+    half = len(expected) // 2
+    assert _take(consumer, half) == expected[:half]
+    client.close()
+    event(server, admin)
+    client = connect(server.url)
+    later = [("key 1", b"later"), (None, b"later, without a key")]
+    publish(client, topic, later, batched=batched)
+    consumer = _subscribe(client, topic)
+    found = _take_through(consumer, later[-1])
+    again = len(found) - (len(expected) + len(later) - half)
+    assert 0 <= again <= half
+    assert again == 0 or batched or event is _kill
+    assert found == expected[half - again :] + later
+    consumer.close()
+    assert wait_until(lambda: _backlog(admin) == 0, "an empty backlog") is None
+    client.close()
+
+
+def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
+    return client.subscribe(
+        topic,
+        "sub",
+        initial_position=pulsar.InitialPosition.Earliest,
+        is_read_compacted=True,
+    )
+
+
+def _take(consumer: pulsar.Consumer, count: int) -> list[Message]:
+    """Messages, each acknowledged; without what this client shows of those that are compacted out
+    of a batch, with Pulsar's broker as with this one."""
+    found: list[Message] = []
+    while len(found) < count:
+        message = receive(consumer)
+        if message.partition_key() or message.data():
+            found.append((message.partition_key() or None, message.data()))
+        consumer.acknowledge(message)
+    return found
+
+
+def _take_through(consumer: pulsar.Consumer, last: Message) -> list[Message]:
+    found = _take(consumer, 1)
+    while found[-1] != last:
+        found += _take(consumer, 1)
+    return found
+
+
+def _backlog(admin: Admin) -> int:
+    return int(admin.stats()["subscriptions"]["sub"]["msgBacklog"])  # type: ignore[index]

@@ -32,12 +32,15 @@ async def test_m06_a_subscription_that_comes_while_ledgers_go_begins_behind_them
     sim: Cluster,
 ) -> None:
     owner = await consumed_topic(sim)
+    user = sim.user("d")
+    subscribing = sim.front.hold_command("SUBSCRIBE", source=user.name)
+    late = user.spawn(user.consumer_here("t", "late"))
+    await sim.until(lambda: bool(subscribing.messages))
     listing = sim.store.hold(client=owner.name, kind="set", path=sim.log_path("t"))
     trimming = trim_soon(owner)
     await sim.until(lambda: bool(listing.operations))
-    user = sim.user("d")
-    late = user.spawn(user.consumer_here("t", "late"))
-    await sim.sleep(0.5)
+    subscribing.release()
+    await sim.sleep(0.3)
     listing.release()
     assert await trimming == 3
     consumer = await late

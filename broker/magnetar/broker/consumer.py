@@ -39,6 +39,9 @@ class KeySharedMode(NamedTuple):
     def name(self) -> str:
         return "STICKY" if self.is_sticky else "AUTO_SPLIT"
 
+    def __str__(self) -> str:
+        return f"{self.name}, {'out of order' if self.is_unordered else 'in order'}"
+
 
 class Consumer:
     """State of one consumer on one connection. Dispatchers and the subscription change it.

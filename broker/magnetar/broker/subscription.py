@@ -142,9 +142,10 @@ class Subscription:
 
     def tell_end(self) -> None:
         """Tell consumers that there is nothing left, and never will be: the topic is terminated."""
-        if self.context is None or self.is_closed or not self.cursor.is_caught_up:
+        context = self.context
+        if context is None or context.log.terminated is None or self.is_closed:
             return
-        if self.context.log.terminated is None or not self.context.tenure.holds():
+        if not context.cursor.is_caught_up or not context.tenure.holds():
             return
         for consumer in self.consumers:
             if not consumer.is_told_end and not consumer.is_closed:

@@ -470,3 +470,35 @@ async def test_a_seek_starts_everything_again() -> None:
     again = await _join(harness, permits=10)
     assert await _ids(again) == [1, 2]
     _dispatcher(harness)
+
+
+async def test_slower_consumers_have_a_little_time_before_more_is_left_than_is_kept() -> None:
+    low, high = _keys_below_and_above()
+    size = len(entry(partition_key=low))
+    harness = _keyed(
+        [low] * 10 + [high], look_ahead_bytes_max=3 * size, look_ahead_patience_ms=1_000_000
+    )
+    slow = await _join(harness, keySharedMeta=_sticky((0, 32767)))
+    fast = await _join(harness, permits=10, keySharedMeta=_sticky((32768, 65535)))
+    assert await _ids(fast) == [10]  # in one slice with the others
+    dispatcher = _dispatcher(harness)
+    assert dispatcher.waiting_entries == 10
+    assert len(dispatcher._kept) == 3
+    harness.log.store(entry(partition_key=high))
+    dispatcher.wake()
+    assert await _ids(fast) == []
+    assert dispatcher._patience is not None
+    dispatcher._lose_patience()
+    assert await _ids(fast) == [11]
+    slow.flow(20)
+    assert await _ids(slow) == list(range(10))
+    assert not dispatcher._is_impatient
+    _dispatcher(harness)
+
+
+async def test_with_nothing_kept_at_all_everything_is_sent() -> None:
+    harness = _keyed(["a", "b", "c"], look_ahead_bytes_max=0, look_ahead_patience_ms=1_000_000)
+    client = await _join(harness, permits=2)
+    assert await _ids(client) == [0, 1]
+    client.flow(5)
+    assert await _ids(client) == [2]

@@ -198,7 +198,8 @@ class KeySharedDispatcher(Dispatcher):
         have more credit in a moment, and nothing is read twice.
         """
         limits = self.context.limits
-        if self._kept_bytes >= limits.look_ahead_bytes_max and not self._is_impatient:
+        is_full = self._kept_bytes >= limits.look_ahead_bytes_max
+        if is_full and self.book.waiting and not self._is_impatient:
             if self._patience is None:
                 self._patience = asyncio.get_running_loop().call_later(
                     limits.look_ahead_patience_ms / 1000, self._lose_patience

@@ -16,6 +16,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from magnetar.broker.keeping.backlog import storage_bytes, topic_backlog_bytes
+
 if TYPE_CHECKING:
     from magnetar.broker.balance.balancer import Balancer
     from magnetar.broker.broker import Broker
@@ -65,6 +67,11 @@ class BrokerCollector(Collector):
             ("topic_loads", "Topics loaded since the start.", topics.loads),
             ("topic_load_failures", "Topics that could not be loaded.", topics.failed_loads),
             ("topics_fenced", "Topics taken over by another owner.", topics.fenced),
+            (
+                "upkeep_failures",
+                "Trimmings, expirations and the like that failed; they are tried again.",
+                broker.upkeep.failures,
+            ),
         ):
             yield CounterMetricFamily(f"magnetar_broker_{name}", text, value)
         if broker.cluster is not None:
@@ -109,7 +116,30 @@ class BrokerCollector(Collector):
             "Times a connection was not read because of the publish rate.",
             labels=labels,
         )
+        storage = GaugeMetricFamily(
+            "magnetar_topic_storage_bytes", "Size of its ledgers, one copy of them.", labels=labels
+        )
+        backlog_bytes = GaugeMetricFamily(
+            "magnetar_topic_backlog_bytes",
+            "What its slowest subscription has not acknowledged, as its quota counts it.",
+            labels=labels,
+        )
+        trimmed = CounterMetricFamily(
+            "magnetar_topic_trimmed_ledgers",
+            "Ledgers that were consumed and not retained.",
+            labels=labels,
+        )
+        evicted = CounterMetricFamily(
+            "magnetar_topic_evicted_entries",
+            "Entries that left a backlog because it was above its quota.",
+            labels=labels,
+        )
         labels = ["topic", "subscription"]
+        expired = CounterMetricFamily(
+            "magnetar_subscription_expired_entries",
+            "Entries that grew too old before they were acknowledged.",
+            labels=labels,
+        )
         consumers = GaugeMetricFamily(
             "magnetar_subscription_consumers", "Connected consumers.", labels=labels
         )
@@ -130,6 +160,10 @@ class BrokerCollector(Collector):
             messages_out.add_metric([name], sent)
             bytes_out.add_metric([name], sent_bytes)
             producers.add_metric([name], len(topic.producers))
+            storage.add_metric([name], storage_bytes(topic))
+            backlog_bytes.add_metric([name], topic_backlog_bytes(topic))
+            trimmed.add_metric([name], topic.trimmed_ledgers)
+            evicted.add_metric([name], topic.evicted_entries)
             if topic.deduplication is not None:
                 duplicates.add_metric([name], topic.deduplication.duplicates)
             if topic.publish_policies.rate.is_limited:
@@ -141,9 +175,11 @@ class BrokerCollector(Collector):
                 consumers.add_metric(both, len(subscription.consumers))
                 backlog.add_metric(both, subscription.cursor.backlog_entries)
                 unacked.add_metric(both, subscription.unacked_messages)
+                expired.add_metric(both, subscription.expired_entries)
         yield from (messages_in, bytes_in, failed, messages_out, bytes_out, producers)
         yield from (duplicates, rate_limited)
-        yield from (consumers, backlog, unacked)
+        yield from (storage, backlog_bytes, trimmed, evicted)
+        yield from (consumers, backlog, unacked, expired)
 
 
 def _cluster_metrics(cluster: "Cluster") -> Iterator[Metric]:

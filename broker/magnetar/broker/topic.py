@@ -146,6 +146,7 @@ class Topic:
         self.bytes_in = 0
         self.entries_in = 0
         self.messages_failed = 0
+        self.trimmed_ledgers = 0
         self.evicted_entries = 0
         """Entries that left a backlog because it was above its quota."""
         self.messages_out_before = 0

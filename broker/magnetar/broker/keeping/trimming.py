@@ -66,6 +66,7 @@ async def trim(topic: Topic, *, truncates: bool = False) -> int:
             if topic.tenure.holds():
                 removed = await topic.log.unlist(before)
     if removed:
+        topic.trimmed_ledgers += removed
         _log.info("topic_trimmed", topic=str(topic.name), ledgers=removed, first=str(before))
     await topic.log.delete_unlisted()
     return removed

@@ -1,0 +1,73 @@
+"""Dispatch rates, set over HTTP, with the official client; and why nothing flows meanwhile."""
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.integration.pulsar_client.support import publish, receive
+from tests.standalone import Standalone
+
+
+def _call(server: Standalone, method: str, path: str, body: object = None) -> Any:
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"{server.http_url}/admin/v2/{path}",
+        content,
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
+@pytest.mark.parametrize("batched", [False, True], ids=["plain", "batched"])
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "KeyShared"])
+def test_messages_come_at_the_rate_of_the_policy_and_not_faster(
+    server: Standalone, client: pulsar.Client, topic: str, policy: str, batched: bool, kind: str
+) -> None:
+    path = topic.replace("://", "/")
+    consumer_type = getattr(pulsar.ConsumerType, kind)
+    client.subscribe(topic, "slow", consumer_type=consumer_type).close()
+    producer = client.create_producer(
+        topic, batching_enabled=batched, batching_max_messages=5, block_if_queue_full=True
+    )
+    payloads = [b"%d" % number for number in range(60)]
+    publish(producer, payloads)
+    rate = {
+        "dispatchThrottlingRateInMsg": 40,
+        "dispatchThrottlingRateInByte": -1,
+        "ratePeriodInSecond": 1,
+        "relativeToPublishRate": False,
+    }
+    _call(server, "POST", f"{path}/{policy}", rate)
+    started_s = time.monotonic()
+    consumer = client.subscribe(topic, "slow", consumer_type=consumer_type)
+    got = []
+    reasons = set()
+    for number in range(len(payloads)):
+        message = receive(consumer)
+        got.append(message.data())
+        consumer.acknowledge(message)
+        if number == 35:
+            stats = _call(server, "GET", f"{path}/stats")
+            reasons.add(stats["subscriptions"]["slow"]["whyIdle"])
+    # Forty at once, the rest at forty a second; a batch may be ahead of its time.
+    assert time.monotonic() - started_s >= (60 - 40 - 5) / 40
+    assert got == payloads
+    assert reasons <= {"rate_limit", None}
+    stops = f"dispatchThrottledMsgEventsBy{'Topic' if policy == 'dispatchRate' else 'Subscription'}"
+    stats = _call(server, "GET", f"{path}/stats")["subscriptions"]["slow"]
+    assert stats[f"{stops}Limit"] > 0
+    _call(server, "DELETE", f"{path}/{policy}")
+    publish(producer, payloads * 3)
+    for payload in payloads * 3:
+        message = receive(consumer)
+        assert message.data() == payload
+        consumer.acknowledge(message)
+    consumer.close()

@@ -11,7 +11,6 @@ from urllib.parse import unquote_plus
 from magnetar.broker.errors import (
     BrokerMetadataError,
     InvalidTopicNameError,
-    NotAllowedError,
     ProducerBusyError,
 )
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
@@ -28,19 +27,15 @@ _RESERVED_PREFIX = "pulsar.repl"
 
 
 def topic_of(name: str) -> TopicName:
-    """The parsed name of a persistent topic.
+    """The parsed name of a topic.
 
     Raises:
         InvalidTopicNameError: of no known shape.
-        NotAllowedError: a non-persistent topic; these are not built yet.
     """
     try:
-        topic = parse_topic_name(name)
+        return parse_topic_name(name)
     except TopicNameError as error:
         raise InvalidTopicNameError(str(error)) from error
-    if not topic.is_persistent:
-        raise NotAllowedError(f"{name}: non-persistent topics are not supported by this broker")
-    return topic
 
 
 def log_path(topic: TopicName) -> str:

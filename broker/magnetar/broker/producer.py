@@ -100,6 +100,14 @@ class PublishBatch:
         """The log has the entries durably, at consecutive ids."""
         self._producer.batch_appended(self, ledger_id, first_entry_id)
 
+    @property
+    def producer_id(self) -> int:
+        return self._producer.producer_id
+
+    def answered(self, frames: bytes) -> None:
+        """The topic keeps nothing: this is what it answers instead."""
+        self._producer.batch_answered(self, frames)
+
     def on_failed(self, error: LedgerError) -> None:
         """The log could not store the entries, or does not know whether it did."""
         self._producer.batch_failed(self, error)
@@ -230,6 +238,13 @@ class Producer:
             self.peer.write(receipts)
         self.topic.entries_appended(batch, ledger_id, first_entry_id)
         self.peer.on_publishes_done(batch)
+        self._go_on()
+
+    def batch_answered(self, batch: PublishBatch, frames: bytes) -> None:
+        """Send what the topic answers, after the answers to everything before it."""
+        self.messages_in += batch.messages
+        self.bytes_in += batch.size_bytes
+        batch.answer = frames
         self._go_on()
 
     def batch_failed(self, batch: PublishBatch, error: LedgerError) -> None:

@@ -210,7 +210,7 @@ class Subscription:
         if self.is_closed:
             raise ServiceNotReadyError(f"{self.topic} is closing")
         if self._needs_dispatcher(consumer):
-            dispatcher = _make_dispatcher(self.context, consumer)
+            dispatcher = self._new_dispatcher(self.context, consumer)
             if self.dispatcher is not None:
                 self.dispatcher.close()
             self.dispatcher = dispatcher
@@ -220,6 +220,9 @@ class Subscription:
         if self.context.log.terminated is not None:
             # After the answer to its SUBSCRIBE.
             asyncio.get_running_loop().call_soon(self.tell_end)
+
+    def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
+        return _make_dispatcher(context, consumer)
 
     def _in_the_way(self, consumer: Consumer) -> Consumer | None:
         """A consumer beside which this one cannot be, if it lives.

@@ -16,7 +16,7 @@ from magnetar.broker.compaction.compaction import Compaction
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.dispatch.base import DispatchContext, DispatchLimits
+from magnetar.broker.dispatch.base import Delays, DispatchContext, DispatchLimits
 from magnetar.broker.dispatch.compacted import EarlyPlace
 from magnetar.broker.dispatch.throttle import DispatchRates
 from magnetar.broker.entry import last_batch_index_of
@@ -86,6 +86,8 @@ class TopicLimits:
 
 class Topic:
     """One topic that this broker owns. All methods run on the event loop."""
+
+    _subscription_class: type[Subscription] = Subscription
 
     def __init__(
         self,
@@ -372,7 +374,7 @@ class Topic:
                 is_durable=is_durable,
                 is_asked_for=is_asked_for,
             )
-            subscription = self.subscriptions[name] = Subscription(
+            subscription = self.subscriptions[name] = self._subscription_class(
                 self._full_name,
                 name,
                 is_durable=is_durable,
@@ -432,6 +434,29 @@ class Topic:
                 delays=delays,
                 early=self._early_place(cursor),
             )
+            subscription.context = self._context_of(subscription, cursor, on_progress, delays)
+
+    def _context_of(
+        self,
+        subscription: Subscription,
+        cursor: SubscriptionCursor,
+        on_progress: Callable[[], None],
+        delays: Delays | None = None,
+    ) -> DispatchContext:
+        return DispatchContext(
+            topic=self._full_name,
+            subscription=subscription.name,
+            partition=self._partition,
+            log=self.log,
+            cache=self.cache,
+            cursor=cursor,
+            tenure=self.tenure,
+            limits=self._limits.dispatch,
+            policies=lambda: self.policies,
+            on_progress=on_progress,
+            limiters=self.dispatch_rates.limiters_of(subscription.name),
+            delays=delays,
+        )
 
     def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:
         compaction = self.compaction

@@ -31,9 +31,12 @@ from magnetar.broker.errors import (
     BrokerPersistenceError,
     NotAllowedError,
     ServiceNotReadyError,
+    TopicNotFoundError,
 )
+from magnetar.broker.non_persistent import NonPersistentTopic, VolatileLog
 from magnetar.broker.ownership import Destination, Ownership, Tenure
 from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
@@ -74,7 +77,9 @@ first one is closed first: its next owner begins while others are still being cl
 class _Closing:
     """A topic that is being closed."""
 
-    def __init__(self, topic: Topic, log: ManagedLog, cursors: Sequence[Cursor]) -> None:
+    def __init__(
+        self, topic: Topic, log: ManagedLog | VolatileLog, cursors: Sequence[Cursor]
+    ) -> None:
         self.topic = topic
         self.log = log
         self.cursors = cursors
@@ -119,7 +124,7 @@ class Topics:
             clock=clock,
         )
         self._topics: dict[TopicName, Topic] = {}
-        self._logs: dict[Topic, ManagedLog] = {}
+        self._logs: dict[Topic, ManagedLog | VolatileLog] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, _Closing] = {}
         self._moving: dict[TopicName, asyncio.Task[None]] = {}
@@ -191,13 +196,14 @@ class Topics:
         return sorted(naming.topic_at(namespace, node) for node in nodes)
 
     async def non_persistent_names(self, namespace: str) -> list[str]:
-        """Full names of the non-persistent topics of a namespace, sorted: there are none.
+        """Full names of the non-persistent topics of a namespace that this broker has, sorted.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
         """
         await self.check_namespace(namespace)
-        return []
+        names = [each for each in self._topics if not each.is_persistent]
+        return sorted(str(each) for each in names if each.namespace_name == namespace)
 
     # Loading
 
@@ -296,6 +302,8 @@ class Topics:
 
     async def _load_owned(self, name: TopicName, tenure: Tenure) -> Topic:
         policies = await self._policies.of(name)
+        if not name.is_persistent:
+            return self._open_volatile(name, tenure, policies)
         log = await ManagedLog.open(
             self._client,
             self._store,
@@ -341,6 +349,19 @@ class Topics:
         self._logs[topic] = log
         self._topics[name] = topic
         topic.apply_policies(self._policies.known(name))  # They may have changed meanwhile.
+        return topic
+
+    def _open_volatile(self, name: TopicName, tenure: Tenure, policies: EffectivePolicies) -> Topic:
+        if name in self._unwanted or not tenure.holds():
+            raise LogFencedError(f"the lease of {name} was lost while it was loaded")
+        log = VolatileLog(str(name))
+        cache = TailCache(self._pool)
+        topic = NonPersistentTopic(name, log, cache, self._limits, tenure, policies)
+        topic.reload = partial(self._reload, topic)
+        topic.reopen = partial(self._reopen, topic)
+        log.on_fenced(partial(self.fence, topic))
+        self._logs[topic] = log
+        self._topics[name] = topic
         return topic
 
     async def _check_alone(self, name: TopicName, log: ManagedLog) -> None:
@@ -441,8 +462,11 @@ class Topics:
 
         Raises:
             ServiceNotReadyError: it has been closed.
+            NotAllowedError: the topic is not persistent.
         """
         log = self._logs.get(topic)
+        if isinstance(log, VolatileLog):
+            raise NotAllowedError(f"{topic.name} is not persistent")
         if log is None:
             raise ServiceNotReadyError(f"{topic.name} is closing")
         return log
@@ -539,7 +563,7 @@ class Topics:
             RequestError: it is another broker's, or cannot be deleted now.
         """
         async with self.held_back(name):
-            if not is_forced:
+            if name.is_persistent and not is_forced:
                 await self._deletion.check_unused(name)
             await self._delete(name, None if is_forced else check_members)
 
@@ -567,8 +591,11 @@ class Topics:
             await asyncio.wait([closing.task])
         if not tenure.holds():
             raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
-        await self._deletion.mark(name)
-        await self._deletion.finish(name)
+        if name.is_persistent:
+            await self._deletion.mark(name)
+            await self._deletion.finish(name)
+        elif topic is None:
+            raise TopicNotFoundError(f"Topic {name} not found")
         if name.partition_index < 0:
             await self.forget_policies(name)
 

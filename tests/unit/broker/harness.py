@@ -21,6 +21,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.keeping.composition import Keeping
+from magnetar.broker.non_persistent import NonPersistentTopic, VolatileLog
 from magnetar.broker.ownership import SoleOwner
 from magnetar.broker.partitions import PartitionedTopicRecord
 from magnetar.broker.policies.effective import EffectivePolicies, effective
@@ -31,7 +32,7 @@ from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Topic, TopicLimits
 from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
 from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
@@ -398,8 +399,17 @@ class MemoryTopics:
             return topic
         if topic is None:
             await self.creation.check(name, may_create=may_create)
-        log = self.logs.setdefault(str(name), MemoryLog())
         limits = topic_limits(self._settings)
+        if not name.is_persistent:
+            known = self._policies.known(name)
+            log, cache = VolatileLog(str(name)), TailCache(self.pool)
+            topic = NonPersistentTopic(name, log, cache, limits, self.tenure, known)
+            self._topics[name] = topic
+            return topic
+        return await self._load(name, limits)
+
+    async def _load(self, name: TopicName, limits: TopicLimits) -> Topic:
+        log = self.logs.setdefault(str(name), MemoryLog())
         topic = Topic(
             name, log, TailCache(self.pool), limits, self.tenure, self._policies.known(name)
         )

@@ -47,7 +47,7 @@ async def test_partition_metadata_without_creation_knows_what_exists() -> None:
         ("persistent://nobody/default/t", pb.ServerError.TopicNotFound),
         ("persistent://public/nothing/t", pb.ServerError.TopicNotFound),
         ("a/b", pb.ServerError.InvalidTopicName),
-        ("non-persistent://public/default/t", pb.ServerError.NotAllowedError),
+        ("volatile://public/default/t", pb.ServerError.InvalidTopicName),
     ],
 )
 async def test_unknown_namespaces_and_bad_names_are_refused(

@@ -9,7 +9,7 @@ from magnetar.broker.errors import PartitionCountError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 
-DOMAINS = ("persistent",)
+DOMAINS = ("persistent", "non-persistent")
 
 
 class PartitionedTopicMetadata(BaseModel):
@@ -21,7 +21,7 @@ class PartitionedTopicMetadata(BaseModel):
 
 
 def partitions_router(context: HttpContext) -> APIRouter:
-    """The routes of partitioned topics below /admin/v2/persistent."""
+    """The routes of partitioned topics below /admin/v2/persistent and non-persistent."""
     router = APIRouter(tags=["partitioned topics"])
     for domain in DOMAINS:
         _add_routes(router, context, domain)

@@ -39,7 +39,6 @@ async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
     [
         ("/lookup/v2/topic/persistent/public/nowhere/topic", 404),
         ("/lookup/v2/topic/volatile/public/default/topic", 412),
-        ("/lookup/v2/topic/non-persistent/public/default/topic", 412),
         ("/admin/v2/namespaces/public/nowhere/bundles", 404),
         ("/admin/v2/namespaces/public/default/topics?mode=SOME", 400),
         (f"{TOPICS}/missing/partitions", 404),

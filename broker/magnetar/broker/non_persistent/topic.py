@@ -1,0 +1,102 @@
+"""A non-persistent topic: receipts at once, messages to whoever has credit, no place kept.
+
+Producers and consumers join by the rules of stored topics; see the protocol sheet, section 7.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from magnetar.broker.consumer import EXCLUSIVE, Consumer
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.non_persistent.passing import PassingDispatcher
+from magnetar.broker.producer import PublishBatch
+from magnetar.broker.run import Run
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import OpenCursor, Topic
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire import encode_send_receipts
+
+IN_FLIGHT_MAX = 1000
+"""Messages of one producer that are taken at a time; more are dropped, and receipted with -1:-1."""
+
+
+class PassingSubscription(Subscription):
+    """A subscription of a non-persistent topic: membership alone."""
+
+    def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
+        return PassingDispatcher(context, consumer)
+
+    async def seek(
+        self,
+        consumer: Consumer | None,
+        find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
+    ) -> None:
+        """
+        Raises:
+            NotAllowedError
+        """
+        raise NotAllowedError(f"{self.topic} keeps nothing: there is no place to seek")
+
+    def _in_the_way(self, consumer: Consumer) -> Consumer | None:
+        if consumer.sub_type == EXCLUSIVE:
+            return self.consumers[0]
+        dispatcher = self.dispatcher
+        assert isinstance(dispatcher, PassingDispatcher)
+        if dispatcher.mode != consumer.key_shared:
+            raise ConsumerBusyError(
+                f"subscription {self.name} is in use with {dispatcher.mode}; "
+                f"{consumer.key_shared} was asked for"
+            )
+        return dispatcher.conflict_of(consumer)
+
+    def _needs_dispatcher(self, consumer: Consumer) -> bool:
+        dispatcher = self.dispatcher
+        return (
+            not isinstance(dispatcher, PassingDispatcher)
+            or dispatcher.sub_type != consumer.sub_type
+            or dispatcher.mode != consumer.key_shared
+        )
+
+
+class NonPersistentTopic(Topic):
+    """Publishing and subscribing without a store; the rest is `Topic`'s."""
+
+    _subscription_class = PassingSubscription
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Answer at once, and pass on what is taken."""
+        taken = batch.payloads[:IN_FLIGHT_MAX]
+        highest = batch.highest_ids if any(batch.highest_ids) else None
+        cut = len(taken)
+        frames = encode_send_receipts(
+            batch.producer_id,
+            batch.sequence_ids[:cut],
+            ledger_id=0,
+            entry_ids=[0] * cut,
+            highest_sequence_ids=highest[:cut] if highest is not None else None,
+        )
+        left = len(batch.payloads) - cut
+        if left:
+            frames += encode_send_receipts(
+                batch.producer_id,
+                batch.sequence_ids[cut:],
+                ledger_id=-1,
+                entry_ids=[-1] * left,
+                highest_sequence_ids=highest[cut:] if highest is not None else None,
+            )
+        self.entries_in += cut
+        self.messages_in += batch.messages
+        self.bytes_in += batch.size_bytes
+        batch.answered(frames)
+        if self.tenure.holds():
+            run = Run(0, 0, taken, messages=batch.counts[:cut])
+            for subscription in self.subscriptions.values():
+                if isinstance(subscription.dispatcher, PassingDispatcher):
+                    subscription.dispatcher.offer(run)
+
+    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+        """Without a place of its own, and without asking for one."""
+        if not subscription.is_open:
+            cursor = NonDurableCursor(self.log, subscription.name, initial=LATEST)
+            subscription.context = self._context_of(subscription, cursor, lambda: None)

@@ -10,9 +10,10 @@ from magnetar.broker.keeping.backlog import (
     topic_backlog_bytes,
 )
 from magnetar.broker.policies.model import BacklogPolicy
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
+from tests.unit.broker.harness import id_of
 from tests.unit.broker.keeping.world import NOW_MS, World, backlog
 
 HOLD, EXCEPTION, EVICT = BacklogPolicy.HOLD, BacklogPolicy.EXCEPTION, BacklogPolicy.EVICT
@@ -107,7 +108,7 @@ async def test_a_reader_is_no_backlog() -> None:
     world = await World.make(**_policies("size", 10, HOLD))
     world.store(*[1] * 20)
     client = world.client()
-    await client.subscribe(durable=False)
+    await client.subscribe(durable=False, start_message_id=id_of(EARLIEST))
     assert topic_backlog_bytes(world.topic) == 0
     assert (await world.client().produce()).type == BaseCommand.PRODUCER_SUCCESS
 

@@ -419,21 +419,6 @@ class Topic:
                 if delays is not None:
                     delays.progressed()
 
-            subscription.context = DispatchContext(
-                topic=self._full_name,
-                subscription=subscription.name,
-                partition=self._partition,
-                log=self.log,
-                cache=self.cache,
-                cursor=cursor,
-                tenure=self.tenure,
-                limits=self._limits.dispatch,
-                policies=lambda: self.policies,
-                on_progress=on_progress,
-                limiters=self.dispatch_rates.limiters_of(subscription.name),
-                delays=delays,
-                early=self._early_place(cursor),
-            )
             subscription.context = self._context_of(subscription, cursor, on_progress, delays)
 
     def _context_of(
@@ -456,6 +441,7 @@ class Topic:
             on_progress=on_progress,
             limiters=self.dispatch_rates.limiters_of(subscription.name),
             delays=delays,
+            early=self._early_place(cursor),
         )
 
     def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar.broker import naming
-from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError, ProducerBusyError
+from magnetar.broker.errors import InvalidTopicNameError, ProducerBusyError
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,8 @@ def test_names_of_no_known_shape(name: str) -> None:
         naming.topic_of(name)
 
 
-def test_non_persistent_topics_are_not_built() -> None:
-    with pytest.raises(NotAllowedError):
-        naming.topic_of("non-persistent://public/default/t")
+def test_non_persistent_topics_have_names_of_their_own() -> None:
+    assert not naming.topic_of("non-persistent://public/default/t").is_persistent
 
 
 @pytest.mark.parametrize("name", ["", " ", "pulsar.dedup", "pulsar.repl.east", "x" * 1025])

@@ -43,14 +43,14 @@ class HttpContext:
         """
         return self._admin()
 
-    async def namespace(self, tenant: str, namespace: str) -> str:
-        """`tenant/namespace`, which exists.
+    async def namespace(self, tenant: str, namespace: str, *, may_be_deleted: bool = False) -> str:
+        """`tenant/namespace`, which exists; it may be about to be deleted, if that is said.
 
         Raises:
             TopicNotFoundError
         """
         name = f"{tenant}/{namespace}"
-        await self.topics.check_namespace(name)
+        await self.policies.check_namespace(name, may_be_deleted=may_be_deleted)
         return name
 
     async def topic(self, domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
@@ -82,4 +82,5 @@ class HttpContext:
         Raises:
             TopicNotFoundError, BundleError
         """
-        return BundleId(await self.namespace(tenant, namespace), Bundle.parse(bundle))
+        name = await self.namespace(tenant, namespace, may_be_deleted=True)
+        return BundleId(name, Bundle.parse(bundle))

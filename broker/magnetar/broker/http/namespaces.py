@@ -56,7 +56,8 @@ def namespaces_router(context: HttpContext) -> APIRouter:
     @router.put(prefix + "/unload", status_code=204)
     async def unload(tenant: str, namespace: str) -> Response:
         """Have all brokers give up its bundles; clients move with them."""
-        await context.admin.unload_namespace(await context.namespace(tenant, namespace))
+        name = await context.namespace(tenant, namespace, may_be_deleted=True)
+        await context.admin.unload_namespace(name)
         return Response(status_code=204)
 
     @router.put(prefix + "/{bundle}/unload", status_code=204)

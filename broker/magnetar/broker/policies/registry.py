@@ -124,8 +124,12 @@ class PolicyRegistry:
 
     # Existence
 
-    async def check_namespace(self, namespace: str) -> NamespaceRecord:
+    async def check_namespace(
+        self, namespace: str, *, may_be_deleted: bool = False
+    ) -> NamespaceRecord:
         """The record of a namespace, given as tenant/namespace; without a read if it is known.
+
+        `may_be_deleted`: it is good enough that it was not deleted to the end.
 
         Raises:
             NamespaceNotFoundError: it does not exist, or is being deleted; the text says what.
@@ -151,7 +155,7 @@ class PolicyRegistry:
             has_tenant = await read_record(self._store, TenantRecord, tenant_path(tenant))
             reason = "" if has_tenant else f": there is no tenant {tenant}"
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist{reason}")
-        if record.is_deleted:
+        if record.is_deleted and not may_be_deleted:
             raise NamespaceNotFoundError(f"namespace {namespace} is being deleted")
         return record
 

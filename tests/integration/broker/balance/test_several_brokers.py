@@ -29,6 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
             "MAGNETAR_BROKER_SHEDDING": "false",
             "MAGNETAR_BROKER_BUNDLE_AUTO_SPLIT": "false",
             "MAGNETAR_BROKER_LOAD_SAMPLE_INTERVAL_MS": "200",
+            "MAGNETAR_BROKER_FORCE_DELETE_NAMESPACE": "true",
         },
     ) as started:
         yield started
@@ -238,6 +239,49 @@ def test_a_bundle_that_nobody_has_is_split_by_whoever_is_chosen(cluster: RealClu
             lambda broker=broker: not set(free) & owners(cluster, broker).keys(),  # type: ignore[misc]
             f"{broker} knows of the splits",
         )
+
+
+def test_policies_and_a_forced_deletion_reach_the_topics_of_every_broker(
+    cluster: RealCluster,
+) -> None:
+    namespace = "/admin/v2/namespaces/public/shared"
+
+    def done(broker: str, method: str, path: str, body: object = None) -> None:
+        answer = call(cluster, broker, method, path, body)
+        assert answer.status == 204, answer
+
+    done("broker-1", "PUT", namespace)
+    topics = [f"persistent://public/shared/topic-{number}" for number in range(8)]
+    client = pulsar.Client(cluster.url("broker-2"))
+    producers = [client.create_producer(topic) for topic in topics]
+    done("broker-1", "POST", f"{namespace}/maxProducersPerTopic", 1)
+
+    def refused() -> int:
+        count = 0
+        for topic in topics:
+            try:
+                client.create_producer(topic).close()
+            except pulsar.ProducerBusy:
+                count += 1
+        return count
+
+    wait_until(lambda: refused() == len(topics), "no topic takes another producer")
+    path = "/magnetar/v1/namespaces/public/shared/bundles"
+    having = {each["broker"] for each in call(cluster, "broker-1", "GET", path).json}
+    assert {"broker-1", "broker-2"} <= having, "one broker has all of them: nothing is shown"
+    for producer in producers:
+        producer.close()
+    assert call(cluster, "broker-2", "DELETE", namespace).status == 409
+    done("broker-2", "DELETE", f"{namespace}?force=true")
+    for broker in brokers_of(cluster):
+        assert call(cluster, broker, "GET", namespace).status == 404
+    with pytest.raises(pulsar.exceptions.TopicNotFound):
+        client.create_producer(topics[0])
+    done("broker-1", "PUT", namespace, {"bundles": {"numBundles": 2}})  # cut in another way
+    for topic in topics:
+        client.create_producer(topic).close()
+    assert len(call(cluster, "broker-2", "GET", path).json) == 2
+    client.close()
 
 
 def test_a_broker_that_joins_gets_its_part_and_then_nothing_moves(tmp_path: Path) -> None:

@@ -78,15 +78,23 @@ class ProcessCluster:
         for server in self._servers:
             server.wait_ready(READY_TIMEOUT_S)
         if self._with_broker:
-            self._launch(
-                "broker",
-                *("--metadata", self.metadata_url),
-                *("--port", str(self.port)),
-                *("--http-port", str(self.http_port)),
-                *("--quorum", self._quorum),
-                *self._broker_arguments,
-            )
-            self._servers[-1].wait_ready(READY_TIMEOUT_S)
+            self._start_broker()
+
+    def restart_broker(self) -> None:
+        """Start the broker again, which has ended, on the same ports."""
+        assert self._servers.pop().returncode is not None
+        self._start_broker()
+
+    def _start_broker(self) -> None:
+        self._launch(
+            "broker",
+            *("--metadata", self.metadata_url),
+            *("--port", str(self.port)),
+            *("--http-port", str(self.http_port)),
+            *("--quorum", self._quorum),
+            *self._broker_arguments,
+        )
+        self._servers[-1].wait_ready(READY_TIMEOUT_S)
 
     def _launch(self, name: str, *arguments: str) -> None:
         self._servers.append(

@@ -21,6 +21,7 @@ import structlog
 
 from tests.bench import load
 from tests.bench.dedup_bench import DeduplicationBench
+from tests.bench.delayed_bench import DelayedBench
 from tests.bench.dispatch_bench import DispatchBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
@@ -218,6 +219,7 @@ def main() -> None:
             bench.standalone,
             DeduplicationBench(report, effort).deduplication,
             DispatchBench(report, effort).dispatch,
+            DelayedBench(report, effort).delayed,
             gaps.gaps,
             recovery.recovery,
             TopicsBench(report, effort).topics,

@@ -14,6 +14,7 @@ from magnetar.broker import publish_policies
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.compaction.compaction import look_at
+from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
@@ -104,6 +105,7 @@ class Broker:
             )
         self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
+        self.upkeep.register("delayed-index", settings.retention_check_interval_s, look_at_delayed)
         self.upkeep.register(
             "inactive-topics",
             settings.inactive_topic_check_interval_s,

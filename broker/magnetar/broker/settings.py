@@ -89,6 +89,11 @@ class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings):
         ge=2,
         description="Due messages that a subscription has in its queue; others wait as a bit each.",
     )
+    delayed_retry_ms: int = Field(
+        default=5000,
+        ge=10,
+        description="Pause after the index of delayed messages could not be stored or read.",
+    )
 
     # --- connections
     message_bytes_max: int = Field(

@@ -53,6 +53,7 @@ def delayed_limits(settings: BrokerSettings) -> DelayedLimits:
         segment_records=settings.delayed_segment_records,
         segments_loaded_max=settings.delayed_segments_loaded_max,
         due_entries_max=settings.delayed_due_entries_max,
+        retry_ms=settings.delayed_retry_ms,
     )
 
 

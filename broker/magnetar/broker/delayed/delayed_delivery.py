@@ -27,7 +27,7 @@ from magnetar.broker.delayed.position_set import PositionSet
 from magnetar.broker.delayed.subscription_delays import SubscriptionDelays
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata
@@ -43,7 +43,6 @@ _log = structlog.get_logger()
 _TIMER_MAX_S = 5.0
 _RELEASED_AT_ONCE = 2_000
 """Between turns of the loop."""
-_RETRY_S = 5.0
 _FOREVER_MS = (1 << 63) - 1
 
 
@@ -69,6 +68,7 @@ class DelayedLimits:
     segment_records: int
     segments_loaded_max: int
     due_entries_max: int
+    retry_ms: int
 
 
 class DelayedDelivery:
@@ -104,6 +104,11 @@ class DelayedDelivery:
     def size_bytes(self) -> int:
         """Of the index, in memory and in ledgers."""
         return self._index.size_bytes
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """Of the index, without what is in ledgers only."""
+        return self._index.in_memory_bytes
 
     @property
     def stored_ledgers(self) -> list[int]:
@@ -213,7 +218,7 @@ class DelayedDelivery:
                 self._index.unload(self.limits.segments_loaded_max)
         except LedgerError as error:
             _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(self.limits.retry_ms / 1000)
         self._loading = None
         self.release()
 
@@ -263,7 +268,7 @@ class DelayedDelivery:
 
     def store(self) -> None:
         """Store what has gathered, and forget what is used up, beside everything else."""
-        if self._storing is None and not self._is_closed:
+        if self._storing is None and not self._is_closed and self._index.size_bytes:
             self._storing = self._loop.create_task(self._store())
             self._storing.add_done_callback(self._stored)
 
@@ -274,15 +279,18 @@ class DelayedDelivery:
 
     async def _store(self) -> None:
         """Until nothing is left to do."""
-        try:
-            while await self._store_once():
-                pass
-        except LedgerError as error:
-            # Nothing is lost: it is in memory, and the entries are in the log.
-            _log.warning("delayed_index_not_stored", topic=str(self._topic.name), error=str(error))
-            await asyncio.sleep(_RETRY_S)
-            if not self._is_closed:
-                self._loop.call_soon(self.store)
+        while True:
+            try:
+                if not await self._store_once():
+                    return
+            except (LogFencedError, LogClosedError):
+                return  # the topic is about to be closed
+            except LedgerError as error:
+                # Nothing is lost: it is in memory, and the entries are in the log.
+                _log.warning(
+                    "delayed_index_not_stored", topic=str(self._topic.name), error=str(error)
+                )
+                await asyncio.sleep(self.limits.retry_ms / 1000)
 
     async def _store_once(self) -> bool:
         """One bucket, and all that are used up; False: there was nothing to do."""
@@ -320,6 +328,12 @@ class DelayedDelivery:
         for task in (self._loading, self._storing):
             if task is not None:
                 task.cancel()
+
+
+def look_at(topic: "Topic") -> None:
+    """For the ticker: what was trimmed leaves the index."""
+    if topic.delayed is not None:
+        topic.delayed.store()
 
 
 def _described(bucket: Bucket, ledger_id: int) -> StoredBucket:

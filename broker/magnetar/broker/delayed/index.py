@@ -18,6 +18,8 @@ from magnetar.ledger.position import Position
 RECORD = struct.Struct(">QQQ")
 _HIGH, _LOW = 128, 64
 _MASK = (1 << 64) - 1
+_TAIL_BYTES = 60
+"""Of a number of 192 bits, and its place in a list."""
 
 
 class Bucket:
@@ -113,6 +115,12 @@ class DelayedIndex:
         """Of the records that are left, wherever they are, and the bits."""
         records = len(self._tail) + sum(each.records for each in self.buckets)
         return records * RECORD.size + self.withheld.size_bytes
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """Of that, what is in memory; the tail at what its numbers take."""
+        loaded = sum(each.size_bytes for each in self.buckets)
+        return len(self._tail) * _TAIL_BYTES + loaded + self.withheld.size_bytes
 
     @property
     def next_due_ms(self) -> int | None:

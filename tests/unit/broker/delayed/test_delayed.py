@@ -1,5 +1,7 @@
 """Delayed messages: withheld from Shared and Key_Shared until they are due, and never lost."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,6 +91,12 @@ async def got(client: Client) -> list[int]:
         for command, _ in client.received()
         if command.type == BaseCommand.MESSAGE
     ]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await settle()
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
@@ -270,13 +278,58 @@ async def test_only_the_next_segments_are_in_memory() -> None:
     assert await got(client) == []
     for _ in range(20):
         await settle()
-    index = delays.delayed._index
     assert len(delays.delayed.stored_ledgers) > 2
-    assert sum(each.size_bytes for each in index.buckets) <= 2 * 10 * 24
+    assert delays.delayed.in_memory_bytes <= 2 * 10 * 24 + 256
     await delays.pass_time(20_000)
     for _ in range(100):
         await delays.ring()
     assert sorted(await got(client)) == [*range(1000)]
+
+
+async def test_storing_goes_on_when_the_bookies_are_back() -> None:
+    delays = Delays(delayed_bucket_records=10, delayed_retry_ms=10)
+    await delays.harness.topics.get(parse_topic_name(TOPIC))
+    buckets = delays.harness.topics.buckets[TOPIC]
+    buckets.error = LogUnavailableError("the bookies are away")
+    delays.store(*[10_000] * 35, 0)
+    assert await got(await delays.join()) == [35]
+    await settle()
+    assert not buckets.named
+    buckets.error = None
+    await until(lambda: bool(delays.delayed.stored_ledgers))
+    assert [each.records for each in buckets.named] == [35]
+
+
+async def test_reading_goes_on_when_the_bookies_are_back() -> None:
+    delays = Delays(delayed_bucket_records=10, delayed_segment_records=5, delayed_retry_ms=10)
+    delays.store(*[10_000 + at for at in range(30)])
+    client = await delays.join()
+    assert await got(client) == []
+    await settle()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    assert buckets.named
+    buckets.error = LogUnavailableError("the bookies are away")
+    await delays.pass_time(20_000)
+    first = await got(client)
+    assert len(first) < 30
+    buckets.error = None
+    await until(lambda: not delays.delayed.withheld)
+    first += await got(client)
+    assert sorted(first) == [*range(30)]
+
+
+async def test_many_delayed_messages_take_little_memory() -> None:
+    count = 100_000
+    delays = Delays(read_ahead_entries=5000)
+    due_ms = delays.clock.now_ms + 1_000_000
+    await delays.harness.topics.get(parse_topic_name(TOPIC))
+    for at in range(count):
+        delays.delayed.withholds(Position(7, at), due_ms + at * 7919 % count)
+        if not at % 1000:
+            await asyncio.sleep(0)
+    await until(lambda: delays.delayed.in_memory_bytes <= 16 * count)
+    assert len(delays.delayed.withheld) == count
+    assert delays.delayed.size_bytes >= 24 * count
 
 
 async def test_a_clock_that_is_set_back_or_forth_loses_and_doubles_nothing() -> None:

@@ -1,0 +1,272 @@
+"""Compaction: what an entry is for it, its bounds, and what is stored about it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.errors import TooManyKeysError
+from magnetar.broker.compaction.messages import Kind, kept_words_of, open_entry, rest_of_batch
+from magnetar.broker.compaction.newest import NewestMessages
+from magnetar.broker.compaction.record import (
+    NO_LEDGER,
+    CompactionRecord,
+    pack,
+    properties_of,
+    record_in,
+    unpack,
+)
+from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
+from magnetar.broker.dispatch.source import ReadLimits
+from magnetar.broker.errors import UnreadableRecordError
+from magnetar.broker.naming import check_subscription
+from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import MessageMetadata, encode_payload
+from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
+from tests.unit.broker.harness import MemoryLog, entry
+
+_LIMIT = 1 << 20
+
+
+def batch(*messages: tuple[str, bytes]) -> bytes:
+    body = b""
+    for key, data in messages:
+        head = SingleMessageMetadata(payload_size=len(data), partition_key=key).SerializeToString()
+        body += len(head).to_bytes(4, "big") + head + data
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(messages)
+    )
+    return encode_payload(metadata.SerializeToString(), body)
+
+
+def test_a_batch_keeps_the_indexes_of_what_is_left() -> None:
+    stored = batch(("a", b"1"), ("b", b"2"), ("c", b"3"))
+    opened = open_entry(stored, batch_bytes_max=_LIMIT)
+    rest, lost = rest_of_batch(stored, opened, lambda message: message.key != "b")
+    assert rest is not None
+    assert lost == 1
+    again = open_entry(rest, batch_bytes_max=_LIMIT)
+    assert [(each.index, each.key) for each in again.messages] == [(0, "a"), (2, "c")]
+    assert list(again.metadata.compacted_batch_indexes) == [0, 2]
+    assert again.metadata.num_messages_in_batch == 3
+    assert kept_words_of(rest) == (0b101,)
+    items = decode_batch(rest[-len(rest) :][_body_at(rest) :], 3)
+    assert items[1][0].compacted_out
+    assert items[1][1] == b""
+
+
+def _body_at(stored: bytes) -> int:
+    return 10 + int.from_bytes(stored[6:10], "big")
+
+
+def test_a_batch_that_loses_nothing_stays_as_it_is_and_one_that_loses_all_goes() -> None:
+    stored = batch(("a", b"1"), ("b", b"2"))
+    opened = open_entry(stored, batch_bytes_max=_LIMIT)
+    assert rest_of_batch(stored, opened, lambda _: True) == (stored, 0)
+    assert rest_of_batch(stored, opened, lambda _: False) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [
+        (b"no entry at all", Kind.OPAQUE),
+        (entry(b"damaged", num_messages_in_batch=2), Kind.OPAQUE),
+        (entry(b"marker", marker_type=1), Kind.INTERNAL),
+        (entry(b"single"), Kind.SINGLE),
+    ],
+)
+def test_what_cannot_be_looked_into_is_kept(stored: bytes, kind: Kind) -> None:
+    assert open_entry(stored, batch_bytes_max=_LIMIT).kind is kind
+
+
+def test_a_batch_above_the_bound_is_kept_whole() -> None:
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        num_messages_in_batch=1,
+        compression=2,
+        uncompressed_size=101,
+    )
+    stored = encode_payload(metadata.SerializeToString(), b"whatever")
+    assert open_entry(stored, batch_bytes_max=100).kind is Kind.OPAQUE
+
+
+def test_more_keys_than_fit_into_memory_end_a_compaction() -> None:
+    newest = NewestMessages(bytes_max=330, keeps_keyless=False)
+    newest.note(Position(1, 0), open_entry(batch(("key", b"1")), batch_bytes_max=_LIMIT))
+    newest.note(Position(1, 1), open_entry(batch(("key", b"2")), batch_bytes_max=_LIMIT))
+    with pytest.raises(TooManyKeysError, match="compaction_keys_bytes_max"):
+        newest.note(Position(1, 2), open_entry(batch(("other", b"1")), batch_bytes_max=_LIMIT))
+
+
+def test_a_tombstone_gives_its_memory_back() -> None:
+    newest = NewestMessages(bytes_max=330, keeps_keyless=False)
+    for at in range(5):
+        stored = batch((f"{at}", b"1"), (f"{at}", b""))
+        newest.note(Position(1, at), open_entry(stored, batch_bytes_max=_LIMIT))
+    assert len(newest) == 0
+
+
+def test_messages_without_a_key_stay_only_if_they_are_to() -> None:
+    opened = open_entry(entry(b"no key"), batch_bytes_max=_LIMIT)
+    for keeps in (False, True):
+        newest = NewestMessages(bytes_max=_LIMIT, keeps_keyless=keeps)
+        newest.note(Position(1, 0), opened)
+        assert newest.keeps(Position(1, 0), opened, opened.messages[0]) is keeps
+
+
+def test_the_record_comes_back_and_another_format_is_refused() -> None:
+    record = CompactionRecord(ledger_id=7, horizon=(3, 9))
+    assert record_in(properties_of(record), of="topic") == record
+    assert record_in({}, of="topic") is None
+    for value in ("", "{}", '{"format":2,"ledger_id":7,"horizon":[3,9]}'):
+        with pytest.raises(UnreadableRecordError, match="topic"):
+            record_in({"compaction": value}, of="topic")
+
+
+def test_entries_of_a_compacted_ledger_come_back_and_another_format_is_refused() -> None:
+    assert unpack(pack(Position(3, 9), b"entry")) == (Position(3, 9), b"entry")
+    for stored in (b"", b"\x02" + bytes(16), b"\x01" + bytes(15)):
+        with pytest.raises(UnreadableRecordError):
+            unpack(stored)
+
+
+def test_the_name_of_the_cursor_is_reserved() -> None:
+    with pytest.raises(Exception, match="reserved"):
+        check_subscription("__compaction")
+
+
+def test_entries_become_runs_of_consecutive_ones() -> None:
+    places = [(1, 0), (1, 1), (1, 3), (2, 4), (2, 5)]
+    runs = runs_of([(Position(*each), entry(b"x")) for each in places], is_masked=True)
+    assert [(run.first, run.last) for run in runs] == [
+        (Position(1, 0), Position(1, 1)),
+        (Position(1, 3), Position(1, 3)),
+        (Position(2, 4), Position(2, 5)),
+    ]
+    assert all(run.kept_words is None for run in runs)
+
+
+class View:
+    """What is left of a topic, in memory."""
+
+    def __init__(self, horizon: Position, places: Sequence[Position]) -> None:
+        self.horizon = horizon
+        self.places = places
+
+    async def read_behind(
+        self, after: Position, *, entries_max: int, bytes_max: int
+    ) -> list[tuple[Position, bytes]]:
+        return [(each, entry(b"compacted")) for each in self.places if each > after][:entries_max]
+
+
+class Reading:
+    """A source on a log with a view, without a dispatcher."""
+
+    def __init__(self, view: View | None) -> None:
+        self.log = MemoryLog(first_ledger_id=3)
+        self.log.store(*[entry(b"log")] * 4)
+        self.log.roll(5)
+        self.log.store(*[entry(b"log")] * 4)
+        self.view = view
+        self.ready = asyncio.Event()
+        self.cursor = NonDurableCursor(self.log, "reader", initial=EARLIEST)
+        self.source = CompactedSource(
+            self.log,
+            TailCache(TailCachePool(_LIMIT)),
+            self.cursor,
+            ReadLimits(bytes_max=_LIMIT, entries_max=2, retry_ms=1, retry_ms_max=1),
+            label="test",
+            on_ready=self.ready.set,
+        )
+        self.source.early = EarlyPlace(lambda: self.view, self.log.first_position, self.cursor)
+
+    def begin(self, first: Position, *, reads_compacted: bool = True) -> None:
+        assert self.source.early is not None
+        self.source.early.place(first)
+        self.source.read_for(reads_compacted=reads_compacted)
+        self.source.rewind()
+
+    async def take(self, count: int) -> list[Position]:
+        """The next positions; fewer at the end."""
+        found: list[Position] = []
+        while len(found) < count and not (
+            self.source.after >= self.log.last_confirmed and not self.source.is_reading
+        ):
+            self.ready.clear()
+            got = self.source.next_run()
+            if got is None:
+                if self.source.is_reading:
+                    async with asyncio.timeout(5):
+                        await self.ready.wait()
+                continue
+            run, index = got
+            found.append(Position(run.ledger_id, run.first_entry_id + index))
+            self.source.advance(run, index + 1)
+        return found
+
+
+_LEFT = [Position(1, 2), Position(3, 1), Position(5, 1)]
+_BEHIND = [Position(5, 2), Position(5, 3)]
+
+
+async def test_what_is_compacted_comes_up_to_the_horizon_and_the_log_behind_it() -> None:
+    reading = Reading(View(Position(5, 1), _LEFT))
+    reading.begin(EARLIEST)
+    assert await reading.take(10) == _LEFT + _BEHIND
+
+
+async def test_nothing_may_be_left_before_the_horizon() -> None:
+    reading = Reading(View(Position(5, 1), []))
+    reading.begin(EARLIEST)
+    assert await reading.take(10) == _BEHIND
+
+
+async def test_without_a_compaction_the_log_is_read() -> None:
+    reading = Reading(None)
+    reading.begin(EARLIEST)
+    assert len(await reading.take(10)) == 8
+
+
+async def test_who_does_not_read_what_is_compacted_reads_the_log() -> None:
+    reading = Reading(View(Position(5, 1), _LEFT))
+    reading.begin(EARLIEST, reads_compacted=False)
+    assert len(await reading.take(10)) == 8
+
+
+async def test_a_place_in_the_trimmed_part_is_kept_until_that_part_is_acknowledged() -> None:
+    reading = Reading(View(Position(5, 1), _LEFT))
+    early = reading.source.early
+    assert early is not None
+    reading.begin(Position(1, 0))
+    assert await reading.take(1) == _LEFT[:1]
+    assert early.after == Position(1, -1)
+    reading.source.rewind()  # not acknowledged: it comes again
+    assert await reading.take(2) == _LEFT[:2]
+    early.acked([_LEFT[0]])
+    assert early.after is None
+
+
+async def test_a_compaction_that_ends_meanwhile_is_followed() -> None:
+    """Its predecessor's ledger is gone, and the log may be trimmed: nothing of that is missed."""
+    reading = Reading(View(Position(3, 1), _LEFT[:2]))
+    reading.begin(EARLIEST)
+    assert await reading.take(1) == _LEFT[:1]
+    reading.view = View(Position(5, 2), [Position(3, 1), Position(3, 3), Position(5, 2)])
+    reading.log.trim()
+    assert await reading.take(10) == [*reading.view.places, Position(5, 3)]
+
+
+async def test_no_ledger_is_opened_for_a_topic_of_which_nothing_is_left() -> None:
+    async def open_ledger(_: int) -> object:
+        raise AssertionError("there is none")
+
+    record = CompactionRecord(ledger_id=NO_LEDGER, horizon=(3, 9))
+    view = CompactedLedger(record, open_ledger)  # type: ignore[arg-type]
+    assert await view.read_behind(EARLIEST, entries_max=1, bytes_max=1) == []
+    assert await view.last() is None

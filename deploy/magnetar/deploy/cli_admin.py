@@ -296,6 +296,30 @@ def topic_stats(
     )
 
 
+@topics.command("compact")
+def compact_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Have the owner keep the newest message of each key for those who read what is compacted."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic))
+    _client(url).put(f"/admin/v2/{name}/compaction")
+
+
+@topics.command("compaction-status")
+def compaction_status(
+    topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Print what the last compaction of a topic has come to."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic))
+    found = _client(url).get(f"/admin/v2/{name}/compaction")
+    if as_json:
+        _print_json(found)
+    else:
+        _print_pairs({"status": found["status"], "last error": found["lastError"] or "-"})
+
+
 @topics.command("unload")
 def unload_topic(
     topic: TopicArgument, yes: YesOption = False, url: UrlOption = DEFAULT_ADMIN_URL

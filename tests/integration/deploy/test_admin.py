@@ -122,6 +122,15 @@ def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -
     assert "set-retention" in shown
 
 
+def test_a_topic_is_compacted_and_says_what_came_of_it(server: Standalone) -> None:
+    done(server, "topics", "compact", "orders")
+    shown = json.loads(done(server, "topics", "compaction-status", "orders", "--json"))
+    assert shown["status"] in ("RUNNING", "SUCCESS")
+    assert shown["lastError"] == ""
+    assert "status" in done(server, "topics", "compaction-status", "orders")
+    assert "404" in admin(server, "topics", "compact", "missing").stderr
+
+
 def test_what_interrupts_clients_asks_first(server: Standalone) -> None:
     for arguments in (
         ("topics", "unload", "orders"),

@@ -15,6 +15,8 @@ from tests.standalone import Standalone
 
 _LEDGER_ENTRIES = 20
 _WAIT_S = 20.0
+_BYTES_PER_S = 500_000
+"""Slow enough for a kill in the middle of a compaction, and fast for the topics of these tests."""
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
@@ -33,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         environment.setenv("MAGNETAR_BROKER_LEDGER_AGE_MIN_S", "0")
         environment.setenv("MAGNETAR_BROKER_RETENTION_CHECK_INTERVAL_S", "0.2")
         environment.setenv("MAGNETAR_BROKER_COMPACTION_CHECK_INTERVAL_S", "0.2")
+        environment.setenv("MAGNETAR_BROKER_COMPACTION_BYTES_PER_S", str(_BYTES_PER_S))
         with Standalone(tmp_path_factory.mktemp("compacting") / "data") as standalone:
             yield standalone
             standalone.assert_log_clean()
@@ -250,3 +253,129 @@ def _take_through(consumer: pulsar.Consumer, last: Message) -> list[Message]:
 
 def _backlog(admin: Admin) -> int:
     return int(admin.stats()["subscriptions"]["sub"]["msgBacklog"])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.4, 1.2])
+def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
+    server: Standalone, topic: str, moment_s: float
+) -> None:
+    admin = Admin(server, topic)
+    messages = history(rounds=3)
+    client = connect(server.url)
+    publish(client, topic, messages)
+    admin.compact()
+    later = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(150)]
+    publish(client, topic, later)
+    client.close()
+    assert admin.call("PUT", "/compaction")[0] == 204
+    assert admin.call("PUT", "/compaction")[0] == 409
+    assert admin.status() == "RUNNING"
+    time.sleep(moment_s)
+    server.kill()
+    server.start()
+    assert admin.status() == "NOT_RUN"
+    client = connect(server.url)
+    found = read_all(client, topic, compacted=True)
+    assert found in (newest(messages) + later, newest(messages + later))
+    admin.compact()
+    assert read_all(client, topic, compacted=True) == newest(messages + later)
+    client.close()
+
+
+def test_a_topic_is_compacted_when_its_threshold_is_reached(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    admin = Admin(server, topic)
+    client.create_producer(topic).close()
+    assert admin.call("POST", "/compactionThreshold", b"1000")[0] == 204
+    messages = history(rounds=20)
+    publish(client, topic, messages)
+    wait_until(lambda: admin.status() == "SUCCESS", "a compaction by itself")
+    compaction = admin.stats()["compaction"]
+    assert isinstance(compaction, dict)
+    assert compaction["lastCompactionSucceedTimestamp"] > 0
+    assert compaction["lastCompactionRemovedEventCount"] > 0
+    assert compaction["lastCompactionFailedTimestamp"] == 0
+    wait_until(
+        lambda: read_all(client, topic, compacted=True) == newest(messages), "all of it compacted"
+    )
+
+
+def test_ids_stay_and_a_seek_finds_them(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    messages = history(rounds=6)
+    expected = newest(messages)
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = [producer.send(payload, partition_key=key) for key, payload in messages]
+    producer.close()
+    Admin(server, topic).compact()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = [read_next(reader) for _ in expected]
+    assert [(each.partition_key(), each.data()) for each in found] == expected
+    places = [str(ids[messages.index(each)]) for each in expected]
+    assert [str(each.message_id()) for each in found] == places
+    consumer = _subscribe(client, topic)
+    assert str(consumer.get_last_message_id()) == places[-1]
+    consumer.close()
+    assert not reader.has_message_available()
+    reader.seek(found[4].message_id())
+    # The client leaves the sought message of a reader itself out.
+    assert [read_next(reader).data() for _ in expected[5:]] == [each[1] for each in expected[5:]]
+    reader.seek(pulsar.MessageId.earliest)
+    assert [read_next(reader).data() for _ in expected] == [each[1] for each in expected]
+    reader.close()
+    plain = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert plain.has_message_available()
+    plain.close()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_partitions_are_compacted_each_by_itself(
+    server: Standalone, client: pulsar.Client, topic: str, batched: bool
+) -> None:
+    admin = Admin(server, topic)
+    assert admin.call("PUT", "/partitions", b"2")[0] in (200, 204)
+    messages = history(rounds=4)
+    publish(client, topic, messages, batched=batched)
+    assert admin.call("PUT", "/compaction")[0] == 204
+    found: list[Message] = []
+    for index in range(2):
+        partition = f"{topic}-partition-{index}"
+        of_partition = Admin(server, partition)
+        wait_until(lambda of=of_partition: of.status() == "SUCCESS", "a compacted partition")  # type: ignore[misc]
+        found += read_all(client, partition, compacted=True)
+    assert sorted(found, key=str) == sorted(newest(messages), key=str)
+
+
+def test_a_failover_consumer_reads_what_is_compacted_and_shared_ones_may_not(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    messages = history(rounds=4)
+    publish(client, topic, messages)
+    Admin(server, topic).compact()
+    consumer = client.subscribe(
+        topic,
+        "sub",
+        consumer_type=pulsar.ConsumerType.Failover,
+        initial_position=pulsar.InitialPosition.Earliest,
+        is_read_compacted=True,
+    )
+    assert _take(consumer, len(newest(messages))) == newest(messages)
+    consumer.close()
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(
+            topic, "other", consumer_type=pulsar.ConsumerType.Shared, is_read_compacted=True
+        )
+
+
+def test_a_deleted_topic_takes_its_compacted_ledger_along(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, history(rounds=2))
+    admin = Admin(server, topic)
+    admin.compact()
+    assert admin.call("DELETE", "?force=true")[0] == 204
+    assert admin.call("GET", "/compaction")[0] == 404
+    publish(client, topic, [("key", b"anew")])
+    assert read_all(client, topic, compacted=True) == [("key", b"anew")]

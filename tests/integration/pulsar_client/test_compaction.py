@@ -219,7 +219,7 @@ def test_a_subscription_goes_on_where_it_was(
     assert again == 0 or batched or event is _kill
     assert found == expected[half - again :] + later
     consumer.close()
-    assert wait_until(lambda: _backlog(admin) == 0, "an empty backlog") is None
+    wait_until(lambda: _backlog(admin) == 0, "an empty backlog")
     client.close()
 
 
@@ -264,7 +264,7 @@ def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
     client = connect(server.url)
     publish(client, topic, messages)
     admin.compact()
-    later = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(150)]
+    later: list[Message] = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(150)]
     publish(client, topic, later)
     client.close()
     assert admin.call("PUT", "/compaction")[0] == 204

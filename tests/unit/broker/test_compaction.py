@@ -26,7 +26,7 @@ from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
-from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
 from tests.unit.broker.harness import MemoryLog, entry
 
 _LIMIT = 1 << 20
@@ -89,7 +89,7 @@ def test_a_batch_above_the_bound_is_kept_whole() -> None:
         sequence_id=0,
         publish_time=1,
         num_messages_in_batch=1,
-        compression=2,
+        compression=CompressionType.ZLIB,
         uncompressed_size=101,
     )
     stored = encode_payload(metadata.SerializeToString(), b"whatever")

@@ -12,7 +12,7 @@ DATA ?= data
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test model sim mutations chaos fuzz bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test clients model sim mutations chaos fuzz bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -72,6 +72,9 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@echo "The benchmark in its short form: it must run; its figures are rough and judge nothing."
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
 	$(BIN)/pytest tests/property tests/simulation tests/integration tests/compatibility tests/fuzz tests/chaos $(ARGS)
+
+clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server; needs go, java with mvn, and npm
+	$(BIN)/pytest tests/clients $(ARGS)
 
 model: $(VENV)/.stamp-test ## drive two topics against a plain model of a log with cursors: STEPS=100000
 	$(BIN)/python -m tests.property.broker.against_model --steps $(or $(STEPS),100000) $(ARGS)

@@ -195,6 +195,8 @@ class Topic:
         """Count messages that could not be stored."""
         self._answered()
         self.messages_failed += messages
+        if self.log.terminated is not None:
+            return  # refused for sure, and for good
         if self.deduplication is not None and not self.is_closed:
             # They may turn up in the log: only its recovery tells.
             self.reload("a message may be stored or not, and the topic deduplicates")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.deduplication.sequence_ids import SequenceIds
-from magnetar.ledger.errors import LogFencedError, LogUnavailableError
+from magnetar.ledger.errors import LogFencedError, LogTerminatedError, LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -269,6 +269,18 @@ async def test_an_unknown_outcome_ends_the_topics_time_and_nothing_is_taken_any_
     assert len(harness.log.waiting) == 1
     harness.log.fail(LogFencedError("abandoned"))
     assert len(reasons) == 1
+
+
+async def test_a_terminated_topic_refuses_for_sure_and_is_not_loaded_again() -> None:
+    harness = _harness()
+    client = await _producing(harness)
+    harness.topic.reload = lambda reason: pytest.fail(reason)
+    harness.log.is_immediate = False
+    _send(client, 0)
+    harness.log.terminated = Position(7, -1)
+    harness.log.fail(LogTerminatedError("it was terminated"))
+    error = client.take(BaseCommand.SEND_ERROR).send_error
+    assert error.error == pb.ServerError.TopicTerminatedError
 
 
 async def test_a_topic_that_does_not_deduplicate_goes_on() -> None:

@@ -174,7 +174,7 @@ class _Story:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 100, 1 << 20])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=_STEPS)
 def test_a_key_is_at_one_consumer_and_in_order(
     kept_bytes: int, steps: list[tuple[str, int, int]]
@@ -182,7 +182,7 @@ def test_a_key_is_at_one_consumer_and_in_order(
     asyncio.run(_Story(is_unordered=False, kept_bytes=kept_bytes).run(steps))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=_STEPS)
 def test_without_order_nothing_is_lost_either(steps: list[tuple[str, int, int]]) -> None:
     asyncio.run(_Story(is_unordered=True, kept_bytes=100).run(steps))

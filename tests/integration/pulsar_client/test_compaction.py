@@ -145,10 +145,6 @@ def read_all(client: pulsar.Client, topic: str, *, compacted: bool) -> list[Mess
     return found
 
 
-def _nothing(_server: Standalone, _admin: Admin) -> None:
-    """Just go on."""
-
-
 def _unload(_server: Standalone, admin: Admin) -> None:
     admin.unload()
 
@@ -190,8 +186,9 @@ def test_readers_get_the_newest_of_each_key_and_what_came_later(
     assert read_all(client, topic, compacted=True) == newest(messages + later)
 
 
-@pytest.mark.parametrize("event", [_nothing, _unload, _restart, _kill])
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("event", "batched"), [(_unload, False), (_kill, False), (_unload, True), (_restart, True)]
+)
 def test_a_subscription_goes_on_where_it_was(
     server: Standalone, topic: str, batched: bool, event: Event
 ) -> None:
@@ -255,9 +252,8 @@ def _backlog(admin: Admin) -> int:
     return int(admin.stats()["subscriptions"]["sub"]["msgBacklog"])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("moment_s", [0.0, 0.4, 1.2])
 def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
-    server: Standalone, topic: str, moment_s: float
+    server: Standalone, topic: str
 ) -> None:
     admin = Admin(server, topic)
     messages = history(rounds=3)
@@ -270,7 +266,7 @@ def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
     assert admin.call("PUT", "/compaction")[0] == 204
     assert admin.call("PUT", "/compaction")[0] == 409
     assert admin.status() == "RUNNING"
-    time.sleep(moment_s)
+    time.sleep(0.8)  # a pass takes 0.6 s: somewhere in the second one, whatever is written by then
     server.kill()
     server.start()
     assert admin.status() == "NOT_RUN"

@@ -340,3 +340,19 @@ def loaded(cluster: RealCluster) -> list[int]:
     """How many bundles each broker has."""
     held = list(owners(cluster).values())
     return [held.count(name) for name in brokers_of(cluster)]
+
+
+def test_a_partitioned_topic_is_managed_through_any_broker(cluster: RealCluster) -> None:
+    path = "/admin/v2/persistent/public/default/spread"
+    assert call(cluster, "broker-1", "PUT", f"{path}/partitions", 8).status == 204
+    for index in range(8):
+        lookup(cluster, brokers_of(cluster)[index % 2], f"spread-partition-{index}")
+    served = {lookup(cluster, "broker-1", f"spread-partition-{index}") for index in range(8)}
+    assert len(served) == 2, "the partitions are to be at both brokers"
+    assert call(cluster, "broker-2", "GET", f"{path}/partitions").json["partitions"] == 8
+    assert call(cluster, "broker-2", "PUT", f"{path}/unload").status == 204
+    ended = call(cluster, "broker-1", "POST", f"{path}/terminate/partitions")
+    assert (ended.status, len(ended.json)) == (200, 8), ended
+    assert call(cluster, "broker-2", "DELETE", f"{path}/partitions?force=true").status == 204
+    listed = call(cluster, "broker-1", "GET", "/admin/v2/persistent/public/default").json
+    assert not [each for each in listed if "spread" in each]

@@ -1,6 +1,8 @@
 """Delayed messages with the official client: at their time, on Shared and Key_Shared, and once."""
 
+import asyncio
 import json
+import random
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +12,11 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.broker.delayed.bucket_list import COMPONENT
+from magnetar.broker.delayed.orphans import delayed_index_refers
+from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.system import SystemClock
 from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     connect,
@@ -151,6 +158,48 @@ def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stan
     with Standalone(tmp_path / "data") as server:
         yield server
         server.assert_log_clean()
+
+
+def _index_ledgers(server: Standalone) -> list[bool]:
+    """For each ledger that holds an index of delayed messages: whether a topic names it."""
+
+    async def find() -> list[bool]:
+        store = await open_store(f"embedded:{server.directory / 'metadata.db'}")
+        manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
+        is_named = delayed_index_refers(store)
+        try:
+            found = []
+            async for ledger_id in manager.ledger_ids():
+                metadata = (await manager.read(ledger_id)).metadata
+                if metadata.custom_metadata.get("component") == COMPONENT:
+                    found.append(await is_named(metadata))
+            return found
+        finally:
+            await store.close()
+
+    return asyncio.run(find())
+
+
+def test_the_index_goes_with_its_topic(own_server: Standalone, topic: str) -> None:
+    client = connect(own_server.url)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for at in range(250):
+        producer.send_async(b"%d" % at, None, deliver_after=timedelta(hours=1))
+    producer.flush()
+    publish(producer, [b"now"])
+    assert receive(consumer).data() == b"now"
+    deadline_s = time.monotonic() + 10
+    while not ((named := _index_ledgers(own_server)) and all(named)):
+        assert time.monotonic() < deadline_s, f"not stored: {named}"
+    client.close()
+    path = topic.replace("persistent://", "persistent/")
+    request = urllib.request.Request(
+        f"{own_server.http_url}/admin/v2/{path}?force=true", method="DELETE"
+    )
+    with urllib.request.urlopen(request, timeout=30):
+        pass
+    assert _index_ledgers(own_server) == []
 
 
 def test_kill_9_keeps_them(own_server: Standalone, topic: str) -> None:

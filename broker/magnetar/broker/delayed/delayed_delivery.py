@@ -311,7 +311,12 @@ class DelayedDelivery:
             segments = new.whole()
             stored = _described(new, await self._storage.write(segments, self._topic.policies))
             names.append(stored)
-        await self._storage.name(names)
+        try:
+            await self._storage.name(names)
+        except (LogFencedError, LogClosedError):
+            if new is not None:
+                await self._storage.delete(stored.ledger_id)
+            raise
         if new is not None:
             new.ledger_id = stored.ledger_id
             new.unload(but_next=True)

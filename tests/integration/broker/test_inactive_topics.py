@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from magnetar.broker import naming
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
@@ -14,7 +15,7 @@ WAIT_S = 30.0
 
 
 async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: Path) -> None:
-    settings = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
+    settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         client = await WireClient.open(broker.port)
         await client.subscribe(KEPT)

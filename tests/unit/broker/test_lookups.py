@@ -104,7 +104,10 @@ async def test_system_topics_and_unknown_namespaces_are_not_listed() -> None:
     for producer_id, name in enumerate(["__change_events", "x__transaction_pending_ack", "mine"]):
         await client.produce(producer_id, topic=name)
 
-    def ask(namespace: str, mode: int = pb.CommandGetTopicsOfNamespace.ALL) -> None:
+    def ask(
+        namespace: str,
+        mode: pb.CommandGetTopicsOfNamespace.Mode = pb.CommandGetTopicsOfNamespace.ALL,
+    ) -> None:
         client.send(
             BaseCommand.GET_TOPICS_OF_NAMESPACE,
             getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(

@@ -5,12 +5,12 @@ import pytest
 from magnetar.sdk.batch import (
     EntrySource,
     MessageBatch,
-    decode_batch,
     encode_plain_batch,
     mask_from_words,
     words_from_mask,
 )
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
+from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.errors import PayloadChecksumError
 
 RECORDED_BODY = bytes.fromhex(

@@ -99,7 +99,8 @@ def position_with_bytes_behind(ledgers: Sequence[LogLedger], size_bytes: int) ->
         if ledger.entries <= 0:
             continue
         if ledger.bytes > left:
-            fits = ledger.entries * left // ledger.bytes
+            # The most entries whose share, rounded down as above, is no larger.
+            fits = (ledger.entries * (left + 1) - 1) // ledger.bytes
             return Position(ledger.ledger_id, ledger.entries - 1 - fits)
         left -= ledger.bytes
     return None

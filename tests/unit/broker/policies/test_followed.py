@@ -72,7 +72,8 @@ async def test_who_asks_while_a_read_ends_never_spins(store: MetadataStore, turn
     reads.gate.set()
     for _ in range(turns):
         await asyncio.sleep(0)
-    assert await asyncio.wait_for(asyncio.gather(first, followed.get()), 5) == [0, 0]
+    answers = await asyncio.wait_for(asyncio.gather(first, followed.get()), 5)
+    assert list(answers) == [0, 0]
     followed.close()
 
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from magnetar.sdk.batch import (
     EntrySource,
     MessageBatch,
-    decode_batch,
     encode_batch,
     encode_plain_batch,
     mask_from_words,
     words_from_mask,
 )
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
+from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, KeyValue, SingleMessageMetadata
 
 # Around every place where the encoding changes its shape.

@@ -219,7 +219,7 @@ class Topics:
         deadline_s = self._clock.monotonic_s() + self._settings.topic_load_timeout_ms / 1000
         while True:
             try:
-                return await self._get(name, may_create=may_create)
+                return await self._get(name, deadline_s, may_create=may_create)
             except BrokerMetadataError as error:
                 if not error.retryable:
                     raise
@@ -227,7 +227,7 @@ class Topics:
                     raise ServiceNotReadyError(f"{name} cannot be loaded now: {error}") from error
             await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
 
-    async def _get(self, name: TopicName, *, may_create: bool) -> Topic:
+    async def _get(self, name: TopicName, deadline_s: float, *, may_create: bool) -> Topic:
         await self.check_namespace(name.namespace_name)
         while True:
             topic = self._topics.get(name)
@@ -242,6 +242,10 @@ class Topics:
                 await asyncio.wait([held])
                 continue
             if name not in self._loading:
+                if not self._ownership.is_serving:
+                    # Cut off from the store it cannot tell what exists, but where others are.
+                    left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+                    await self._ownership.acquire(name, timeout_s=left_s)
                 await self.creation.check(name, may_create=may_create)
             await asyncio.shield(self._start_loading(name))
 

@@ -70,6 +70,11 @@ class Ownership(Protocol):
         """
         ...
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether this broker may own anything at this moment, by its own clock."""
+        ...
+
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> Tenure:
         """Make sure, by a look at the store, that this broker owns the topic: before each load.
 

@@ -40,6 +40,11 @@ class SoleOwner:
             raise NotAllowedError(f"there is no advertised listener {listener!r}")
         return Owner(service_url, is_self=True, http_url=self._http_url())
 
+    @property
+    def is_serving(self) -> bool:
+        """Always: there is nobody who could be instead."""
+        return True
+
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> _Always:
         """Nobody else could own it."""
         return ALWAYS

@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _RETRY_S = 1.0
 
+PATIENCE_S = 0.25
+"""A read that takes longer is not waited for by those to whom the last value will do."""
+
 
 class Followed(Generic[T]):
     """A value read by `read`, and read again whenever the node at `path` may have changed."""
@@ -40,6 +43,7 @@ class Followed(Generic[T]):
         self._at_once = at_once
         self._watch: Watch | None = None
         self._reading: asyncio.Task[T] | None = None
+        self._read_began_s = 0.0
         self._following: asyncio.Task[None] | None = None
         self._generation = 0
         self._is_closed = False
@@ -59,28 +63,46 @@ class Followed(Generic[T]):
             BrokerMetadataError
         """
         while not self.is_fresh:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.get_running_loop().create_task(
-                    self._load(), name=f"read-{self._path}"
-                )
-                self._reading.add_done_callback(self._read_done)
-            found = await asyncio.shield(self._reading)
+            found = await asyncio.shield(self._start_reading())
             if self._is_closed:
                 return found
         return self._values[0]
 
+    def _start_reading(self) -> "asyncio.Task[T]":
+        """The read that is under way, or a new one."""
+        if self._reading is None or self._reading.done():
+            loop = asyncio.get_running_loop()
+            self._read_began_s = loop.time()
+            self._reading = loop.create_task(self._load(), name=f"read-{self._path}")
+            self._reading.add_done_callback(self._read_done)
+        return self._reading
+
     async def latest(self) -> T:
         """As `get`; while the store does not answer, the value that was read last.
+
+        A broker that is cut off from the store must still be able to send its clients elsewhere:
+        a read that is under way for longer than `PATIENCE_S` holds up nobody who can do without.
 
         Raises:
             BrokerMetadataError: there is none, or what is stored now cannot be read.
         """
-        try:
+        if not self._values:
             return await self.get()
-        except BrokerMetadataError as error:
-            if not error.retryable or not self._values:
-                raise
-            return self._values[0]
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while not self.is_fresh and not self._is_closed:
+            reading = self._start_reading()
+            left_s = min(until_s, self._read_began_s + PATIENCE_S) - loop.time()
+            done, _ = await asyncio.wait([reading], timeout=max(0.0, left_s))
+            if not done:
+                break
+            try:
+                reading.result()
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                break
+        return self._values[0]
 
     def expect(self, before: T) -> None:
         """There is something new in the place of `before`: read it, and tell about it."""

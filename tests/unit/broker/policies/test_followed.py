@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.followed import PATIENCE_S, Followed
 from magnetar.ledger.metadata.store import MetadataStore, WatchEvent
 from magnetar.ledger.metadata.url import open_store
 
@@ -89,4 +89,25 @@ async def test_what_was_read_stays_in_force_while_the_store_is_away(store: Metad
     reads.error, reads.value = None, 2
     assert await followed.get() == 2
     assert told == [(0, 2)]
+    followed.close()
+
+
+async def test_a_read_that_hangs_holds_up_nobody_who_knows_the_last_value(
+    store: MetadataStore,
+) -> None:
+    reads = Reads()
+    followed = follow(store, reads, [])
+    assert await followed.get() == 0
+    reads.gate = asyncio.Event()
+    followed._on_event(WatchEvent.CHANGED)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    assert await asyncio.wait_for(followed.latest(), 5) == 0
+    assert await asyncio.wait_for(followed.latest(), 5) == 0  # the same read: not again
+    assert loop.time() - began_s < 2 * PATIENCE_S
+    reads.value = 1
+    reads.gate.set()
+    assert await asyncio.wait_for(followed.get(), 5) == 0  # what that read had begun with
+    followed._on_event(WatchEvent.CHANGED)
+    assert await asyncio.wait_for(followed.latest(), 5) == 1
     followed.close()

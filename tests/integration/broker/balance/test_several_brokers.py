@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pulsar
@@ -69,17 +69,30 @@ def lookup(cluster: RealCluster, broker: str, topic: str) -> str:
     )
 
 
-def owners(cluster: RealCluster, broker: str = "broker-1") -> dict[str, str | None]:
+def owners(
+    cluster: RealCluster, broker: str = "broker-1", namespace: str = "public/default"
+) -> dict[str, str | None]:
     """Who has each bundle."""
-    found = call(cluster, broker, "GET", "/magnetar/v1/namespaces/public/default/bundles")
+    found = call(cluster, broker, "GET", f"/magnetar/v1/namespaces/{namespace}/bundles")
     return {each["bundle"]: each["broker"] for each in found.json}
 
 
-def bundle_of(cluster: RealCluster, topic: str) -> str:
-    found = call(
-        cluster, "broker-1", "GET", f"/lookup/v2/topic/persistent/public/default/{topic}/bundle"
-    )
-    return found.text
+def spread(cluster: RealCluster, namespace: str, topics: Sequence[str]) -> None:
+    """Have the topics at both brokers; where bundles go depends on what those have already."""
+    used = {bundle_of(cluster, topic, namespace) for topic in topics}
+    found = owners(cluster, namespace=namespace)
+    owned = {bundle: owner for bundle, owner in found.items() if bundle in used}
+    assert len(owned) >= 2, found
+    if len(set(owned.values())) == 1:
+        bundle, source = next(iter(owned.items()))
+        (destination,) = set(brokers_of(cluster)) - {source}
+        path = f"/admin/v2/namespaces/{namespace}/{bundle}/unload?destinationBroker={destination}"
+        assert follow(cluster, "broker-1", "PUT", path).status == 204
+
+
+def bundle_of(cluster: RealCluster, topic: str, namespace: str = "public/default") -> str:
+    path = f"/lookup/v2/topic/persistent/{namespace}/{topic}/bundle"
+    return call(cluster, "broker-1", "GET", path).text
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
@@ -254,6 +267,9 @@ def test_policies_and_a_forced_deletion_reach_the_topics_of_every_broker(
     topics = [f"persistent://public/shared/topic-{number}" for number in range(8)]
     client = pulsar.Client(cluster.url("broker-2"))
     producers = [client.create_producer(topic) for topic in topics]
+    spread(cluster, "public/shared", [topic.rpartition("/")[2] for topic in topics])
+    for producer in producers:
+        producer.send(b"there again, if it moved")
     done("broker-1", "POST", f"{namespace}/maxProducersPerTopic", 1)
 
     def refused() -> int:
@@ -266,9 +282,7 @@ def test_policies_and_a_forced_deletion_reach_the_topics_of_every_broker(
         return count
 
     wait_until(lambda: refused() == len(topics), "no topic takes another producer")
-    path = "/magnetar/v1/namespaces/public/shared/bundles"
-    having = {each["broker"] for each in call(cluster, "broker-1", "GET", path).json}
-    assert {"broker-1", "broker-2"} <= having, "one broker has all of them: nothing is shown"
+    assert len({each for each in owners(cluster, namespace="public/shared").values() if each}) == 2
     for producer in producers:
         producer.close()
     assert call(cluster, "broker-2", "DELETE", namespace).status == 409
@@ -280,7 +294,7 @@ def test_policies_and_a_forced_deletion_reach_the_topics_of_every_broker(
     done("broker-1", "PUT", namespace, {"bundles": {"numBundles": 2}})  # cut in another way
     for topic in topics:
         client.create_producer(topic).close()
-    assert len(call(cluster, "broker-2", "GET", path).json) == 2
+    assert len(owners(cluster, "broker-2", "public/shared")) == 2
     client.close()
 
 
@@ -347,7 +361,9 @@ def test_a_partitioned_topic_is_managed_through_any_broker(cluster: RealCluster)
     assert call(cluster, "broker-1", "PUT", f"{path}/partitions", 8).status == 204
     for index in range(8):
         lookup(cluster, brokers_of(cluster)[index % 2], f"spread-partition-{index}")
-    served = {lookup(cluster, "broker-1", f"spread-partition-{index}") for index in range(8)}
+    partitions = [f"spread-partition-{index}" for index in range(8)]
+    spread(cluster, "public/default", partitions)
+    served = {lookup(cluster, "broker-1", partition) for partition in partitions}
     assert len(served) == 2, "the partitions are to be at both brokers"
     assert call(cluster, "broker-2", "GET", f"{path}/partitions").json["partitions"] == 8
     assert call(cluster, "broker-2", "PUT", f"{path}/unload").status == 204

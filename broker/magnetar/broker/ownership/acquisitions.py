@@ -65,7 +65,8 @@ class Acquisitions(Generic[T]):
         self._look = look
         self._changes = changes
         self._retry_s = retry_s
-        self._waiting: dict[BundleId, set[_Asked[T]]] = {}
+        self._waiting: dict[BundleId, dict[_Asked[T], None]] = {}
+        """In the order in which they came, and are answered; a set would have none."""
         self._tasks: dict[BundleId, asyncio.Task[None]] = {}
 
     def close(self) -> None:
@@ -82,8 +83,8 @@ class Acquisitions(Generic[T]):
             RequestError: what the look raised.
         """
         asked = _Asked[T]()
-        waiting = self._waiting.setdefault(bundle, set())
-        waiting.add(asked)
+        waiting = self._waiting.setdefault(bundle, {})
+        waiting[asked] = None
         if bundle not in self._tasks:
             self._tasks[bundle] = asyncio.create_task(self._run(bundle), name=f"acquire-{bundle}")
         try:
@@ -95,7 +96,7 @@ class Acquisitions(Generic[T]):
             asked.is_late = True
             return await asked.answer
         finally:
-            waiting.discard(asked)
+            waiting.pop(asked, None)
 
     async def _run(self, bundle: BundleId) -> None:
         """Look as long as somebody waits."""
@@ -111,7 +112,7 @@ class Acquisitions(Generic[T]):
             for each in waiting:
                 each.answer.cancel()
 
-    async def _look_once(self, bundle: BundleId, waiting: set[_Asked[T]]) -> None:
+    async def _look_once(self, bundle: BundleId, waiting: dict[_Asked[T], None]) -> None:
         ticket = self._changes.ticket()
         asked = list(waiting)
         found: T | NotYet
@@ -121,7 +122,7 @@ class Acquisitions(Generic[T]):
             if not (isinstance(error, BrokerMetadataError) and error.retryable):
                 for each in asked:
                     each.fail(error)
-                waiting.difference_update(asked)
+                    waiting.pop(each, None)
                 return
             found = NotYet(error)
         if isinstance(found, NotYet):
@@ -131,4 +132,4 @@ class Acquisitions(Generic[T]):
             return
         for each in asked:
             each.tell(found)
-        waiting.difference_update(asked)
+            waiting.pop(each, None)

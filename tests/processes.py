@@ -6,13 +6,14 @@ goes to a log file as well, which the tests read for tracebacks.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from magnetar.deploy.cluster_ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy")
@@ -26,16 +27,20 @@ class ServerFailedError(Exception):
     """A server ended, or did not get ready in time; the message holds the end of its log."""
 
 
+_given_ports: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. All are held until the last is found, so they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports nobody listens on now, and none that was given before.
+
+    They lie below the range the system takes for outgoing connections and for whoever binds port
+    0: until the server that they are for listens, nobody else gets them by chance.
+    """
+    ports = []
+    for _ in range(count):
+        ports.append(free_port(HOST, _given_ports))
+        _given_ports.add(ports[-1])
+    return ports
 
 
 def magnetar_command(*arguments: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Channels to bookies that hang, talk nonsense or cannot be reached: each request ends, once."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -12,6 +11,7 @@ from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_frame
+from tests.processes import free_ports
 
 SETTINGS = LedgerSettings(request_timeout_s=0.2, connect_timeout_s=1, reconnect_delay_s=0.01)
 
@@ -222,7 +222,7 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
     registry = OneBookie("127.0.0.1", port)
     there, registry.info = registry.info, None
     if before != "not registered":
-        registry.info = BookieInfo("b1", "127.0.0.1", free_port(), readonly=False)
+        registry.info = BookieInfo("b1", "127.0.0.1", *free_ports(1), readonly=False)
     patient = SETTINGS.model_copy(update={"reconnect_delay_s": 60.0})
     channel = BookieChannel("b1", registry, SystemNetwork(), SystemClock(), patient)
     with pytest.raises(BookieUnavailableError, match="cannot connect"):
@@ -230,10 +230,3 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
     registry.info = there
     assert (await request(channel)).status == 0
     await channel.close()
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port: int = unused.getsockname()[1]
-        return port

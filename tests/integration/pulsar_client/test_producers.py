@@ -1,5 +1,6 @@
 """Producers of the official client: access modes, chunks, encryption; through kills and unloads."""
 
+import hashlib
 import json
 import subprocess
 import threading
@@ -34,6 +35,11 @@ def client(server: Standalone) -> Iterator[pulsar.Client]:
     connection = connect(server.url)
     yield connection
     connection.close()
+
+
+def digest(payload: bytes) -> tuple[int, str]:
+    """What is compared of a large payload: a difference must be quick to print."""
+    return len(payload), hashlib.sha256(payload).hexdigest()
 
 
 def _kill(server: Standalone, _topic: str) -> None:
@@ -159,15 +165,18 @@ def test_chunks_pass_through_unchanged(
     event: Callable[[Standalone, str], None],
 ) -> None:
     payloads = [bytes([number]) * _CHUNKED_BYTES for number in range(2)]
-    consumer = client.subscribe(topic, "s")
+    # Nobody receives while the connection breaks: the official client drops a message of which it
+    # had some chunks, when the first of them comes again, and asks for it by an ack timeout only.
+    client.subscribe(topic, "s").close()
     producer = client.create_producer(topic, chunking_enabled=True)
     producer.send(payloads[0], properties={"of": "the whole"})
     event(server, topic)
     producer.send(payloads[1])
+    consumer = client.subscribe(topic, "s")
     message = receive(consumer)
-    assert message.data() == payloads[0]
+    assert digest(message.data()) == digest(payloads[0])
     assert message.properties() == {"of": "the whole"}
-    assert receive(consumer).data() == payloads[1]
+    assert digest(receive(consumer).data()) == digest(payloads[1])
 
 
 @pytest.mark.parametrize(("event", "batched"), [(_kill, False), (_unload, True)])

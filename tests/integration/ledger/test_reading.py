@@ -182,7 +182,7 @@ async def test_a_slow_replica_is_raced_by_the_next_one(cluster: Cluster, replies
         reader = await client.open(metadata.ledger_id)
         started_s = time.monotonic()
         assert await reader.read(0, 0) == [PAYLOADS[0]]
-        assert 0.05 <= time.monotonic() - started_s < 2
+        assert 0.05 <= time.monotonic() - started_s < settings.request_timeout_s
         assert client.fetcher.counts.speculative_reads == 1
         assert replies.by_bookie[slow] == 1
 

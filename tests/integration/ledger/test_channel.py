@@ -222,7 +222,8 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
     registry = OneBookie("127.0.0.1", port)
     there, registry.info = registry.info, None
     if before != "not registered":
-        registry.info = BookieInfo("b1", "127.0.0.1", *free_ports(1), readonly=False)
+        (nobodys,) = free_ports(1)
+        registry.info = BookieInfo("b1", "127.0.0.1", nobodys, readonly=False)
     patient = SETTINGS.model_copy(update={"reconnect_delay_s": 60.0})
     channel = BookieChannel("b1", registry, SystemNetwork(), SystemClock(), patient)
     with pytest.raises(BookieUnavailableError, match="cannot connect"):

@@ -23,6 +23,7 @@ from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.security.composition import Security
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 VERSION = "0.1.0"
+
+
+def no_files(path: str) -> bytes:
+    """Reads nothing: for a broker whose settings name no files."""
+    raise FileNotFoundError(2, "no files can be read here", path)
 
 
 class Broker:
@@ -58,10 +64,12 @@ class Broker:
         collectors: "Sequence[Collector]" = (),
         is_clustered: bool = False,
         usage: Callable[[], ProcessUsage] = lambda: ProcessUsage(0.0, 0),
+        read_file: Callable[[str], bytes] = no_files,
     ) -> None:
         """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
         other brokers on this metadata store; otherwise it takes itself for the only one. `usage`:
-        what this process has used so far, for its load report."""
+        what this process has used so far, for its load report. `read_file`: reads the files that
+        the settings of security name."""
         self._settings = settings
         self.collectors = tuple(collectors)
         self._random = random
@@ -86,6 +94,15 @@ class Broker:
         else:
             ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url, self._listeners)
         policies = PolicyRegistry(store, settings)
+        self.security = Security(
+            settings,
+            policies,
+            store,
+            clock=clock,
+            network=network,
+            random=random,
+            read=read_file,
+        )
         self.services = Services(
             settings=settings,
             topics=Topics(settings, client, store, policies, ownership, clock=clock, random=random),
@@ -93,6 +110,8 @@ class Broker:
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
             keeping=Keeping(clock),
+            authenticator=self.security.authenticator,
+            authorizer=self.security.authorizer,
             clock=clock,
             random=random,
             server_version=f"Magnetar-{VERSION}",
@@ -181,7 +200,10 @@ class Broker:
         Raises:
             ListenError: an address is taken or not ours.
             NotRegisteredError: the others do not know this broker.
+            SecurityConfigError, TlsConfigError: a file of keys or certificates cannot be used.
         """
+        self.security.check_addresses(self._settings.host)
+        self.security.load()
         await self._server.start()
         try:
             await self._http.start()
@@ -194,6 +216,7 @@ class Broker:
                 await self.cluster.close()
             raise
         self.upkeep.start()
+        self.security.start()
         await self.services.policies.start(
             {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
         )
@@ -220,6 +243,7 @@ class Broker:
         await self._server.stop_accepting()
         await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
         self.services.policies.close()
+        self.security.close()
         if self.cluster is not None:
             await self.cluster.close()
         self._server.close_connections()

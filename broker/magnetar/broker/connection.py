@@ -34,6 +34,7 @@ from magnetar.broker.lookups import Lookups
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publishing import Publishing
+from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
@@ -86,7 +87,11 @@ class ConnectionIO(Protocol):
 class Connection:
     """State of one connection. The shell calls `receive`, `on_*` and `lost`."""
 
-    def __init__(self, io: ConnectionIO, services: Services, address: str) -> None:
+    def __init__(
+        self, io: ConnectionIO, services: Services, address: str, *, certificate_role: str = ""
+    ) -> None:
+        """`certificate_role`: the name in the client's certificate, if the handshake of TLS has
+        verified one."""
         self.services = services
         self.protocol_version = 0
         self.client_version = ""
@@ -97,6 +102,7 @@ class Connection:
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
         self.lookups = Lookups(self)
+        self.login = Login(self, certificate_role)
         self._io = io
         self._address = address
         self._is_connected = False
@@ -161,8 +167,7 @@ class Connection:
             BaseCommand.CONNECT: lambda command: self._on_connect(command.connect),
             BaseCommand.PING: lambda _: self.write(PONG_FRAME),
             BaseCommand.PONG: lambda _: None,
-            # Nobody was challenged: there is no authentication yet, so nothing is to be checked.
-            BaseCommand.AUTH_RESPONSE: lambda _: None,
+            BaseCommand.AUTH_RESPONSE: lambda command: self.login.answered(command.authResponse),
         }
         table.update(self.lookups.handlers())
         table.update(self.publishing.handlers())
@@ -174,10 +179,13 @@ class Connection:
     def _on_connect(self, connect: CommandConnect) -> None:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
-        settings = self.services.settings
-        self._is_connected = True
         self.client_version = connect.client_version
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
+        self.login.begin(connect, self._welcome)
+
+    def _welcome(self) -> None:
+        settings = self.services.settings
+        self._is_connected = True
         self._decoder.frame_bytes_max = settings.message_bytes_max + FRAME_SLACK_BYTES
         self.write(
             replies.connected(
@@ -361,6 +369,7 @@ class Connection:
             if not must_finish:
                 task.cancel()
         self.services.budget.forget(self)
+        self.login.close()
         self.publishing.lost()
         self.consuming.lost()
 

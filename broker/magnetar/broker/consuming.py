@@ -31,6 +31,8 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.positions import position_at_time, position_of
 from magnetar.broker.schemas import check_schema
+from magnetar.broker.security import Action
+from magnetar.broker.security import Subscription as SubscriptionResource
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import OpenCursor, Topic
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
@@ -165,6 +167,9 @@ class Consuming:
         name = naming.topic_of(request.topic)
         naming.check_subscription(request.subscription)
         naming.check_text(request.consumer_name)
+        await self._connection.login.check(
+            Action.CONSUME, SubscriptionResource(name, request.subscription)
+        )
         for each in request.subscription_properties:
             naming.check_text(each.key, each.value)
         _check_subscribe(request)

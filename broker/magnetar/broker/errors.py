@@ -9,6 +9,8 @@ BrokerError                        root
     ├── BrokerMetadataError            1   metadata trouble, or arguments that make no sense
     │   └── UnreadableRecordError          a value in the store is of no known form
     ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
+    ├── AuthenticationError            3   who it is was not proven
+    ├── AuthorizationError             4   the role may not do that
     ├── ConsumerBusyError              5   the subscription is taken, or of another type
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
     ├── BacklogQuotaHoldError          7   the backlog is above its quota: producers are held
@@ -87,6 +89,18 @@ class BrokerPersistenceError(RequestError):
 
     code = ServerError.PersistenceError
     retryable = True
+
+
+class AuthenticationError(RequestError):
+    """Credentials are missing, wrong, or not valid any more. The text never holds any of them."""
+
+    code = ServerError.AuthenticationError
+
+
+class AuthorizationError(RequestError):
+    """The role was not granted what it asks for, or nobody may do it."""
+
+    code = ServerError.AuthorizationError
 
 
 class ConsumerBusyError(RequestError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies, topic_lists
 from magnetar.broker.errors import RequestError
+from magnetar.broker.security import Action, Namespace, Topic
 from magnetar.sdk.wire import BaseCommand, checksum
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandGetTopicsOfNamespace,
@@ -54,6 +55,9 @@ class Lookups:
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
         topics = self._connection.services.topics
         name = naming.topic_of(request.topic)
+        await self._connection.login.check(
+            Action.LOOKUP, Topic(name), principal=request.original_principal
+        )
         partitions = await topics.creation.partitions_of(
             name, may_create=request.metadata_auto_creation_enabled
         )
@@ -66,6 +70,9 @@ class Lookups:
     async def _lookup(self, request: CommandLookupTopic) -> None:
         services = self._connection.services
         name = naming.topic_of(request.topic)
+        await self._connection.login.check(
+            Action.LOOKUP, Topic(name), principal=request.original_principal
+        )
         await services.topics.check_namespace(name.namespace_name)
         listener = request.advertised_listener_name
         naming.check_text(listener)
@@ -88,6 +95,8 @@ class Lookups:
 
     async def _topics(self, request: CommandGetTopicsOfNamespace) -> None:
         services = self._connection.services
+        naming.check_text(request.namespace)
+        await self._connection.login.check(Action.LIST_TOPICS, Namespace(request.namespace))
         names = await topic_lists.names_of(
             services.topics, request.namespace, request.mode, services.settings.message_bytes_max
         )

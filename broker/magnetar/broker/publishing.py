@@ -24,9 +24,11 @@ from magnetar.broker.errors import (
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.schemas import check_schema
+from magnetar.broker.security import Action, Subscription
+from magnetar.broker.security import Topic as TopicResource
 from magnetar.broker.topic import Topic
 from magnetar.ledger.position import EARLIEST
-from magnetar.sdk.wire import BaseCommand, split_payload
+from magnetar.sdk.wire import BaseCommand, TopicName, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
@@ -233,7 +235,8 @@ class Publishing:
         producer_id = request.producer_id
         try:
             name = naming.topic_of(request.topic)
-            naming.check_text(request.producer_name)
+            naming.check_text(request.producer_name, request.initial_subscription_name)
+            await self._check_rights(name, request)
             _check_producer(request)
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
@@ -263,6 +266,13 @@ class Publishing:
         self._closed_until_s.pop(producer_id, None)
         self._producers[producer_id] = producer
         self._connection.write(_success(request.request_id, producer))
+
+    async def _check_rights(self, name: TopicName, request: CommandProducer) -> None:
+        login = self._connection.login
+        await login.check(Action.PRODUCE, TopicResource(name))
+        if request.initial_subscription_name:
+            wanted = Subscription(name, request.initial_subscription_name)
+            await login.check(Action.CONSUME, wanted)
 
     def _queued(
         self,

@@ -13,6 +13,9 @@ from magnetar.sdk.wire import pulsar_pb2 as pb
 NO_REQUEST = (1 << 64) - 1
 """Request id of commands that answer no request: -1."""
 
+REFRESH_CHALLENGE = b"PulsarAuthRefresh"
+"""What a client is sent whose credentials have expired."""
+
 _MASK_64 = (1 << 64) - 1
 
 
@@ -24,7 +27,7 @@ def connected(*, server_version: str, protocol_version: int, message_bytes_max: 
     """CONNECTED, with the feature flags that this broker honours."""
     flags = pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
-        # Not offered: topic watchers, so that pattern consumers poll; auth refresh.
+        # Not offered: topic watchers, so that pattern consumers poll.
     )
     return encode_command(
         BaseCommand(
@@ -34,6 +37,20 @@ def connected(*, server_version: str, protocol_version: int, message_bytes_max: 
                 protocol_version=protocol_version,
                 max_message_size=message_bytes_max,
                 feature_flags=flags,
+            ),
+        )
+    )
+
+
+def auth_challenge(method: str, *, server_version: str, protocol_version: int) -> bytes:
+    """AUTH_CHALLENGE: new credentials of the same method, please."""
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.AUTH_CHALLENGE,
+            authChallenge=pb.CommandAuthChallenge(
+                server_version=server_version,
+                challenge=pb.AuthData(auth_method_name=method, auth_data=REFRESH_CHALLENGE),
+                protocol_version=protocol_version,
             ),
         )
     )

@@ -8,6 +8,7 @@ import structlog
 
 from magnetar.broker.connection import Connection
 from magnetar.broker.errors import ListenError
+from magnetar.broker.security.certificates import role_of
 from magnetar.broker.services import Services
 from magnetar.ledger.ports import Listener, Network
 
@@ -30,7 +31,8 @@ class _ConnectionShell(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
-        self._connection = self._server.admit(self, f"{host}:{port}")
+        certificate = transport.get_extra_info("peercert")
+        self._connection = self._server.admit(self, f"{host}:{port}", role_of(certificate))
         if self._connection is None:
             transport.abort()
             return
@@ -147,7 +149,9 @@ class BinaryServer:
         for connection in list(self._connections):
             connection.close()
 
-    def admit(self, shell: _ConnectionShell, address: str) -> Connection | None:
+    def admit(
+        self, shell: _ConnectionShell, address: str, certificate_role: str
+    ) -> Connection | None:
         """A connection for a new socket; None if there are too many."""
         counters = self.services.counters
         if not self._is_accepting:
@@ -159,7 +163,7 @@ class BinaryServer:
                 _log.warning("connections_full", connections=len(self._connections))
             return None
         counters.connections_opened += 1
-        connection = Connection(shell, self.services, address)
+        connection = Connection(shell, self.services, address, certificate_role=certificate_role)
         self._connections[connection] = None
         return connection
 

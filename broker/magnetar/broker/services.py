@@ -9,6 +9,7 @@ from magnetar.broker.latency import LatencyHistogram
 from magnetar.broker.ownership import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.security import Authenticator, Authorizer
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topics import Topics
 from magnetar.ledger.ports import Clock
@@ -22,6 +23,7 @@ class Counters:
     connections_refused: int = 0
     protocol_violations: int = 0
     requests_failed: int = 0
+    authentications_failed: int = 0
     checksum_errors: int = 0
     publish_pauses: int = 0
     publish_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -42,6 +44,8 @@ class Services:
     ownership: Ownership
     budget: PublishBudget
     keeping: Keeping
+    authenticator: Authenticator
+    authorizer: Authorizer
     clock: Clock
     random: random.Random
     server_version: str

@@ -7,11 +7,12 @@ from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.security.settings import SecuritySettings
 
 _MIB = 1 << 20
 
 
-class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings):
+class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings, SecuritySettings):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
     What topics and namespaces can have of their own is in `policies/settings.py`.
@@ -21,7 +22,7 @@ class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Loopback unless told otherwise: there is no auth yet.",
+        description="Address to listen on. Others than loopback take authentication, or insecure.",
     )
     port: int = Field(
         default=6650, ge=0, le=65_535, description="Port of the binary protocol; 0 = any free one."

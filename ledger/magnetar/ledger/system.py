@@ -48,6 +48,11 @@ class _SocketListener:
         self._server.close()
 
 
+def listener_of(server: asyncio.Server) -> Listener:
+    """A server of the event loop as a listener."""
+    return _SocketListener(server)
+
+
 class SystemNetwork:
     """TCP sockets of the running event loop."""
 

@@ -29,6 +29,7 @@ from magnetar.broker.policies.model import NamespaceRecord, PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.policies.settings import default_policies
 from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.security.composition import Security
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
@@ -43,7 +44,7 @@ from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.ledger.system import SystemClock
+from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.sdk.wire import (
     FRAME_BYTES_MAX,
     BaseCommand,
@@ -55,6 +56,7 @@ from magnetar.sdk.wire import (
     encode_payload_command,
 )
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.dictionary_store import DictionaryStore
 
 TOPIC = "persistent://public/default/topic"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
@@ -306,7 +308,9 @@ class MemoryPolicies:
         self.namespaces = {name: NamespaceRecord() for name in settings.namespaces}
         self.topics: dict[TopicName, PolicySet] = {}
 
-    async def check_namespace(self, namespace: str) -> NamespaceRecord:
+    async def check_namespace(
+        self, namespace: str, *, may_be_deleted: bool = False
+    ) -> NamespaceRecord:
         if namespace not in self.namespaces:
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
         return self.namespaces[namespace]
@@ -501,6 +505,18 @@ class Harness:
         self.policies = MemoryPolicies(self.settings)
         self.topics = MemoryTopics(self.settings, self.policies)
         self._names = 0
+        self.clock = ManualClock()
+        self.store = DictionaryStore()
+        self.security = Security(
+            self.settings,
+            cast(PolicyRegistry, self.policies),
+            self.store,
+            clock=self.clock,
+            network=SystemNetwork(),
+            random=random.Random(1),
+            read=lambda path: self.files[path],
+        )
+        self.files: dict[str, bytes] = {}
         self.services = Services(
             settings=self.settings,
             topics=cast(Topics, self.topics),
@@ -508,6 +524,8 @@ class Harness:
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
             keeping=Keeping(SystemClock()),
+            authenticator=self.security.authenticator,
+            authorizer=self.security.authorizer,
             clock=SystemClock(),
             random=random.Random(1),
             server_version="Magnetar-test",

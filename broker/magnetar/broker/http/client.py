@@ -14,6 +14,7 @@ from magnetar.ledger.ports import Network
 
 ANSWER_BYTES_MAX = 4 << 20
 
+_PORTS = {"http": 80, "https": 443}
 _JSON = "Content-Type: application/json\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
@@ -35,29 +36,39 @@ class Answer:
 
 
 async def call(
-    network: Network, method: str, url: str, *, timeout_s: float, body: bytes = b""
+    network: Network,
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    body: bytes = b"",
+    token: bytes = b"",
 ) -> Answer:
-    """Send a request to an http:// URL, and wait for the whole answer. `body`: JSON, or nothing.
+    """Send a request, and wait for the whole answer. `body`: JSON, or nothing. `token`: by which
+    the sender proves who it is. For https:// the network must be one with TLS.
 
     Raises:
         HttpCallError
     """
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme not in _PORTS or not parts.hostname:
         raise HttpCallError(f"{url} is not of the form http://host:port/path")
     target = parts.path or "/"
     if parts.query:
         target += f"?{parts.query}"
     request = (
         f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n"
-        f"{_JSON if body else ''}Connection: close\r\n\r\n"
+        f"{_JSON if body else ''}{_authorization(token)}Connection: close\r\n\r\n"
     ).encode() + body
     received = asyncio.get_running_loop().create_future()
     transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(timeout_s):
             transport = await network.connect(
-                parts.hostname, parts.port or 80, lambda: _Receiver(received), timeout_s=timeout_s
+                parts.hostname,
+                parts.port or _PORTS[parts.scheme],
+                lambda: _Receiver(received),
+                timeout_s=timeout_s,
             )
             transport.write(request)
             return _parse(url, await received)
@@ -67,6 +78,10 @@ async def call(
     finally:
         if transport is not None:
             transport.abort()
+
+
+def _authorization(token: bytes) -> str:
+    return f"Authorization: Bearer {token.decode('ascii')}\r\n" if token else ""
 
 
 class _Receiver(asyncio.Protocol):

@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse
 
 from magnetar.broker.balance.bundles import BundleError
 from magnetar.broker.errors import (
+    AuthenticationError,
+    AuthorizationError,
     BrokerMetadataError,
     BrokerPersistenceError,
     ConflictError,
@@ -30,6 +32,8 @@ from magnetar.broker.errors import (
 from magnetar.ledger.errors import MetadataError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
     (TopicNotFoundError, 404),
     (NotThereError, 404),
     (ConflictError, 409),

@@ -203,7 +203,11 @@ class NamespaceRecord(Record):
     encryption_required: bool | None = None
     replication_clusters: tuple[str, ...] = ()
     permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """What each role may do, e.g. produce; nobody asks for it yet."""
+    """What each role may do in it, e.g. produce; `security/decide.py` has the rules."""
+    topic_permissions: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    """The same on single topics, by full name; a partitioned topic's hold for its partitions."""
+    subscription_permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By subscription, of any topic in it: the roles that alone may use it."""
     properties: dict[str, str] = Field(default_factory=dict)
     is_deleted: bool = False
     """It is being deleted: nothing new appears in it."""

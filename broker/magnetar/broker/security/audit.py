@@ -1,0 +1,67 @@
+"""The audit log: who was let in, who was refused what, who changed something.
+
+One structured event per fact, named `audit`, in the log of the process. It holds roles, addresses,
+actions and resources, and never a credential: nothing here is ever handed one. Its rate is bounded,
+so that nobody can fill a disk by knocking; what is left out is counted and told in one event.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.broker.security.actions import Action, Resource
+from magnetar.broker.security.identity import Identity
+from magnetar.broker.token_bucket import TokenBucket
+
+_log = structlog.get_logger("magnetar.audit")
+
+TEXT_CHARACTERS_MAX = 256
+"""Of each field: roles and names come from outside."""
+
+
+class Audit:
+    """Writes the audit log, `events_per_s` at most; 0: none at all."""
+
+    def __init__(self, now_s: Callable[[], float], *, events_per_s: int) -> None:
+        self._bucket = (
+            TokenBucket(now_s, per_period=events_per_s, period_s=1.0) if events_per_s else None
+        )
+        self._left_out = 0
+
+    def connected(self, identity: Identity, *, address: str) -> None:
+        """Somebody has proven who they are."""
+        self._write("connected", identity, address=address)
+
+    def refused(self, method: str, reason: str, *, address: str) -> None:
+        """Somebody has not. `reason`: as the client is told."""
+        self._write("refused", None, method=method, reason=reason, address=address)
+
+    def denied(
+        self, identity: Identity, action: Action, resource: Resource, *, address: str
+    ) -> None:
+        """Somebody asked for what they may not."""
+        self._write(
+            "denied", identity, action=action.value, resource=str(resource), address=address
+        )
+
+    def changed(self, identity: Identity, what: str, *, status: int, address: str) -> None:
+        """Somebody has used the HTTP interface to change something. `what`: method and path."""
+        self._write("changed", identity, request=what, status=str(status), address=address)
+
+    def _write(self, outcome: str, identity: Identity | None, **fields: str) -> None:
+        bucket = self._bucket
+        if bucket is None:
+            return
+        if bucket.available() < 1:
+            self._left_out += 1
+            return
+        bucket.spend(1)
+        if self._left_out:
+            _log.warning("audit_left_out", events=self._left_out)
+            self._left_out = 0
+        if identity is not None:
+            fields |= {"role": identity.role, "method": identity.method}
+            if identity.proxy_role:
+                fields["proxy_role"] = identity.proxy_role
+        bounded = {key: value[:TEXT_CHARACTERS_MAX] for key, value in fields.items() if value}
+        _log.info("audit", outcome=outcome, **bounded)

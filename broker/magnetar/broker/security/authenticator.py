@@ -1,0 +1,229 @@
+"""From credentials to an identity, by the methods of the settings.
+
+    token   a JSON Web Token, of the broker's own keys or of an OpenID Connect issuer
+    basic   user:password
+    tls     the common name of the client's certificate
+    none    nothing: the anonymous role, if there is one
+
+A *proxy role* never acts for itself: it names the principal that it speaks for. Nobody else may
+name one, except their own. Source: protocol sheet, section 5.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.security.audit import Audit
+from magnetar.broker.security.identity import NOBODY, Identity
+from magnetar.broker.security.issuers import Issuers
+from magnetar.broker.security.keys import TokenKey
+from magnetar.broker.security.passwords import METHOD as BASIC
+from magnetar.broker.security.passwords import Passwords
+from magnetar.broker.security.tokens import METHOD as TOKEN
+from magnetar.broker.security.tokens import Claims, text_of, unverified, verify
+from magnetar.ledger.ports import Clock
+
+TLS = "tls"
+ANONYMOUS = "anonymous"
+
+ROLE_CHARACTERS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What somebody has sent to prove who they are; never in a log."""
+
+    method: str = ""
+    data: bytes = field(default=b"", repr=False)
+    certificate_role: str = ""
+    """Common name of the certificate that the TLS handshake has verified; empty: none."""
+    original_principal: str = ""
+    """Whom a proxy speaks for."""
+
+
+class Method(Protocol):
+    """One way to prove who one is."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """
+        Raises:
+            AuthenticationError
+        """
+        ...
+
+
+class TokenMethod:
+    """Tokens of the broker's own keys, and of issuers."""
+
+    def __init__(self, claims: Claims, issuers: Issuers | None, clock: Clock) -> None:
+        self._claims = claims
+        self._issuers = issuers
+        self._clock = clock
+        self.keys: tuple[TokenKey, ...] = ()
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        token = text_of(credentials.data)
+        if self._issuers is not None:
+            _, claims = unverified(token)
+            if not self.keys or self._issuers.knows(claims.get("iss")):
+                return await self._issuers.authenticate(token)
+        return verify(token, self.keys, self._claims, now_ms=self._clock.wall_ms())
+
+
+class BasicMethod:
+    """Users and passwords."""
+
+    def __init__(self, passwords: Passwords) -> None:
+        self._passwords = passwords
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        return await self._passwords.authenticate(credentials.data)
+
+
+class TlsMethod:
+    """The name in a certificate that the handshake has verified."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        if not credentials.certificate_role:
+            raise AuthenticationError("the method tls takes a client certificate with a name")
+        return Identity(credentials.certificate_role, TLS)
+
+
+class Authenticator:
+    """Tells who somebody is."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        anonymous_role: str,
+        proxy_roles: frozenset[str],
+        audit: Audit,
+    ) -> None:
+        """No methods: authentication is off, and everybody is nobody."""
+        self._methods = methods
+        self._anonymous_role = anonymous_role
+        self._proxy_roles = proxy_roles
+        self._audit = audit
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._methods)
+
+    async def authenticate(self, credentials: Credentials, *, address: str) -> Identity:
+        """Who somebody is; who they say they are, while authentication is off: nobody.
+
+        Raises:
+            AuthenticationError: the text says what is wrong, and can be told to anybody.
+        """
+        if not self._methods:
+            return NOBODY
+        try:
+            identity = self._acting(await self._prove(credentials), credentials)
+        except AuthenticationError as error:
+            self._audit.refused(credentials.method, str(error), address=address)
+            raise
+        self._audit.connected(identity, address=address)
+        return identity
+
+    async def of_request(
+        self,
+        headers: Mapping[str, str],
+        *,
+        address: str,
+        certificate_role: str = "",
+        query_token: str = "",
+    ) -> Identity:
+        """Who has sent an HTTP request. `headers` by names in lower case; `query_token`: of a
+        WebSocket, for browsers, which cannot set headers.
+
+        Raises:
+            AuthenticationError
+        """
+        if not self._methods:
+            return NOBODY
+        try:
+            credentials = credentials_of(headers, certificate_role, query_token)
+        except AuthenticationError as error:
+            self._audit.refused("", str(error), address=address)
+            raise
+        return await self.authenticate(credentials, address=address)
+
+    async def _prove(self, credentials: Credentials) -> Identity:
+        name = credentials.method
+        if not credentials.data and name in ("", "none", TLS):
+            if credentials.certificate_role and TLS in self._methods:
+                name = TLS
+            elif name != TLS and self._anonymous_role:
+                return Identity(self._anonymous_role, ANONYMOUS)
+            else:
+                raise AuthenticationError(f"credentials are required: {self._accepted()}")
+        method = self._methods.get(name)
+        if method is None:
+            raise AuthenticationError(
+                f"the method {name[:32]!r} is not accepted here: {self._accepted()}"
+            )
+        identity = await method.authenticate(credentials)
+        if len(identity.role) > ROLE_CHARACTERS_MAX:
+            raise AuthenticationError(f"a role of more than {ROLE_CHARACTERS_MAX} characters")
+        return identity
+
+    def _acting(self, identity: Identity, credentials: Credentials) -> Identity:
+        return self.acting_for(identity, credentials.original_principal)
+
+    def acting_for(self, identity: Identity, principal: str) -> Identity:
+        """The same connection, with another principal behind it: of a single request.
+
+        Raises:
+            AuthenticationError: it may not speak for others, or for that one.
+        """
+        if not self._methods:
+            return identity
+        if not isinstance(principal, str):  # protobuf hands out bytes when they are no UTF-8
+            raise AuthenticationError("the original principal is no valid UTF-8")
+        role = identity.connected_role
+        if role in self._proxy_roles:
+            principal = principal or (identity.role if identity.proxy_role else "")
+            if not principal:
+                raise AuthenticationError(f"{role!r} is a proxy: it must say whom it speaks for")
+            if principal in self._proxy_roles:
+                raise AuthenticationError(f"{role!r} cannot speak for another proxy")
+            if len(principal) > ROLE_CHARACTERS_MAX:
+                raise AuthenticationError(f"a role of more than {ROLE_CHARACTERS_MAX} characters")
+            return Identity(principal, identity.method, role, identity.expires_at_ms)
+        if principal and principal != role:
+            raise AuthenticationError(f"{role!r} is no proxy: it can only speak for itself")
+        return identity
+
+    def _accepted(self) -> str:
+        return f"accepted: {', '.join(sorted(self._methods))}"
+
+
+def credentials_of(
+    headers: Mapping[str, str], certificate_role: str = "", query_token: str = ""
+) -> Credentials:
+    """The credentials of an HTTP request.
+
+    Raises:
+        AuthenticationError: a header of no known form.
+    """
+    principal = headers.get("x-original-principal", "")
+    header = headers.get("authorization", "")
+    if not header and query_token:
+        header = f"Bearer {query_token.removeprefix('Bearer ')}"
+    if not header:
+        return Credentials("", b"", certificate_role, principal)
+    scheme, _, value = header.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return Credentials(TOKEN, value.encode("utf-8", "replace"), certificate_role, principal)
+    if scheme.lower() == "basic":
+        try:
+            data = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise AuthenticationError("the header Authorization: Basic holds no base64") from None
+        return Credentials(BASIC, data, certificate_role, principal)
+    raise AuthenticationError("the header Authorization is Bearer or Basic")

@@ -1,0 +1,150 @@
+"""Whether somebody may do something: the grants of the moment, put to `decide`.
+
+Grants are in the records of tenants and namespaces, which are followed by watches: a question about
+what is known costs no read, and a change holds everywhere a moment later. What cannot be read now
+is an error that a retry may mend, and never a yes.
+"""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.errors import AuthorizationError, NamespaceNotFoundError
+from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.model import NamespaceRecord, TenantRecord, tenant_path
+from magnetar.broker.policies.records import read_record
+from magnetar.broker.security.actions import Action, Resource, namespace_of, tenant_of
+from magnetar.broker.security.audit import Audit
+from magnetar.broker.security.decide import ALLOWED, Decision, Denied, Grants, decide
+from magnetar.broker.security.identity import Identity
+from magnetar.ledger.metadata.store import MetadataStore
+
+_log = structlog.get_logger()
+
+_READS_AT_ONCE = 32
+
+TENANTS_FOLLOWED_MAX = 10_000
+"""Tenants whose administrators are kept in memory."""
+
+
+class Namespaces(Protocol):
+    """Knows the records of namespaces; `PolicyRegistry` does."""
+
+    async def check_namespace(
+        self, namespace: str, *, may_be_deleted: bool = False
+    ) -> NamespaceRecord: ...
+
+
+class Authorizer:
+    """Says yes or no. When it is off it says yes at once."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        store: MetadataStore,
+        *,
+        is_on: bool,
+        super_users: frozenset[str],
+        audit: Audit,
+    ) -> None:
+        self.is_on = is_on
+        self._namespaces = namespaces
+        self._store = store
+        self._super_users = super_users
+        self._audit = audit
+        self._tenants: dict[str, Followed[TenantRecord | None]] = {}
+        self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        for followed in self._tenants.values():
+            followed.close()
+        self._tenants.clear()
+
+    def is_super_user(self, identity: Identity) -> bool:
+        """Whether somebody may do everything, and everybody who speaks for them, too."""
+        return not self.is_on or all(role in self._super_users for role in identity.roles)
+
+    async def may(self, identity: Identity, action: Action, resource: Resource) -> bool:
+        """Whether somebody may do something.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        return (await self.decision(identity, action, resource)).is_allowed
+
+    async def check(
+        self, identity: Identity, action: Action, resource: Resource, *, address: str = ""
+    ) -> None:
+        """Refuse what is not allowed. `address`: where it came from, for the audit log.
+
+        Raises:
+            AuthorizationError: the role was not granted that.
+            BrokerMetadataError: that cannot be told now.
+        """
+        decision = await self.decision(identity, action, resource)
+        if isinstance(decision, Denied):
+            self._audit.denied(identity, action, resource, address=address)
+            raise AuthorizationError(decision.reason)
+
+    async def decision(self, identity: Identity, action: Action, resource: Resource) -> Decision:
+        """The answer for all roles that take part: the first no counts.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        if not self.is_on or all(role in self._super_users for role in identity.roles):
+            return ALLOWED
+        grants = await self._grants(resource)
+        for role in identity.roles:
+            decision = decide(role, action, resource, grants)
+            if not decision.is_allowed:
+                return decision
+        return ALLOWED
+
+    async def _grants(self, resource: Resource) -> Grants:
+        tenant, namespace = tenant_of(resource), namespace_of(resource)
+        admins = await self._admins_of(tenant) if tenant is not None else frozenset()
+        record: NamespaceRecord | None = None
+        if namespace is not None:
+            try:
+                record = await self._namespaces.check_namespace(namespace, may_be_deleted=True)
+            except NamespaceNotFoundError:
+                record = None  # Nobody was granted anything in what does not exist.
+        if record is None:
+            return Grants(self._super_users, admins)
+        return Grants(
+            self._super_users,
+            admins,
+            record.permissions,
+            record.topic_permissions,
+            record.subscription_permissions,
+        )
+
+    async def _admins_of(self, tenant: str) -> frozenset[str]:
+        followed = self._tenants.get(tenant)
+        if followed is None:
+            followed = self._follow(tenant)
+        record = await followed.latest()
+        if record is None:
+            # Absence is not remembered: it would have to be for every name that somebody thinks of.
+            if self._tenants.get(tenant) is followed:
+                del self._tenants[tenant]
+                followed.close()
+            return frozenset()
+        return frozenset(record.admin_roles)
+
+    def _follow(self, tenant: str) -> Followed[TenantRecord | None]:
+        while len(self._tenants) >= TENANTS_FOLLOWED_MAX:
+            self._tenants.pop(next(iter(self._tenants))).close()
+        path = tenant_path(tenant)
+
+        async def read() -> TenantRecord | None:
+            found = await read_record(self._store, TenantRecord, path, is_sure=True)
+            return found[0] if found is not None else None
+
+        followed = self._tenants[tenant] = Followed(
+            self._store, path, read, lambda before, after: None, self._at_once
+        )
+        return followed

@@ -1,0 +1,176 @@
+"""Tokens of OpenID Connect and OAuth2 issuers, checked with the keys that they publish (JWKS).
+
+Only issuers of the settings are asked, never one that a token alone names. Their keys are kept for
+a while; a token with a key that is not known makes one request more, and not more often than
+`refresh_min_s`, so that made-up keys cannot have the issuer flooded.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.security.identity import Identity
+from magnetar.broker.security.keys import SecurityConfigError, TokenKey, token_key
+from magnetar.broker.security.tokens import Claims, unverified, verify
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger()
+
+DOCUMENT_BYTES_MAX = 256 * 1024
+KEYS_MAX = 100
+"""Of one issuer; what comes behind them is not looked at."""
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""What is at a URL; raises OSError if nothing usable is."""
+
+
+@dataclass(slots=True)
+class _Keys:
+    by_id: dict[str, TokenKey]
+    without_id: list[TokenKey]
+    fetched_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How long keys are used, in seconds."""
+
+    fresh_s: float
+    kept_s: float
+    refresh_min_s: float
+
+
+class Issuers:
+    """Checks tokens of known issuers."""
+
+    def __init__(
+        self,
+        issuers: Sequence[str],
+        claims: Claims,
+        *,
+        jwks_url: str,
+        freshness: Freshness,
+        fetch: Fetch,
+        clock: Clock,
+    ) -> None:
+        """`claims` must name an audience. `jwks_url`: where all keys are; empty: discovery."""
+        assert claims.audience
+        self._issuers = frozenset(issuers)
+        self._claims = claims
+        self._jwks_url = jwks_url
+        self._freshness = freshness
+        self._fetch = fetch
+        self._clock = clock
+        self._keys: dict[str, _Keys] = {}
+        self._tried_s: dict[str, float] = {}
+        self._locks = {issuer: asyncio.Lock() for issuer in self._issuers}
+
+    def knows(self, issuer: object) -> bool:
+        """Whether tokens of this issuer are taken."""
+        return isinstance(issuer, str) and issuer in self._issuers
+
+    async def authenticate(self, token: str) -> Identity:
+        """Whose token it is.
+
+        Raises:
+            AuthenticationError
+        """
+        header, claims = unverified(token)
+        issuer, key_id = claims.get("iss"), header.get("kid")
+        if not self.knows(issuer):
+            raise AuthenticationError("the token is from an issuer that is not accepted")
+        keys = await self._keys_for(str(issuer), key_id if isinstance(key_id, str) else None)
+        return verify(token, keys, self._claims, now_ms=self._clock.wall_ms())
+
+    async def _keys_for(self, issuer: str, key_id: str | None) -> list[TokenKey]:
+        """The keys that a token may have been signed with."""
+        keys = self._keys.get(issuer)
+        if not self._will_do(keys, key_id):
+            async with self._locks[issuer]:
+                if not self._will_do(self._keys.get(issuer), key_id):
+                    await self._refresh(issuer)
+            keys = self._keys.get(issuer)
+        if keys is None:
+            raise AuthenticationError("the issuer of the token does not answer, so try again")
+        if self._clock.monotonic_s() - keys.fetched_s > self._freshness.kept_s:
+            raise AuthenticationError("the issuer's keys are too old, and it does not answer")
+        if key_id is None:
+            return [*keys.without_id, *keys.by_id.values()]
+        known = keys.by_id.get(key_id)
+        if known is None:
+            raise AuthenticationError("the token is signed with a key that its issuer has not got")
+        return [known]
+
+    def _will_do(self, keys: _Keys | None, key_id: str | None) -> bool:
+        if keys is None or self._clock.monotonic_s() - keys.fetched_s > self._freshness.fresh_s:
+            return False
+        return key_id is None or key_id in keys.by_id
+
+    async def _refresh(self, issuer: str) -> None:
+        """Ask the issuer, unless that was done a moment ago."""
+        now_s = self._clock.monotonic_s()
+        tried_s = self._tried_s.get(issuer)
+        if tried_s is not None and now_s - tried_s < self._freshness.refresh_min_s:
+            return
+        self._tried_s[issuer] = now_s
+        try:
+            url = self._jwks_url or await self._discover(issuer)
+            self._keys[issuer] = _parse(await self._fetch(url), self._clock.monotonic_s())
+        except (OSError, ValueError) as error:
+            _log.warning("issuer_keys_not_read", issuer=issuer, error=str(error))
+
+    async def _discover(self, issuer: str) -> str:
+        """Where the issuer's keys are."""
+        where = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        found = _json_object(await self._fetch(where))
+        url = found.get("jwks_uri")
+        if not isinstance(url, str) or found.get("issuer") != issuer:
+            raise ValueError("its discovery names another issuer, or no keys")
+        return url
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise ValueError(f"an answer of {len(data)} bytes")
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("an answer that is no object")
+    return found
+
+
+def _parse(data: bytes, now_s: float) -> _Keys:
+    """Keys out of a JWKS document; those of unknown kinds are left out."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from jwt import PyJWK, PyJWTError
+
+    listed = _json_object(data).get("keys")
+    if not isinstance(listed, list):
+        raise ValueError("a document without keys")
+    keys = _Keys({}, [], now_s)
+    for each in listed[:KEYS_MAX]:
+        # Only public keys that sign: a symmetric one in public would be anybody's.
+        if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC"):
+            continue
+        if each.get("use", "sig") != "sig":
+            continue
+        try:
+            key = PyJWK.from_dict(each).key
+        except (PyJWTError, ValueError, TypeError, KeyError):
+            continue
+        if not isinstance(key, (rsa.RSAPublicKey, ec.EllipticCurvePublicKey)):
+            continue
+        try:
+            usable = token_key(key, what="an issuer's key")
+        except SecurityConfigError:
+            continue
+        key_id = each.get("kid")
+        if isinstance(key_id, str):
+            keys.by_id[key_id] = usable
+        else:
+            keys.without_id.append(usable)
+    return keys

@@ -1,0 +1,115 @@
+"""Keys out of settings: where they are read, and which tokens each of them can vouch for.
+
+A key is given as `file:///path`, as a path, or as `data:;base64,…`. A secret key is the bytes of
+its file as they are; a public key is PEM or DER. A key vouches only for the algorithms that are
+made for its kind and size: a public key can never pass for the secret of an HMAC.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+ReadFile = Callable[[str], bytes]
+"""Reads a small file; raises OSError."""
+
+_HMAC_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+_RSA_BITS_MIN: Final = 2048
+_RSA: Final = ("RS256", "RS384", "RS512")
+_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+
+class SecurityConfigError(BrokerError):
+    """A certificate, key or password file cannot be used: it says which, and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """A key, and the algorithms of the tokens that it can vouch for."""
+
+    key: "bytes | RSAPublicKey | EllipticCurvePublicKey"
+    algorithms: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"TokenKey({', '.join(self.algorithms)})"
+
+
+def read_key(where: str, read: ReadFile, *, what: str) -> bytes:
+    """The bytes of a key; `what` names the setting in errors.
+
+    Raises:
+        SecurityConfigError: there is nothing, or no base64. The text never holds a key.
+    """
+    if where.startswith("data:"):
+        _, _, text = where.partition(",")
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            raise SecurityConfigError(f"{what}: what follows data:;base64, is no base64") from None
+    path = where.removeprefix("file://")
+    try:
+        return read(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SecurityConfigError(f"{what}: cannot read {path}: {reason}") from error
+
+
+def secret_key(data: bytes, *, what: str) -> TokenKey:
+    """A key for HMAC: its length says with which hashes.
+
+    Raises:
+        SecurityConfigError: shorter than 32 bytes.
+    """
+    algorithms = tuple(name for name, least in _HMAC_BYTES.items() if len(data) >= least)
+    if not algorithms:
+        raise SecurityConfigError(
+            f"{what}: a secret key of {len(data)} bytes is too short, it takes 32 at least; "
+            "`magnetar admin tokens create-secret-key` makes one"
+        )
+    return TokenKey(data, algorithms)
+
+
+def public_key(data: bytes, *, what: str) -> TokenKey:
+    """A public key for RSA or elliptic curves, PEM or DER.
+
+    Raises:
+        SecurityConfigError: of another kind, or too small.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        if data.lstrip().startswith(b"-----BEGIN"):
+            key = serialization.load_pem_public_key(data)
+        else:
+            key = serialization.load_der_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SecurityConfigError(f"{what}: no public key, neither PEM nor DER") from error
+    return token_key(key, what=what)
+
+
+def token_key(key: "PublicKeyTypes", *, what: str) -> TokenKey:
+    """A public key, and what it can vouch for.
+
+    Raises:
+        SecurityConfigError: nothing.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size < _RSA_BITS_MIN:
+            raise SecurityConfigError(
+                f"{what}: an RSA key of {key.key_size} bits is too small, it takes {_RSA_BITS_MIN}"
+            )
+        return TokenKey(key, _RSA)
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return TokenKey(key, (_CURVES[key.curve.name],))
+    raise SecurityConfigError(f"{what}: a public key for RSA or the curves P-256, P-384, P-521")

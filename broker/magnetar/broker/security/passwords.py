@@ -1,0 +1,137 @@
+"""Users and passwords in a file of htpasswd's form: `user:$2y$…` (bcrypt) or `user:$apr1$…`.
+
+A check is made to be slow, so it runs on a thread, few at a time, and what was right is remembered
+as a keyed digest. A user that does not exist takes as long as a wrong password, and gets the same
+words.
+"""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import bcrypt
+
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.security import apr1
+from magnetar.broker.security.identity import Identity
+from magnetar.broker.security.keys import SecurityConfigError
+
+METHOD = "basic"
+
+_BCRYPT = re.compile(r"\$2[abxy]\$(\d\d)\$[./A-Za-z0-9]{53}")
+_APR1 = re.compile(r"\$apr1\$([^$]{1,8})\$[./A-Za-z0-9]{22}")
+_BCRYPT_BYTES = 72
+"""More of a password does not count, as everywhere with bcrypt."""
+_BCRYPT_COST_MAX = 14
+PASSWORD_BYTES_MAX = 1024
+_WRONG = "wrong user or password"
+
+
+def parse_passwords(text: str, *, what: str) -> dict[str, str]:
+    """Hashes by user.
+
+    Raises:
+        SecurityConfigError: a line of another form; the text names its number only.
+    """
+    hashes: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, separator, hashed = line.strip().partition(":")
+        match = _BCRYPT.fullmatch(hashed)
+        if not separator or not user or not (match or _APR1.fullmatch(hashed)):
+            raise SecurityConfigError(
+                f"{what}: line {number} is not user:hash with a hash of bcrypt or apr1; "
+                "`htpasswd -B` makes such lines"
+            )
+        if match and not 4 <= int(match[1]) <= _BCRYPT_COST_MAX:
+            raise SecurityConfigError(
+                f"{what}: line {number}: bcrypt's cost is {int(match[1])}; "
+                f"taken are 4 to {_BCRYPT_COST_MAX}"
+            )
+        hashes[user] = hashed
+    return hashes
+
+
+def matches(password: bytes, hashed: str) -> bool:
+    """Whether it is the password of a hash. Slow on purpose."""
+    if hashed.startswith(apr1.PREFIX):
+        salt = hashed[len(apr1.PREFIX) :].partition("$")[0]
+        return hmac.compare_digest(apr1.hashed(password, salt), hashed)
+    return bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed.encode())
+
+
+def user_and_password(data: bytes) -> tuple[str, bytes]:
+    """Split `user:password`.
+
+    Raises:
+        AuthenticationError: of another form.
+    """
+    user, separator, password = data.partition(b":")
+    if not separator or b"\0" in data or len(data) > PASSWORD_BYTES_MAX:
+        raise AuthenticationError("credentials of the method basic are user:password")
+    try:
+        return user.decode(), password
+    except UnicodeDecodeError:
+        raise AuthenticationError(_WRONG) from None
+
+
+class Passwords:
+    """Checks users and passwords."""
+
+    def __init__(
+        self, *, secret: bytes, at_once: int, waiting_max: int, remembered_max: int
+    ) -> None:
+        """`secret`: random bytes of this process, the key of the digests."""
+        self._secret = secret
+        self._at_once = asyncio.Semaphore(at_once)
+        self._waiting = 0
+        self._waiting_max = waiting_max
+        self._remembered_max = remembered_max
+        self._remembered: dict[bytes, None] = {}
+        self._hashes: Mapping[str, str] = {}
+        self._decoy = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=10)).decode()
+
+    def replace(self, hashes: Mapping[str, str]) -> None:
+        """These are the users now."""
+        self._hashes = dict(hashes)
+        self._remembered.clear()
+
+    async def authenticate(self, data: bytes) -> Identity:
+        """Whose `user:password` it is.
+
+        Raises:
+            AuthenticationError
+        """
+        user, password = user_and_password(data)
+        hashed = self._hashes.get(user)
+        digest = self._digest(data + (hashed or "").encode())
+        if digest not in self._remembered:
+            await self._check(password, hashed)
+            if self._hashes.get(user) != hashed:
+                raise AuthenticationError(_WRONG)
+            self._remember(digest)
+        return Identity(user, METHOD)
+
+    async def _check(self, password: bytes, hashed: str | None) -> None:
+        if self._waiting >= self._waiting_max:
+            raise AuthenticationError("too many passwords are being checked: try again")
+        self._waiting += 1
+        try:
+            async with self._at_once:
+                is_right = await asyncio.to_thread(matches, password, hashed or self._decoy)
+        finally:
+            self._waiting -= 1
+        if hashed is None or not is_right:
+            raise AuthenticationError(_WRONG)
+
+    def _digest(self, data: bytes) -> bytes:
+        return blake2b(data, key=self._secret, digest_size=32).digest()
+
+    def _remember(self, digest: bytes) -> None:
+        if self._remembered_max:
+            while len(self._remembered) >= self._remembered_max:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[digest] = None

@@ -1,0 +1,176 @@
+"""Settings of TLS, authentication, authorization, audit and limits."""
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings
+
+
+class SecuritySettings(BaseSettings):
+    """A part of `BrokerSettings`. Files are read at the start, and again when they change.
+
+    A key is given as file:///path, as a path, or as data:;base64,….
+    """
+
+    insecure: bool = Field(
+        default=False,
+        description="Whether a broker without authentication may listen on other addresses than "
+        "loopback: anybody who reaches it may then do everything.",
+    )
+
+    # --- TLS
+    tls_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of the binary protocol over TLS, as 6651; 0 = any free one; none = no.",
+    )
+    https_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of the HTTP service over TLS, as 8443; 0 = any free one; none = no.",
+    )
+    tls_certificate_file: str = Field(
+        default="", description="The broker's certificate and those in between, PEM."
+    )
+    tls_key_file: str = Field(default="", description="The key of that certificate, PEM.")
+    tls_ca_file: str = Field(
+        default="",
+        description="Whose certificates clients may have, PEM; empty = theirs are not asked for.",
+    )
+    tls_require_client_certificate: bool = Field(
+        default=False, description="Whether a client without a certificate is let in (mutual TLS)."
+    )
+    security_reload_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two looks at whether certificates, keys or passwords changed; "
+        "0 = only at the start.",
+    )
+    tls_handshake_timeout_ms: int = Field(
+        default=10_000, ge=1, description="Time that a TLS handshake may take."
+    )
+
+    # --- authentication
+    token_secret_key: SecretStr = Field(
+        default=SecretStr(""), description="Key of tokens with HS256, HS384 or HS512."
+    )
+    token_public_key: str = Field(
+        default="", description="Key of tokens with RS256 to RS512 or ES256 to ES512, PEM or DER."
+    )
+    token_role_claim: str = Field(default="sub", description="Claim that holds the role.")
+    token_audience_claim: str = Field(default="aud", description="Claim that holds the audience.")
+    token_audience: str = Field(
+        default="", description="Audience that tokens must have; empty = any or none."
+    )
+    basic_auth_file: str = Field(
+        default="", description="Users and passwords in htpasswd's form, bcrypt or apr1."
+    )
+    tls_auth: bool = Field(
+        default=False, description="Whether the common name of a client certificate is a role."
+    )
+    oauth_issuers: tuple[str, ...] = Field(
+        default=(), description="Issuers (https://…) whose tokens are taken, by OpenID Connect."
+    )
+    oauth_audience: str = Field(default="", description="Audience that their tokens must have.")
+    oauth_role_claim: str = Field(
+        default="sub", description="Claim of their tokens that holds the role."
+    )
+    oauth_jwks_url: str = Field(
+        default="", description="Where their keys are; empty = as each issuer's discovery says."
+    )
+    oauth_ca_file: str = Field(
+        default="", description="Who vouches for the issuers' servers, PEM; empty = the system's."
+    )
+    oauth_keys_fresh_s: float = Field(
+        default=300.0, gt=0, description="Keys of an issuer are asked for again after this long."
+    )
+    oauth_keys_kept_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="While an issuer does not answer, its keys are used this long.",
+    )
+    oauth_keys_refresh_min_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Shortest time between two requests to an issuer, also for unknown keys.",
+    )
+    oauth_timeout_ms: int = Field(
+        default=5_000, ge=1, description="Time that an issuer has to answer."
+    )
+    anonymous_role: str = Field(
+        default="", description="Role of clients without credentials; empty = they are refused."
+    )
+    credentials_refresh_ms: int = Field(
+        default=30_000,
+        ge=10,
+        description="Time that a client has to send new credentials when its own have expired.",
+    )
+    password_checks_at_once: int = Field(
+        default=2, ge=1, description="Passwords that are checked side by side, on threads."
+    )
+    password_checks_waiting_max: int = Field(
+        default=256, ge=0, description="Clients that wait for that; more are refused."
+    )
+    passwords_remembered_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Passwords that were right and need not be checked again, as salted digests.",
+    )
+
+    # --- authorization
+    authorization: bool = Field(
+        default=False, description="Whether roles need grants; it takes authentication."
+    )
+    super_users: tuple[str, ...] = Field(default=(), description="Roles that may do everything.")
+    proxy_roles: tuple[str, ...] = Field(
+        default=(), description="Roles that may speak for others, never for themselves."
+    )
+    broker_client_token: SecretStr = Field(
+        default=SecretStr(""),
+        description="Token by which brokers ask each other: a super user's, file:///path or data.",
+    )
+
+    # --- audit and limits
+    audit_events_per_s: int = Field(
+        default=100, ge=0, description="Most events of the audit log; 0 = there is none."
+    )
+    connections_per_address_max: int = Field(
+        default=0, ge=0, description="Connections from one address at once; 0 = any number."
+    )
+    commands_per_s_max: int = Field(
+        default=0,
+        ge=0,
+        description="Commands of one connection beside messages; more have to wait; 0 = any.",
+    )
+
+    @property
+    def has_authentication(self) -> bool:
+        """Whether anybody has to prove who they are."""
+        return bool(
+            self.token_secret_key.get_secret_value()
+            or self.token_public_key
+            or self.basic_auth_file
+            or self.tls_auth
+            or self.oauth_issuers
+        )
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "SecuritySettings":
+        has_tls = bool(self.tls_certificate_file and self.tls_key_file)
+        if (self.tls_port is not None or self.https_port is not None) and not has_tls:
+            raise ValueError("tls_port and https_port need tls_certificate_file and tls_key_file")
+        if self.tls_require_client_certificate and not self.tls_ca_file:
+            raise ValueError("tls_require_client_certificate needs tls_ca_file")
+        if self.tls_auth and not (has_tls and self.tls_ca_file):
+            raise ValueError("tls_auth needs tls_certificate_file, tls_key_file and tls_ca_file")
+        if self.authorization and not self.has_authentication:
+            raise ValueError(
+                "authorization needs authentication: set token_secret_key, token_public_key, "
+                "basic_auth_file, tls_auth or oauth_issuers"
+            )
+        if self.oauth_issuers and not self.oauth_audience:
+            raise ValueError("oauth_issuers need oauth_audience")
+        both = set(self.super_users) & set(self.proxy_roles)
+        if both:
+            raise ValueError(f"{sorted(both)[0]!r} is among super_users and proxy_roles")
+        return self

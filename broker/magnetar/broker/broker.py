@@ -128,7 +128,7 @@ class Broker:
         self.upkeep.register(
             "inactive-topics",
             settings.inactive_topic_check_interval_s,
-            InactiveTopics(clock, self.services.topics).look_at,
+            InactiveTopics(clock, self.services.topics.removal).look_at,
         )
         self.upkeep.register(
             "deduplication",

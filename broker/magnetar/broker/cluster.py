@@ -101,7 +101,7 @@ class Cluster:
         usage: Callable[[], ProcessUsage],
     ) -> None:
         """What this broker serves, and what its load is made of; before the start."""
-        self.ownership.attach(topics)
+        self.ownership.attach(topics.ends)
         self._topics = topics
         self._connections = connections
         self._usage = usage

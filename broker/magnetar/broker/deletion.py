@@ -2,7 +2,7 @@
 
 Every step can be taken again, so a deletion that was interrupted is completed by the next one, or
 by whoever loads the topic; see `ledger/managed_log/log_deletion.py`. Nobody else may load the topic
-meanwhile: `Topics.held_back`.
+meanwhile: `topics/removal.py`.
 """
 
 from functools import partial

@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 class DeletesTopics(Protocol):
-    """What of `Topics` is needed."""
+    """What of `TopicRemoval` is needed."""
 
     async def delete_unless_used(self, topic: Topic) -> None: ...
 

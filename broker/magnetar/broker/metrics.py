@@ -153,7 +153,7 @@ class BrokerCollector(Collector):
         )
         for topic in self._broker.services.topics.loaded[:TOPICS_MAX]:
             name = str(topic.name)
-            sent, sent_bytes = topic.sent()
+            sent, sent_bytes = topic.subscriptions.sent()
             messages_in.add_metric([name], topic.messages_in)
             bytes_in.add_metric([name], topic.bytes_in)
             failed.add_metric([name], topic.messages_failed)

@@ -1,5 +1,7 @@
 """What producers, consumers and topics see of the connection they belong to."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -50,3 +52,9 @@ class Peer(Protocol):
     def consumer_closed(self, consumer: "Consumer", destination: "Destination | None") -> None:
         """The broker closed the consumer: tell the client, and where to go; forget the id."""
         ...
+
+
+async def probe(peers: Iterable[Peer], *, but: Peer) -> None:
+    """Have those disconnected, but for one that just spoke, that turn out to be dead."""
+    others = dict.fromkeys(each for each in peers if each is not but)
+    await asyncio.gather(*(each.is_alive() for each in others))

@@ -298,7 +298,7 @@ class Publishing:
         open_cursor = partial(
             topics.open_cursor, topic, topics.log_of(topic), subscription, EARLIEST, {}
         )
-        await topic.ensure_subscription(subscription, open_cursor)
+        await topic.subscriptions.ensure(subscription, open_cursor)
 
     # Closing
 

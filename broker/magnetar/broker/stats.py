@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.dispatch.base import Dispatcher, SingleActiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -35,7 +35,7 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         for name, each in topic.subscriptions.items()
         if each.is_open
     }
-    sent, sent_bytes = topic.sent()
+    sent, sent_bytes = topic.subscriptions.sent()
     messages = topic.messages_in
     deduplication = topic.deduplication
     return {
@@ -127,7 +127,7 @@ def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
     if isinstance(dispatcher, SingleActiveDispatcher):
         active = dispatcher.active
         return {"activeConsumerName": active.name} if active is not None else {}
-    if not isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher):
+    if not isinstance(dispatcher, AccountedDispatcher):
         return {}
     stats: Stats = {
         "blockedSubscriptionOnUnackedMsgs": dispatcher.accounts.is_blocked,

@@ -65,7 +65,7 @@ async def test_policies_are_there_after_a_restart_and_an_unload(tmp_path: Path) 
             await set_of_topic(broker, max_producers=1)
             await client.close()
             topics = broker.services.topics
-            await topics.hand_over([NAME], None, timeout_s=WAIT_S)
+            await topics.ends.hand_over([NAME], None, timeout_s=WAIT_S)
             assert (await topics.get(NAME)).policies.max_producers == 1
         async with broker_on(cluster, seed=4) as broker:
             client = await WireClient.open(broker.port)
@@ -84,7 +84,7 @@ async def test_a_topic_that_exists_is_served_where_none_may_appear(tmp_path: Pat
             "public/default",
             lambda record: record.model_copy(update={"auto_topic_creation": never}),
         )
-        await broker.services.topics.hand_over([NAME], None, timeout_s=WAIT_S)
+        await broker.services.topics.ends.hand_over([NAME], None, timeout_s=WAIT_S)
         await client.next(BaseCommand.CLOSE_PRODUCER)
         assert (await client.produce(TOPIC)).type == BaseCommand.PRODUCER_SUCCESS
         for answer in (

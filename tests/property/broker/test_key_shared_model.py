@@ -169,8 +169,8 @@ class _Story:
         dispatcher = subscription.dispatcher
         assert isinstance(dispatcher, KeySharedDispatcher)
         assert not dispatcher.book.keys
-        assert not dispatcher._kept
-        assert dispatcher._kept_bytes == 0
+        assert not dispatcher.left._kept
+        assert dispatcher.left._kept_bytes == 0
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 100, 1 << 20])

@@ -297,14 +297,14 @@ async def test_what_waits_is_read_again_when_it_was_not_kept() -> None:
     two = await _join(harness, permits=100, keySharedMeta=_sticky((32768, 65535)))
     assert len(await _ids(two)) == 20
     dispatcher = _dispatcher(harness)
-    dispatcher._kept.clear()
-    dispatcher._kept_bytes = 0
+    dispatcher.left._kept.clear()
+    dispatcher.left._kept_bytes = 0
     harness.log.read_error = LogUnavailableError("bookies are away")
     one.flow(100)
     assert await _ids(one) == []
     assert dispatcher.why_idle() is Reason.READING
     harness.log.read_error = None
-    dispatcher._reader.stop()
+    dispatcher.left._reader.stop()
     dispatcher.wake()
     assert await _ids(one) == list(range(0, 40, 2))
 
@@ -483,16 +483,16 @@ async def test_slower_consumers_have_a_little_time_before_more_is_left_than_is_k
     assert await _ids(fast) == [10]  # in one slice with the others
     dispatcher = _dispatcher(harness)
     assert dispatcher.waiting_entries == 10
-    assert len(dispatcher._kept) == 3
+    assert len(dispatcher.left._kept) == 3
     harness.log.store(entry(partition_key=high))
     dispatcher.wake()
     assert await _ids(fast) == []
-    assert dispatcher._patience is not None
-    dispatcher._lose_patience()
+    assert dispatcher.left._patience is not None
+    dispatcher.left._lose_patience()
     assert await _ids(fast) == [11]
     slow.flow(20)
     assert await _ids(slow) == list(range(10))
-    assert not dispatcher._is_impatient
+    assert not dispatcher.left._is_impatient
     _dispatcher(harness)
 
 

@@ -217,7 +217,7 @@ ALGORITHMS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps
 
 
 def _counts_of(topic: Topic) -> TopicCounts:
-    messages_out, bytes_out = topic.sent()
+    messages_out, bytes_out = topic.subscriptions.sent()
     return TopicCounts(
         name=topic.name,
         producers=len(topic.producers),

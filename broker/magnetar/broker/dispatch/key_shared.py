@@ -11,66 +11,42 @@ With out-of-order delivery keys do not drain, and nothing waits behind another e
 Source: protocol sheet section 11.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
-from magnetar.broker.dispatch.accounts import HASH_SHIFT, PendingAccounts
-from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
+from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
+from magnetar.broker.dispatch.accounts import HASH_SHIFT
+from magnetar.broker.dispatch.base import DispatchContext, Turn
 from magnetar.broker.dispatch.encoding import (
     CHECKSUM_VERSION_MIN,
     append_message,
     open_messages,
 )
 from magnetar.broker.dispatch.keys import Key, KeyBook
+from magnetar.broker.dispatch.left_behind import LeftBehind
 from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX, LoadedEntry, ReplayReader
+from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX
 from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
 from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
-from magnetar.broker.sticky_key import key_hash_of
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import encode_message_prefix
 
 _SLICE_ENTRIES_MAX = 256
 
-_Outgoing = dict[Consumer, list[bytes]]
 
-
-class KeySharedDispatcher(Dispatcher):
+class KeySharedDispatcher(AccountedDispatcher):
     """Sends each key to one consumer at a time, in order."""
 
     sub_type = KEY_SHARED
-    keeps_accounts = True
-    heeds_delays = True
 
     def __init__(self, context: DispatchContext, mode: KeySharedMode) -> None:
         """`mode`: that of the first consumer; the others have the same."""
         super().__init__(context)
         self.mode = mode
         self.selector: Selector = HashRanges() if mode.is_sticky else HashRing()
-        self.accounts = PendingAccounts(
-            self.consumers,
-            per_consumer_max=lambda: context.policies().max_unacked_per_consumer,
-            per_subscription_max=lambda: context.policies().max_unacked_per_subscription,
-            on_unblocked=self._wake_soon,
-        )
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
-        self._kept: dict[Position, bytes] = {}
-        """Entries that wait, as far as there is room to keep them."""
-        self._kept_bytes = 0
-        self._patience: asyncio.TimerHandle | None = None
-        self._is_impatient = False
-        """Slower consumers got nothing for a while: what is left behind need not be kept."""
-        self._due: dict[Position, None] = {}
-        """Entries that were withheld and are due; their keys are not known before they are read."""
-        self._reader = ReplayReader(
-            context.log,
-            context.limits.reads,
-            label=context.label,
-            on_read=self._on_read,
-            on_ready=self.wake,
-        )
+        self.left = LeftBehind(context, self.book, hash_of=self._hash_of, wake=self.wake)
 
     # Membership
 
@@ -93,6 +69,9 @@ class KeySharedDispatcher(Dispatcher):
             self.book.reassign()
             self.wake()
 
+    def _hash_of(self, key_hash: int) -> int:
+        return self.selector.hash_of(key_hash)
+
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
         """A consumer that has some of these hashes already."""
         return self.selector.conflict_of(ranges) if isinstance(self.selector, HashRanges) else None
@@ -105,82 +84,53 @@ class KeySharedDispatcher(Dispatcher):
         turn = self._begin()
         if turn is None:
             return
-        outgoing: _Outgoing = {}
+        outgoing: Outgoing = {}
         markers: list[Position] = []
         if self._send_waiting(turn, outgoing):
             self._send_new(turn, outgoing, markers)
-        if markers:
-            self._ack_markers(markers)
-        for consumer, parts in outgoing.items():
-            consumer.peer.write(b"".join(parts))
-        self.context.on_progress()
-        self._end(turn, wants_more=self.accounts.why_not_ready() is None)
+        self._end_turn(turn, outgoing, markers, wants_more=self.accounts.why_not_ready() is None)
 
-    def _send_waiting(self, turn: Turn, outgoing: _Outgoing) -> bool:
+    def _send_waiting(self, turn: Turn, outgoing: Outgoing) -> bool:
         """Send what waits and can go; False: some of it is being read, and goes first."""
-        missing: list[Position] = []
-        if self._due:
-            self._take_due(missing)
-        book, accounts = self.book, self.accounts
+        book, accounts, left = self.book, self.accounts, self.left
+        missing = left.find_due()
         if book.waiting:
             for consumer in self.consumers:
                 allowed = min(accounts.allowance(consumer), turn.messages)
                 while allowed > 0 and turn.room > 0:
-                    position = book.next_for(consumer)
-                    if position is None:
+                    found = left.next_for(consumer)
+                    if found is None:
                         break
-                    entry = self._entry_at(position)
+                    position, entry = found
                     if entry is None:
                         missing += book.upcoming(consumer, ENTRIES_PER_LOAD_MAX)
                         break
                     allowed -= self._send_waited(consumer, position, entry, turn, outgoing)
-        if not missing:
-            return True
-        if not self._reader.is_busy:
-            wanted = sorted(set(missing) - self._kept.keys())
-            self._reader.read(wanted[:ENTRIES_PER_LOAD_MAX])
-        return False
+        if missing:
+            left.read(missing)
+        return not missing
 
     def _send_waited(
-        self,
-        consumer: Consumer,
-        position: Position,
-        entry: bytes,
-        turn: Turn,
-        outgoing: _Outgoing,
+        self, consumer: Consumer, position: Position, entry: bytes, turn: Turn, outgoing: Outgoing
     ) -> int:
         """Send an entry that waited, or forget it; returns the messages sent."""
-        key = self.book.discard(position)
-        assert key is not None
-        self._forget_kept(position)
-        cursor = self.context.cursor
+        key = self.left.take(position)
         messages = messages_of(entry)
-        if messages == MARKER or cursor.is_acked(position):
+        if messages == MARKER or self.context.cursor.is_acked(position):
             self.accounts.redelivery_counts.pop(position, None)
-            self.book.forget_if_idle(key)
-            return 0
-        words = cursor.remaining_words(position)
-        messages = open_messages(messages, words)
-        size_bytes = append_message(
-            outgoing.setdefault(consumer, []),
-            consumer,
-            position,
-            entry,
-            partition=self.context.partition,
-            words=words,
-            redelivery_count=self.accounts.redelivery_counts.get(position, 0),
-        )
-        consumer.pending[position] = key.hash << HASH_SHIFT | messages
-        self.book.hand(key, consumer)
+            sent = 0
+        else:
+            sent = self._send_one(
+                consumer, position, entry, messages, turn, outgoing, key_hash=key.hash
+            )
+            self.book.hand(key, consumer)
         self.book.forget_if_idle(key)
-        self.accounts.charge(consumer, messages, size_bytes)
-        turn.spend(messages, size_bytes)
-        return messages
+        return sent
 
-    def _send_new(self, turn: Turn, outgoing: _Outgoing, markers: list[Position]) -> None:
+    def _send_new(self, turn: Turn, outgoing: Outgoing, markers: list[Position]) -> None:
         """Send entries that nobody had yet; leave behind what cannot go."""
         while not turn.is_over and self.accounts.why_not_ready() is None:
-            ahead = self._look_ahead()
+            ahead = self.left.room(len(self.consumers))
             if ahead <= 0:
                 return
             found = self.source.next_run()
@@ -191,44 +141,13 @@ class KeySharedDispatcher(Dispatcher):
             stop = self._send_slice(run, index, stop, turn, outgoing, markers)
             self.source.advance(run, stop)
 
-    def _look_ahead(self) -> int:
-        """How many entries more may be left behind.
-
-        When no more of them can be kept, slower consumers get some time first to take theirs: most
-        have more credit in a moment, and nothing is read twice.
-        """
-        limits = self.context.limits
-        is_full = self._kept_bytes >= limits.look_ahead_bytes_max
-        if is_full and self.book.waiting and not self._is_impatient:
-            if self._patience is None:
-                self._patience = asyncio.get_running_loop().call_later(
-                    limits.look_ahead_patience_ms / 1000, self._lose_patience
-                )
-            return 0
-        return min(
-            limits.look_ahead_per_consumer_max * len(self.consumers),
-            limits.look_ahead_per_subscription_max,
-        ) - len(self.book.waiting)
-
-    def _lose_patience(self) -> None:
-        self._patience = None
-        self._is_impatient = True
-        self.wake()
-
-    def _have_patience(self) -> None:
-        """Somebody took what waited."""
-        self._is_impatient = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
     def _send_slice(
         self,
         run: Run,
         start: int,
         stop: int,
         turn: Turn,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         markers: list[Position],
     ) -> int:
         """Send or leave behind the entries of a slice; returns where it ends, at most `stop`."""
@@ -283,7 +202,7 @@ class KeySharedDispatcher(Dispatcher):
         run: Run,
         share: list[tuple[int, Key]],
         turn: Turn,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
     ) -> None:
         """Send a consumer its entries of a slice, as far as it can take them; leave the rest."""
         cursor, book = self.context.cursor, self.book
@@ -343,70 +262,10 @@ class KeySharedDispatcher(Dispatcher):
             self._leave(run, index, key)
 
     def _leave(self, run: Run, index: int, key: Key) -> None:
-        """Leave an entry behind, with its bytes if there is room for them."""
         position = Position(run.ledger_id, run.first_entry_id + index)
-        self.book.wait(position, key.hash)
-        self._keep(position, run.entries[index])
+        self.left.leave(position, key.hash, run.entries[index])
 
-    # What waits
-
-    def _entry_at(self, position: Position) -> bytes | None:
-        entry = self._kept.get(position)
-        if entry is None:
-            run = self.context.cache.find(position)
-            if run is not None:
-                entry = run.entries[run.index_of(position)]
-        return entry
-
-    def _keep(self, position: Position, entry: bytes) -> None:
-        if (
-            position not in self._kept
-            and self._kept_bytes + len(entry) <= self.context.limits.look_ahead_bytes_max
-        ):
-            self._kept[position] = entry
-            self._kept_bytes += len(entry)
-
-    def _forget_kept(self, position: Position) -> None:
-        entry = self._kept.pop(position, None)
-        if entry is not None:
-            self._kept_bytes -= len(entry)
-            if self._kept_bytes * 2 <= self.context.limits.look_ahead_bytes_max:
-                self._have_patience()
-
-    def _on_read(
-        self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
-    ) -> None:
-        """Entries that wait were read. They are kept beyond the bound: they are about to go."""
-        for position, entry, _ in found:
-            if position in self._due:
-                self._wait_due(position, entry)
-            elif position in self.book.waiting and position not in self._kept:
-                self._kept[position] = entry
-                self._kept_bytes += len(entry)
-        for position in gone:
-            self._due.pop(position, None)
-            self._discard(position)
-
-    def _take_due(self, missing: list[Position]) -> None:
-        """Find the keys of what is due."""
-        for position in sorted(self._due)[:ENTRIES_PER_LOAD_MAX]:
-            entry = self._entry_at(position)
-            if entry is None:
-                missing.append(position)
-            else:
-                self._wait_due(position, entry)
-
-    def _wait_due(self, position: Position, entry: bytes) -> None:
-        del self._due[position]
-        self.book.wait(position, self.selector.hash_of(key_hash_of(entry)))
-        self._keep(position, entry)
-
-    def _discard(self, position: Position) -> None:
-        """The entry need not be sent any more."""
-        key = self.book.discard(position)
-        if key is not None:
-            self._forget_kept(position)
-            self.book.forget_if_idle(key)
+    # Acknowledgements and redelivery
 
     def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:
         """Entries come back from a consumer."""
@@ -414,38 +273,21 @@ class KeySharedDispatcher(Dispatcher):
             self.book.wait(position, key_hash)
         self.book.released([key_hash for _, key_hash in entries])
 
-    def limits_changed(self) -> None:
-        self.accounts.limits_changed()
-        super().limits_changed()
-
-    # Acknowledgements and redelivery
-
     def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         hashes, unknown = self.accounts.acked(consumer, positions)
         for position in unknown:
-            self._discard(position)
+            self.left.discard(position)
         if self.book.released(hashes):
             self._wake_soon()
 
     def acked_through(self, position: Position) -> None:
         self.book.released([each for _, each in self.accounts.acked_through(position)])
-        for each in self.book.waiting_through(position):
-            self._discard(each)
-        for each in [each for each in self._due if each <= position]:
-            del self._due[each]
+        self.left.discard_through(position)
         self._wake_soon()
 
-    def partly_acked(self, position: Position) -> None:
-        self.accounts.partly_acked(position, self.context.cursor)
-
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        self._send_later(self.accounts.give_back(consumer, positions, is_counted=True))
-        self.wake()
-
     def deliver(self, positions: Sequence[Position]) -> None:
-        for position in positions:
-            if position not in self.book.waiting and not self.accounts.is_pending(position):
-                self._due[position] = None
+        is_pending = self.accounts.is_pending
+        self.left.fall_due(each for each in positions if not is_pending(each))
         self.wake()
 
     def rewind(self) -> None:
@@ -458,41 +300,29 @@ class KeySharedDispatcher(Dispatcher):
 
     def _reset(self) -> None:
         self.accounts.clear()
-        self.book.clear()
-        self._reader.stop()
-        self._kept.clear()
-        self._kept_bytes = 0
-        self._due.clear()
-        self._have_patience()
+        self.left.clear()
         self.source.close()
 
     # Questions
 
     @property
     def waiting_entries(self) -> int:
-        """Entries that wait: to be sent again, for credit, or for their keys."""
-        return len(self.book.waiting) + len(self._due)
+        return len(self.left)
 
-    def _why_not_sending(self) -> Reason | None:
-        found = self.accounts.why_not_ready()
-        if found is not None:
-            return found
-        if self._reader.is_busy:
+    def _why_waiting(self) -> Reason | None:
+        if self.left.is_reading:
             return Reason.READING
-        is_stuck = self._look_ahead() <= 0 or self.source.is_at_end
-        if is_stuck and self.book.waiting:
+        is_full = self.left.room(len(self.consumers)) <= 0
+        if self.book.waiting and (is_full or self.source.is_at_end):
             keys = set(self.book.waiting.values())
             if all(key.is_draining for key in keys):
                 return Reason.DRAINING
             if all(key.owner is None for key in keys):
                 return Reason.NO_OWNER
-            if self._look_ahead() <= 0:
+            if is_full:
                 return Reason.LOOK_AHEAD
-        delays = self.context.delays
-        if delays is not None and delays.withheld and self.source.is_at_end:
-            return Reason.DELAYED
         return None
 
     def check(self) -> None:
-        self.accounts.check(self.context.cursor)
+        super().check()
         self.book.check(self.consumers)

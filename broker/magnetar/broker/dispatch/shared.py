@@ -1,7 +1,5 @@
 """Shared: entries go round robin to whichever consumer has credit; order is not kept.
 
-Every entry that was sent is pending at one consumer until it is acknowledged (`PendingAccounts`).
-It goes back for redelivery when the consumer asks (its count goes up) or leaves (it does not).
 Redelivery goes before new entries. Consumers with a lower priority number are served first; others
 get messages only when none of those can take any. When the last consumer leaves, everything starts
 again at the first unacknowledged entry, and the counts are forgotten.
@@ -17,33 +15,24 @@ from collections.abc import Sequence
 
 from magnetar.broker.chunks import ChunkOf, chunk_of
 from magnetar.broker.consumer import SHARED, Consumer
-from magnetar.broker.dispatch.accounts import AccountsError, PendingAccounts
+from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
+from magnetar.broker.dispatch.accounts import AccountsError
 from magnetar.broker.dispatch.affinity import ChunkAffinity
-from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
+from magnetar.broker.dispatch.base import DispatchContext, Turn
 from magnetar.broker.dispatch.encoding import append_message, open_messages
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ReplayLoader
 from magnetar.broker.entry import MARKER
 from magnetar.ledger.position import Position
 
-_Outgoing = dict[Consumer, list[bytes]]
 
-
-class SharedDispatcher(Dispatcher):
+class SharedDispatcher(AccountedDispatcher):
     """Spreads entries over consumers and keeps book of who has what."""
 
     sub_type = SHARED
-    keeps_accounts = True
-    heeds_delays = True
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
-        self.accounts = PendingAccounts(
-            self.consumers,
-            per_consumer_max=lambda: context.policies().max_unacked_per_consumer,
-            per_subscription_max=lambda: context.policies().max_unacked_per_subscription,
-            on_unblocked=self._wake_soon,
-        )
         self._levels: dict[int, deque[Consumer]] = {}
         self._replay = ReplayLoader(
             context.log,
@@ -93,7 +82,7 @@ class SharedDispatcher(Dispatcher):
         turn_max = self.context.limits.round_robin_messages_max
         for consumer in [each for each in self._parked if accounts.allowance(each) > 0]:
             self._unpark(consumer)
-        outgoing: _Outgoing = {}
+        outgoing: Outgoing = {}
         markers: list[Position] = []
         has_more = True
         while not turn.is_over:
@@ -110,13 +99,7 @@ class SharedDispatcher(Dispatcher):
                 if turn.messages == before:
                     break
             self._levels[ready.priority].rotate(-1)
-        if markers:
-            self._ack_markers(markers)
-        for consumer, parts in outgoing.items():
-            if parts:
-                consumer.peer.write(b"".join(parts))
-        self.context.on_progress()
-        self._end(turn, wants_more=has_more)
+        self._end_turn(turn, outgoing, markers, wants_more=has_more)
 
     def _next_ready(self) -> Consumer | None:
         """Whose turn it is: the first one of its level that can take something."""
@@ -129,7 +112,7 @@ class SharedDispatcher(Dispatcher):
                 level.rotate(-1)
         return None
 
-    def _send_again(self, consumer: Consumer, credit: int, turn: Turn, outgoing: _Outgoing) -> bool:
+    def _send_again(self, consumer: Consumer, credit: int, turn: Turn, outgoing: Outgoing) -> bool:
         """Send up to the credit of what waits; False if nothing was, and a read is awaited."""
         waiting = self._replay.waiting
         cursor = self.context.cursor
@@ -160,7 +143,7 @@ class SharedDispatcher(Dispatcher):
         consumer: Consumer,
         credit: int,
         turn: Turn,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         markers: list[Position],
     ) -> None:
         """Send up to the credit of entries that nobody had yet."""
@@ -230,34 +213,6 @@ class SharedDispatcher(Dispatcher):
         self._affinity.sent(chunk, to)
         return to
 
-    def _send_one(
-        self,
-        consumer: Consumer,
-        position: Position,
-        entry: bytes,
-        messages: int,
-        turn: Turn,
-        outgoing: _Outgoing,
-    ) -> None:
-        words = self.context.cursor.remaining_words(position)
-        size_bytes = append_message(
-            outgoing.setdefault(consumer, []),
-            consumer,
-            position,
-            entry,
-            partition=self.context.partition,
-            words=words,
-            redelivery_count=self.accounts.redelivery_counts.get(position, 0),
-        )
-        messages = open_messages(messages, words)
-        consumer.pending[position] = messages
-        self.accounts.charge(consumer, messages, size_bytes)
-        turn.spend(messages, size_bytes)
-
-    def limits_changed(self) -> None:
-        self.accounts.limits_changed()
-        super().limits_changed()
-
     # Acknowledgements and redelivery
 
     def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
@@ -271,13 +226,6 @@ class SharedDispatcher(Dispatcher):
         self._replay.waiting.discard_through(position)
         for parked in self._parked.values():
             parked[:] = [each for each in parked if each > position]
-
-    def partly_acked(self, position: Position) -> None:
-        self.accounts.partly_acked(position, self.context.cursor)
-
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        self._send_later(self.accounts.give_back(consumer, positions, is_counted=True))
-        self.wake()
 
     def deliver(self, positions: Sequence[Position]) -> None:
         is_pending = self.accounts.is_pending
@@ -318,19 +266,11 @@ class SharedDispatcher(Dispatcher):
         """Entries that wait to be sent again, or for their consumer."""
         return len(self._replay.waiting) + sum(map(len, self._parked.values()))
 
-    def _why_not_sending(self) -> Reason | None:
-        found = self.accounts.why_not_ready()
-        if found is not None:
-            return found
-        if self._replay.is_reading:
-            return Reason.READING
-        delays = self.context.delays
-        if delays is not None and delays.withheld and self.source.is_at_end:
-            return Reason.DELAYED
-        return None
+    def _why_waiting(self) -> Reason | None:
+        return Reason.READING if self._replay.is_reading else None
 
     def check(self) -> None:
-        self.accounts.check(self.context.cursor)
+        super().check()
         waiting = self._replay.waiting
         for consumer in self.consumers:
             for position in consumer.pending:

@@ -327,8 +327,8 @@ class SoleAdmin:
         return self._describe().name
 
     async def unload_topic(self, topic: TopicName) -> None:
-        names = self._topics.names_of(lambda name: name == topic)
-        await self._topics.hand_over(names, None, timeout_s=self._unload_timeout_s)
+        names = self._topics.ends.names_of(lambda name: name == topic)
+        await self._topics.ends.hand_over(names, None, timeout_s=self._unload_timeout_s)
 
     async def here(self, topic: TopicName) -> None:
         return None
@@ -340,12 +340,12 @@ class SoleAdmin:
         await self._check(bundle)
         if destination not in ("", self._describe().name):
             raise NotAllowedError(f"there is no broker {destination}: this one is alone")
-        names = self._topics.names_of(bundle.holds)
-        await self._topics.hand_over(names, None, timeout_s=self._unload_timeout_s)
+        names = self._topics.ends.names_of(bundle.holds)
+        await self._topics.ends.hand_over(names, None, timeout_s=self._unload_timeout_s)
 
     async def unload_namespace(self, namespace: str) -> None:
-        names = self._topics.names_of(lambda name: name.namespace_name == namespace)
-        await self._topics.hand_over(names, None, timeout_s=self._unload_timeout_s)
+        names = self._topics.ends.names_of(lambda name: name.namespace_name == namespace)
+        await self._topics.ends.hand_over(names, None, timeout_s=self._unload_timeout_s)
 
     async def split(
         self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool

@@ -71,7 +71,7 @@ def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
             there = await context.served(topic)
             for each in await durable(topic):
                 if each.name == sub:
-                    await there.delete_subscription(each, is_forced=False)
+                    await there.subscriptions.delete(each, is_forced=False)
 
         action = f"subscription/{quote(sub, safe='')}"
         topics = await topics_of(tenant, namespace)

@@ -68,7 +68,7 @@ def life_router(context: HttpContext) -> APIRouter:
         name = await named(tenant, namespace, topic)
         await check_plain(name, 409)
         await context.admin.here(name)
-        await topics.delete(name, is_forced=force)
+        await topics.removal.delete(name, is_forced=force)
         return Response(status_code=204)
 
     @router.delete(_PREFIX + "/partitions", status_code=204)
@@ -84,12 +84,12 @@ def life_router(context: HttpContext) -> APIRouter:
         every = await partitions_of(name)
         if not force:
             for partition in every:
-                await topics.check_unused(partition)
+                await topics.removal.check_unused(partition)
         await partitioned.mark_deleted(name)
 
         async def delete_one(partition: TopicName) -> None:
             await context.admin.here(partition)
-            await topics.delete(partition, is_forced=force)
+            await topics.removal.delete(partition, is_forced=force)
 
         query = "?force=true" if force else ""
         try:
@@ -100,7 +100,7 @@ def life_router(context: HttpContext) -> APIRouter:
                 await partitioned.create_missed(name)
             raise
         await partitioned.forget(name)
-        await topics.forget_policies(name)
+        await topics.removal.forget_policies(name)
         return Response(status_code=204)
 
     async def end(name: TopicName) -> MessageId:
@@ -192,7 +192,7 @@ def _add_non_persistent(router: APIRouter, context: HttpContext) -> None:
         """Send its clients away and forget it. 412: somebody uses it."""
         name = await context.topic("non-persistent", tenant, namespace, topic)
         await context.admin.here(name)
-        await topics.delete(name, is_forced=force)
+        await topics.removal.delete(name, is_forced=force)
         return Response(status_code=204)
 
     @router.put(prefix + "/{topic}/unload", status_code=204)

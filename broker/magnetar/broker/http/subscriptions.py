@@ -229,7 +229,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
 
         async def work(there: Topic) -> None:
             subscription = operating.subscription_of(there, sub)
-            await there.delete_subscription(subscription, is_forced=force)
+            await there.subscriptions.delete(subscription, is_forced=force)
 
         name = await persistent(tenant, namespace, topic)
         action = _action(sub) + ("?force=true" if force else "")

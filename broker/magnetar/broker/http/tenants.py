@@ -197,13 +197,13 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
 
     async def delete(topic: TopicName) -> None:
         await context.admin.here(topic)
-        await topics.delete(topic, is_forced=True)
+        await topics.removal.delete(topic, is_forced=True)
 
     every = [parse_topic_name(each) for each in await topics.names(namespace)]
     await on_each(context.admin, every, delete, "DELETE", "?force=true", may_be_missing=True)
     for whole in wholes:
         await topics.partitioned.forget(whole)
-        await topics.forget_policies(whole)
+        await topics.removal.forget_policies(whole)
 
 
 async def _check_empty(context: HttpContext, name: str) -> None:

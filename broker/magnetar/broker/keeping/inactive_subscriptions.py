@@ -52,4 +52,4 @@ class InactiveSubscriptions:
                     unused_s=topic.policies.subscription_expiration_s,
                 )
                 with suppress(ConsumerBusyError):  # somebody came after all
-                    await topic.delete_subscription(subscription, is_forced=False)
+                    await topic.subscriptions.delete(subscription, is_forced=False)

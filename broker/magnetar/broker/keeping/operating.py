@@ -61,7 +61,7 @@ async def create_subscription(
     open_cursor = partial(
         topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
     )
-    await topic.ensure_subscription(name, open_cursor)
+    await topic.subscriptions.ensure(name, open_cursor)
     subscription_of(topic, name).placed(first)
     if words:
         await reset(subscription_of(topic, name), first, words)

@@ -39,7 +39,7 @@ async def _trim(topic: Topic) -> None:
 
 def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
     """Where the topic may begin by now; None: nothing may go, or not yet. Reads nothing."""
-    if len(topic.log.ledgers) < 2 or not topic.has_all_cursors:
+    if len(topic.log.ledgers) < 2 or not topic.subscriptions.has_all_cursors:
         return None
     consumed: Position | None = None
     for cursor in topic.durable_cursors():

@@ -12,7 +12,7 @@ from magnetar.broker.non_persistent.passing import PassingDispatcher
 from magnetar.broker.producer import PublishBatch
 from magnetar.broker.run import Run
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import OpenCursor, Topic
+from magnetar.broker.topic import OpenCursor, Topic, TopicSubscriptions
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import encode_send_receipts
@@ -59,10 +59,22 @@ class PassingSubscription(Subscription):
         )
 
 
+class PassingSubscriptions(TopicSubscriptions):
+    """The subscriptions of a non-persistent topic."""
+
+    _subscription_class = PassingSubscription
+
+    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+        """Without a place of its own, and without asking for one."""
+        if not subscription.is_open:
+            cursor = NonDurableCursor(self._topic.log, subscription.name, initial=LATEST)
+            subscription.context = self._context_of(subscription, cursor, lambda: None)
+
+
 class NonPersistentTopic(Topic):
     """Publishing and subscribing without a store; the rest is `Topic`'s."""
 
-    _subscription_class = PassingSubscription
+    _subscriptions_class = PassingSubscriptions
 
     def publish(self, batch: PublishBatch) -> None:
         """Answer at once, and pass on what is taken."""
@@ -94,9 +106,3 @@ class NonPersistentTopic(Topic):
             for subscription in self.subscriptions.values():
                 if isinstance(subscription.dispatcher, PassingDispatcher):
                     subscription.dispatcher.offer(run)
-
-    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
-        """Without a place of its own, and without asking for one."""
-        if not subscription.is_open:
-            cursor = NonDurableCursor(self.log, subscription.name, initial=LATEST)
-            subscription.context = self._context_of(subscription, cursor, lambda: None)

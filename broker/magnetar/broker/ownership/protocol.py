@@ -87,7 +87,7 @@ class Ownership(Protocol):
 
 
 class TopicHolder(Protocol):
-    """The topics of this broker, as ownership needs them; `Topics` is one."""
+    """The topics of this broker, as ownership needs them; `TopicEnds` is one."""
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
         """Topics that are loaded, being loaded or being closed here."""

@@ -1,6 +1,6 @@
 """The rules of brokers: who may speak for a topic, and what subscriptions may store."""
 
-from magnetar.broker import deduplication, topics
+from magnetar.broker import deduplication
 from magnetar.broker.deduplication.sequence_ids import SequenceIds
 from magnetar.broker.dispatch.base import SingleActiveDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
@@ -10,6 +10,7 @@ from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics import opening
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log
 from magnetar.ledger.managed_log import log_takeover
@@ -261,7 +262,7 @@ MUTATIONS: list[Mutation] = [
         invariants=(),
         description="a log rotates without a pause though its topic deduplicates",
         apply=lambda: edited(
-            topics,
+            opening,
             "log_config",
             ("overlaps_ledgers=not policies.deduplication,", "overlaps_ledgers=True,"),
         ),

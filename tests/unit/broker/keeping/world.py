@@ -71,7 +71,7 @@ class World:
         async def open_cursor() -> NonDurableCursor:
             return NonDurableCursor(self.log, name, initial=after)
 
-        await self.topic.ensure_subscription(name, open_cursor)
+        await self.topic.subscriptions.ensure(name, open_cursor)
         return self.topic.subscriptions[name]
 
 

@@ -1,0 +1,56 @@
+"""Acknowledgements, from ids on the wire to ranges of entries.
+
+Clients collect acknowledgements, and most of them are consecutive: they are taken as ranges.
+"""
+
+from magnetar.broker.consuming.attaching import Attached
+from magnetar.broker.positions import position_of
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire.pulsar_pb2 import CommandAck
+
+# A range costs about as much as this many single acknowledgements.
+_RANGE_ENTRIES_MIN = 4
+
+
+def acknowledge(attached: Attached, ack: CommandAck) -> None:
+    """Have the subscription take what is acknowledged, as far as it exists."""
+    subscription = attached.subscription
+    last = attached.topic.log.last_confirmed
+    if ack.ack_type == CommandAck.Cumulative:
+        if len(ack.message_id) == 1:
+            message_id = ack.message_id[0]
+            position = position_of(message_id)
+            if position <= last:
+                subscription.acknowledge_through(
+                    position, message_id.ack_set, message_id.batch_size
+                )
+        return
+    consumer = attached.consumer
+    # Plain attribute reads: ids of entries that exist are never negative.
+    singles: list[Position] = []
+    ledger_id = first = final = -1
+
+    def take_range() -> None:
+        if final - first < _RANGE_ENTRIES_MIN:
+            singles.extend([Position(ledger_id, each) for each in range(first, final + 1)])
+        else:
+            subscription.acknowledge(consumer, ledger_id, first, final)
+
+    for message_id in ack.message_id:
+        entry_id = message_id.entryId
+        if message_id.ack_set:
+            position = Position(message_id.ledgerId, entry_id)
+            if position <= last:
+                subscription.acknowledge_indexes(
+                    consumer, position, message_id.ack_set, message_id.batch_size
+                )
+        elif entry_id == final + 1 and message_id.ledgerId == ledger_id:
+            final = entry_id
+        else:
+            if final >= 0:
+                take_range()
+            ledger_id, first, final = message_id.ledgerId, entry_id, entry_id
+    if final >= 0:
+        take_range()
+    if singles:
+        subscription.acknowledge_each(consumer, [each for each in singles if each <= last])

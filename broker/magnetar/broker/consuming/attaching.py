@@ -1,0 +1,170 @@
+"""Taking a consumer in: from a SUBSCRIBE to a consumer in its place.
+
+The topic is loaded, the subscription is created if need be, and a new one begins where the request
+says.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.broker import naming
+from magnetar.broker.consumer import (
+    EXCLUSIVE,
+    KEY_SHARED,
+    SHARED,
+    Consumer,
+    HashRange,
+    KeySharedMode,
+)
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.positions import position_at_time, position_of
+from magnetar.broker.schemas import check_schema
+from magnetar.broker.security import Action
+from magnetar.broker.security import Subscription as SubscriptionResource
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import OpenCursor, Topic
+from magnetar.cursors import NonDurableCursor, SubscriptionCursor
+from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.sdk.wire.pulsar_pb2 import STICKY, CommandSubscribe
+
+if TYPE_CHECKING:
+    from magnetar.broker.connection import Connection
+
+
+class Attached:
+    """A consumer and the place it has."""
+
+    __slots__ = ("consumer", "subscription", "topic")
+
+    def __init__(self, consumer: Consumer, subscription: Subscription, topic: Topic) -> None:
+        self.consumer = consumer
+        self.subscription = subscription
+        self.topic = topic
+
+
+class Attacher:
+    """Takes the consumers of one connection in."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._services = connection.services
+
+    async def attach(self, request: CommandSubscribe) -> Attached:
+        """Load the topic and join the subscription; a topic that closes meanwhile is loaded again.
+
+        Raises:
+            RequestError
+        """
+        topics = self._services.topics
+        name = naming.topic_of(request.topic)
+        naming.check_subscription(request.subscription)
+        naming.check_text(request.consumer_name)
+        await self._connection.login.check(
+            Action.CONSUME, SubscriptionResource(name, request.subscription)
+        )
+        for each in request.subscription_properties:
+            naming.check_text(each.key, each.value)
+        _check_subscribe(request)
+        deadline_s = (
+            self._services.clock.monotonic_s()
+            + self._services.settings.topic_load_timeout_ms / 1000
+        )
+        while True:
+            topic = await topics.get(name, may_create=request.force_topic_creation)
+            self._check_rate(topic, request)
+            consumer = Consumer(
+                self._connection,
+                request.consumer_id,
+                name=request.consumer_name,
+                sub_type=request.subType,
+                priority=request.priority_level,
+                epoch=request.consumer_epoch if request.HasField("consumer_epoch") else -1,
+                connected_at_ms=self._services.clock.wall_ms(),
+                key_shared=_key_shared_mode(request),
+                hash_ranges=_hash_ranges(request),
+                reads_compacted=request.read_compacted,
+            )
+            try:
+                subscription = await topic.subscriptions.join(
+                    request.subscription,
+                    consumer,
+                    is_durable=request.durable,
+                    open_cursor=self._cursor_opener(request, topic, consumer),
+                )
+            except ServiceNotReadyError:
+                if self._services.clock.monotonic_s() >= deadline_s:
+                    raise
+            else:
+                return Attached(consumer, subscription, topic)
+
+    def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
+        """
+        Raises:
+            NotAllowedError: this consumer subscribes too often.
+        """
+        host = self._connection.address.rpartition(":")[0]
+        consumer = (host, request.subscription, request.consumer_name, request.consumer_id)
+        now_s = self._services.clock.monotonic_s()
+        topic.subscribe_rate.check(str(topic.name), topic.policies, consumer, now_s)
+
+    def _cursor_opener(
+        self, request: CommandSubscribe, topic: Topic, consumer: Consumer
+    ) -> OpenCursor:
+        topics = self._services.topics
+
+        async def open_cursor() -> SubscriptionCursor:
+            initial, words = await self._initial_position(request, topic)
+            consumer.start = initial
+            if not request.durable:
+                return NonDurableCursor(
+                    topic.log, request.subscription, initial=initial, words=words
+                )
+            properties = {each.key: each.value for each in request.subscription_properties}
+            return await topics.open_cursor(
+                topic, topics.log_of(topic), request.subscription, initial, properties
+            )
+
+        return open_cursor
+
+    async def _initial_position(
+        self, request: CommandSubscribe, topic: Topic
+    ) -> tuple[Position, Sequence[int]]:
+        """The first entry that a new subscription delivers."""
+        rollback_s = request.start_message_rollback_duration_sec
+        if rollback_s > 0:
+            since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
+            return await position_at_time(topic.log, since_ms), ()
+        if not request.durable and request.HasField("start_message_id"):
+            return position_of(request.start_message_id), ()
+        if request.durable and request.initialPosition == CommandSubscribe.Earliest:
+            return EARLIEST, ()
+        return LATEST, ()
+
+
+def _key_shared_mode(request: CommandSubscribe) -> KeySharedMode:
+    meta = request.keySharedMeta
+    if request.subType != KEY_SHARED or not request.HasField("keySharedMeta"):
+        return KeySharedMode()
+    return KeySharedMode(
+        is_sticky=meta.keySharedMode == STICKY,
+        is_unordered=meta.allowOutOfOrderDelivery,
+    )
+
+
+def _hash_ranges(request: CommandSubscribe) -> Sequence[HashRange]:
+    """The hashes that the consumer asks for; they mean nothing with AUTO_SPLIT."""
+    if request.subType == EXCLUSIVE or _key_shared_mode(request).is_sticky:
+        return tuple(HashRange(each.start, each.end) for each in request.keySharedMeta.hashRanges)
+    return ()
+
+
+def _check_subscribe(request: CommandSubscribe) -> None:
+    """Refuse what is not built.
+
+    Raises:
+        NotAllowedError
+    """
+    if request.read_compacted and request.subType in (SHARED, KEY_SHARED):
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+    if request.HasField("schema"):
+        check_schema(request.schema)

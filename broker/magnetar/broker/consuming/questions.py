@@ -1,0 +1,59 @@
+"""What a consumer may ask: the last message of its topic, and statistics of itself."""
+
+from datetime import UTC, datetime
+
+from magnetar.broker import replies
+from magnetar.broker.consumer import TYPE_NAMES
+from magnetar.broker.consuming.attaching import Attached
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.sdk.wire.pulsar_pb2 import CommandConsumerStatsResponse
+
+
+async def last_message_id(request_id: int, attached: Attached) -> bytes:
+    """The frame that answers GET_LAST_MESSAGE_ID.
+
+    Raises:
+        ServiceNotReadyError: the topic has moved.
+        BrokerPersistenceError: the last entry could not be read.
+    """
+    topic = attached.topic
+    partition = topic.name.partition_index
+    last = None
+    if attached.consumer.reads_compacted and topic.compaction is not None:
+        last = await topic.compaction.last_message()
+    position, batch_index = last if last is not None else await topic.last_message.find()
+    if not topic.tenure.holds():
+        raise ServiceNotReadyError(f"{topic.name} has moved")  # and may have grown
+    mark_delete = attached.subscription.cursor.mark_delete
+    return replies.last_message_id(
+        request_id,
+        last=replies.message_id(position, partition=partition, batch_index=batch_index),
+        mark_delete=(
+            replies.message_id(mark_delete, partition=partition)
+            if mark_delete.ledger_id >= 0
+            else None
+        ),
+    )
+
+
+def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandConsumerStatsResponse:
+    """The answer to CONSUMER_STATS; rates are averages over the consumer's life."""
+    consumer = attached.consumer
+    seconds = max(1e-3, (now_ms - consumer.connected_at_ms) / 1000)
+    since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
+    return CommandConsumerStatsResponse(
+        request_id=request_id,
+        msgRateOut=consumer.messages_out / seconds,
+        msgThroughputOut=consumer.bytes_out / seconds,
+        msgRateRedeliver=consumer.messages_redelivered / seconds,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=consumer.unacked_messages,
+        blockedConsumerOnUnackedMsgs=consumer.is_blocked,
+        address=consumer.peer.address,
+        connectedSince=since.isoformat(timespec="milliseconds"),
+        type=TYPE_NAMES[consumer.sub_type],
+        msgRateExpired=0.0,
+        msgBacklog=attached.subscription.cursor.backlog_entries,
+        messageAckRate=0.0,
+    )

@@ -1,0 +1,107 @@
+"""What Shared and Key_Shared have in common: each keeps account of what was sent to whom.
+
+Every entry that was sent is pending at one consumer until it is acknowledged (`PendingAccounts`).
+It goes back to be sent again when the consumer asks (its count goes up) or leaves (it does not).
+
+Source: protocol sheet sections 9 and 10.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.accounts import HASH_SHIFT, PendingAccounts
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
+from magnetar.broker.dispatch.encoding import append_message, open_messages
+from magnetar.broker.dispatch.reasons import Reason
+from magnetar.ledger.position import Position
+
+Outgoing = dict[Consumer, list[bytes]]
+"""What a turn is about to write, for each consumer."""
+
+
+class AccountedDispatcher(Dispatcher):
+    """Sends entries of one subscription to several consumers, and knows who has what."""
+
+    keeps_accounts = True
+    heeds_delays = True
+
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
+        self.accounts = PendingAccounts(
+            self.consumers,
+            per_consumer_max=lambda: context.policies().max_unacked_per_consumer,
+            per_subscription_max=lambda: context.policies().max_unacked_per_subscription,
+            on_unblocked=self._wake_soon,
+        )
+
+    @abstractmethod
+    def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:
+        """Entries come back from a consumer, each with the hash of its key."""
+
+    def _send_one(
+        self,
+        consumer: Consumer,
+        position: Position,
+        entry: bytes,
+        messages: int,
+        turn: Turn,
+        outgoing: Outgoing,
+        *,
+        key_hash: int = 0,
+    ) -> int:
+        """Send an entry that may have been sent before; returns its messages that are open."""
+        words = self.context.cursor.remaining_words(position)
+        size_bytes = append_message(
+            outgoing.setdefault(consumer, []),
+            consumer,
+            position,
+            entry,
+            partition=self.context.partition,
+            words=words,
+            redelivery_count=self.accounts.redelivery_counts.get(position, 0),
+        )
+        messages = open_messages(messages, words)
+        consumer.pending[position] = key_hash << HASH_SHIFT | messages
+        self.accounts.charge(consumer, messages, size_bytes)
+        turn.spend(messages, size_bytes)
+        return messages
+
+    def _end_turn(
+        self, turn: Turn, outgoing: Outgoing, markers: Sequence[Position], *, wants_more: bool
+    ) -> None:
+        """Write what was gathered: one piece for each consumer."""
+        if markers:
+            self._ack_markers(markers)
+        for consumer, parts in outgoing.items():
+            if parts:
+                consumer.peer.write(b"".join(parts))
+        self.context.on_progress()
+        self._end(turn, wants_more=wants_more)
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        self._send_later(self.accounts.give_back(consumer, positions, is_counted=True))
+        self.wake()
+
+    def partly_acked(self, position: Position) -> None:
+        self.accounts.partly_acked(position, self.context.cursor)
+
+    def limits_changed(self) -> None:
+        self.accounts.limits_changed()
+        super().limits_changed()
+
+    def _why_not_sending(self) -> Reason | None:
+        found = self.accounts.why_not_ready() or self._why_waiting()
+        if found is not None:
+            return found
+        delays = self.context.delays
+        if delays is not None and delays.withheld and self.source.is_at_end:
+            return Reason.DELAYED
+        return None
+
+    @abstractmethod
+    def _why_waiting(self) -> Reason | None:
+        """Why what waits is not sent, though somebody could take something."""
+
+    def check(self) -> None:
+        self.accounts.check(self.context.cursor)

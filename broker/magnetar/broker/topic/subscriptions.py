@@ -1,0 +1,292 @@
+"""The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.broker import admission
+from magnetar.broker.consumer import TYPE_NAMES, Consumer
+from magnetar.broker.dispatch.base import Delays, DispatchContext
+from magnetar.broker.dispatch.compacted import EarlyPlace
+from magnetar.broker.errors import (
+    BrokerPersistenceError,
+    ConsumerBusyError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.ownership.protocol import Destination
+from magnetar.broker.peer import probe
+from magnetar.broker.subscription import Subscription
+from magnetar.cursors import Cursor, CursorError, SubscriptionCursor
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic.topic import Topic
+
+OpenCursor = Callable[[], Awaitable[SubscriptionCursor]]
+
+
+class TopicSubscriptions(Mapping[str, Subscription]):
+    """The subscriptions of one topic, by name."""
+
+    _subscription_class: type[Subscription] = Subscription
+
+    def __init__(self, topic: "Topic", *, seek_return_timeout_ms: int) -> None:
+        self._topic = topic
+        self._label = str(topic.name)
+        self._seek_return_timeout_ms = seek_return_timeout_ms
+        self._by_name: dict[str, Subscription] = {}
+        self._sent_before = (0, 0)
+        """Messages and bytes of consumers that have left."""
+
+    def __getitem__(self, name: str) -> Subscription:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    # Joining
+
+    async def join(
+        self, name: str, consumer: Consumer, *, is_durable: bool, open_cursor: OpenCursor
+    ) -> Subscription:
+        """Let a consumer in, creating the subscription if need be.
+
+        `open_cursor` makes the cursor; it is called while nobody else can join or seek.
+
+        Raises:
+            ConsumerBusyError, NotAllowedError: see `Subscription.join`, and the policies.
+            SubscriptionNotFoundError: by the policies it does not appear by itself.
+            ServiceNotReadyError: the topic was closed meanwhile.
+            BrokerPersistenceError: the cursor cannot be opened now.
+        """
+        topic = self._topic
+        admission.check_type(self._label, topic.policies, TYPE_NAMES[consumer.sub_type])
+        while True:
+            subscription = self._get(name, is_durable=is_durable)
+            async with subscription.lock:
+                if subscription.is_closed and not topic.is_closed:
+                    continue  # deleted while we waited for it: make a new one
+                if topic.is_closed:
+                    raise ServiceNotReadyError(f"{self._label} is closing")
+                try:
+                    await self._admit(subscription, consumer)
+                    is_new = not subscription.is_open
+                    await self._open(subscription, open_cursor)
+                    if is_new and consumer.start is not None:
+                        subscription.placed(consumer.start)
+                    await subscription.join(consumer)
+                except BaseException:
+                    self._drop_if_unused(subscription)
+                    raise
+                return subscription
+
+    async def ensure(self, name: str, open_cursor: OpenCursor) -> None:
+        """Have a durable subscription, without a consumer.
+
+        Raises:
+            NotAllowedError: the name is a reader's, or there are too many.
+            BrokerPersistenceError: the cursor cannot be opened now.
+        """
+        subscription = self._get(name, is_durable=True, is_asked_for=True)
+        async with subscription.lock:
+            try:
+                await self._open(subscription, open_cursor)
+            except BaseException:
+                self._drop_if_unused(subscription)
+                raise
+
+    async def _admit(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Refuse a consumer by the policies; connections that are dead do not count."""
+        try:
+            self._check_consumers(subscription)
+        except ConsumerBusyError:
+            every = [each.peer for known in self.values() for each in known.consumers]
+            await probe(every, but=consumer.peer)
+            self._check_consumers(subscription)
+
+    def _check_consumers(self, subscription: Subscription) -> None:
+        admission.check_consumer(
+            self._label,
+            self._topic.policies,
+            subscription.name,
+            sum(len(each.consumers) for each in self.values()),
+            len(subscription.consumers),
+        )
+
+    def _get(self, name: str, *, is_durable: bool, is_asked_for: bool = False) -> Subscription:
+        """The subscription of that name, or a new one without a cursor yet."""
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            admission.check_subscription(
+                self._label,
+                self._topic.policies,
+                self._by_name,
+                name,
+                is_durable=is_durable,
+                is_asked_for=is_asked_for,
+            )
+            subscription = self._by_name[name] = self._subscription_class(
+                self._label,
+                name,
+                is_durable=is_durable,
+                seek_return_timeout_ms=self._seek_return_timeout_ms,
+                gate=self._topic.gate,
+                on_abandoned=self._forget,
+            )
+        elif subscription.is_durable != is_durable:
+            kind = "durable" if subscription.is_durable else "not durable"
+            raise NotAllowedError(f"subscription {name} of {self._label} is {kind}")
+        return subscription
+
+    # What one works on
+
+    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+        if subscription.is_open:
+            return
+        topic = self._topic
+        async with topic.gate.placing():
+            try:
+                cursor = await open_cursor()
+            except CursorError as error:
+                raise BrokerPersistenceError(
+                    f"subscription {subscription.name} of {self._label}: {error}"
+                ) from error
+            delays = topic.delayed.view_of(subscription) if topic.delayed is not None else None
+
+            def on_progress() -> None:
+                topic.trim_cache_soon()
+                if delays is not None:
+                    delays.progressed()
+
+            subscription.context = self._context_of(subscription, cursor, on_progress, delays)
+
+    def _context_of(
+        self,
+        subscription: Subscription,
+        cursor: SubscriptionCursor,
+        on_progress: Callable[[], None],
+        delays: Delays | None = None,
+    ) -> DispatchContext:
+        topic = self._topic
+        return DispatchContext(
+            topic=self._label,
+            subscription=subscription.name,
+            partition=topic.name.partition_index,
+            log=topic.log,
+            cache=topic.cache,
+            cursor=cursor,
+            tenure=topic.tenure,
+            limits=topic.limits.dispatch,
+            policies=lambda: topic.policies,
+            on_progress=on_progress,
+            limiters=topic.dispatch_rates.limiters_of(subscription.name),
+            delays=delays,
+            early=self._early_place(cursor),
+        )
+
+    def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:
+        compaction = self._topic.compaction
+        if compaction is None:
+            return None
+        return EarlyPlace(lambda: compaction.compacted, self._topic.log.first_position, cursor)
+
+    # Leaving
+
+    def left(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Take a consumer out of its subscription."""
+        subscription.leave(consumer)
+        self._count_out([consumer])
+        self._topic.trim_cache()
+
+    async def unsubscribe(
+        self, subscription: Subscription, consumer: Consumer, *, is_forced: bool
+    ) -> None:
+        """Delete a subscription on behalf of one of its consumers, who is not told otherwise.
+
+        Raises:
+            BrokerMetadataError: not allowed, see `Subscription.check_unsubscribe`.
+            BrokerPersistenceError: the cursor could not be deleted.
+        """
+        async with subscription.lock:
+            subscription.check_unsubscribe(consumer, is_forced=is_forced)
+            await _delete_cursor(subscription)
+            subscription.leave(consumer)
+            self._forget(subscription)
+
+    async def delete(self, subscription: Subscription, *, is_forced: bool) -> None:
+        """Delete a subscription on behalf of nobody who is connected; its consumers are told.
+
+        Raises:
+            ConsumerBusyError: it has consumers, and is not to be deleted by force.
+            BrokerPersistenceError: the cursor could not be deleted.
+        """
+        async with subscription.lock:
+            if subscription.is_closed:
+                return
+            if subscription.consumers and not is_forced:
+                raise ConsumerBusyError(
+                    f"Subscription has active connected consumers: {subscription.name} of "
+                    f"{self._label} has {len(subscription.consumers)}"
+                )
+            await _delete_cursor(subscription)
+            self._forget(subscription)
+
+    def _drop_if_unused(self, subscription: Subscription) -> None:
+        """After a failed join: a subscription without cursor, or a reader's without a reader."""
+        if not subscription.is_open or (not subscription.is_durable and not subscription.consumers):
+            self._forget(subscription)
+
+    def _forget(self, subscription: Subscription) -> None:
+        """Forget a subscription that lives in memory only, or was deleted."""
+        if subscription.is_closed:
+            return
+        self._count_out(subscription.consumers)
+        subscription.close()
+        if self._by_name.get(subscription.name) is subscription:
+            del self._by_name[subscription.name]
+        self._topic.trim_cache()
+
+    def close(self, destination: Destination | None) -> None:
+        """The topic ends: every consumer is told where it is, or to look it up."""
+        for subscription in list(self._by_name.values()):
+            self._count_out(subscription.consumers)
+            subscription.close(destination)
+
+    # Questions
+
+    def durable_cursors(self) -> list[Cursor]:
+        """The cursors that survive the broker."""
+        cursors = [each.cursor for each in self._by_name.values() if each.is_open]
+        return [each for each in cursors if isinstance(each, Cursor)]
+
+    @property
+    def has_all_cursors(self) -> bool:
+        """Whether no durable subscription is still being opened (rule 6.2)."""
+        return all(each.is_open or not each.is_durable for each in self._by_name.values())
+
+    def sent(self) -> tuple[int, int]:
+        """Messages and bytes sent to consumers, those that have left included."""
+        messages, size = self._sent_before
+        for subscription in self._by_name.values():
+            for consumer in subscription.consumers:
+                messages += consumer.messages_out
+                size += consumer.bytes_out
+        return messages, size
+
+    def _count_out(self, consumers: Sequence[Consumer]) -> None:
+        messages, size = self._sent_before
+        for consumer in consumers:
+            messages += consumer.messages_out
+            size += consumer.bytes_out
+        self._sent_before = messages, size
+
+
+async def _delete_cursor(subscription: Subscription) -> None:
+    try:
+        await subscription.cursor.delete()
+    except CursorError as error:
+        raise BrokerPersistenceError(
+            f"subscription {subscription.name} is not deleted: {error}"
+        ) from error

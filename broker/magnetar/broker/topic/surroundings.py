@@ -1,0 +1,46 @@
+"""What a topic is given: a log, and bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.broker.dispatch.base import DispatchLimits
+from magnetar.broker.positions import ListedLog
+from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.managed_log.log_retention import Retention
+from magnetar.ledger.position import Position
+
+
+class TopicLog(ListedLog, Protocol):
+    """What a topic needs of its log; `ManagedLog` is one."""
+
+    def append(self, batch: AppendBatch, /) -> None: ...
+
+    async def rotate(self) -> None: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    async def update_properties(self, changes: Mapping[str, str | None], /) -> None: ...
+
+    async def terminate(self) -> Position: ...
+
+    def trim_point(
+        self, consumed: Position | None, retention: Retention, *, truncates: bool = False
+    ) -> Position | None: ...
+
+    async def unlist(self, before: Position, /) -> int: ...
+
+    async def delete_unlisted(self) -> None: ...
+
+    @property
+    def leftover_ledgers(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Bounds of one topic; see `BrokerSettings`."""
+
+    seek_return_timeout_ms: int
+    producers_waiting_max: int
+    dispatch: DispatchLimits

@@ -1,0 +1,291 @@
+"""A topic: one managed log, its tail cache, its producers and its subscriptions.
+
+A topic is loaded when it is first used (`topics/`), and closed when the broker stops, when it
+moves to another broker, or when another owner takes its log over. Closing tells every producer and
+consumer, which go where they are told or look the topic up again; the object is never revived.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from magnetar.broker import admission
+from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
+from magnetar.broker.compaction.compaction import Compaction
+from magnetar.broker.deduplication.deduplication import Deduplication
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.dispatch.throttle import DispatchRates
+from magnetar.broker.errors import ProducerBusyError
+from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.message_checks import MessageCheck, checks_of
+from magnetar.broker.ownership.protocol import Destination, Tenure
+from magnetar.broker.ownership.sole_owner import ALWAYS
+from magnetar.broker.peer import Peer, probe
+from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
+from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.publish_policies import PublishPolicies
+from magnetar.broker.run import Run
+from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.topic.last_message import LastMessage
+from magnetar.broker.topic.subscriptions import TopicSubscriptions
+from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.cursors import Cursor
+from magnetar.ledger.errors import LogClosedError
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import TopicName
+
+
+class Topic:
+    """One topic that this broker owns. All methods run on the event loop."""
+
+    _subscriptions_class: type[TopicSubscriptions] = TopicSubscriptions
+
+    def __init__(
+        self,
+        name: TopicName,
+        log: TopicLog,
+        cache: TailCache,
+        limits: TopicLimits,
+        tenure: Tenure = ALWAYS,
+        policies: EffectivePolicies = DEFAULTS,
+    ) -> None:
+        """`tenure`: the right to serve it. `policies`: what counts for it now."""
+        self.name = name
+        self.limits = limits
+        self.tenure = tenure
+        self.policies = policies
+        """What counts now; see `apply_policies`."""
+        self.subscribe_rate = admission.SubscribeRate()
+        self.on_policies: list[Callable[[EffectivePolicies], None]] = []
+        """Called with the policies that are replaced; `policies` are the new ones already."""
+        self.log = log
+        self.cache = cache
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions = self._subscriptions_class(
+            self, seek_return_timeout_ms=limits.seek_return_timeout_ms
+        )
+        self.internal_cursors: dict[str, Cursor] = {}
+        """Durable cursors that are no subscriptions, by name; they hold trimming back, too."""
+        self.gate = TrimGate()
+        """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
+        self.publish_policies = PublishPolicies(self, asyncio.get_running_loop().time)
+        self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
+        self.delayed: DelayedDelivery | None = None
+        """Set while the topic is loaded."""
+        self.deduplication: Deduplication | None = None
+        """Set while the topic is loaded, if it deduplicates."""
+        self.compaction: Compaction | None = None
+        """Set while the topic is loaded."""
+        self.checks: tuple[MessageCheck, ...] = ()
+        """What looks at the metadata of each message that is published."""
+        self.update_checks()
+        self.reload: Callable[[str], None] = self._close_for
+        """Gives the topic up at once, and whoever asks for it loads it again; takes the reason."""
+        self.reopen: Callable[[str], None] = self._close_for
+        """The same, after its publishes are answered and everything is saved."""
+        self.is_closed = False
+        self.is_draining = False
+        """It moves: no more publishes are taken, and those under way are being answered."""
+        self._in_flight = 0
+        """Batches that the log has not answered."""
+        self._drained: asyncio.Future[None] | None = None
+        self._full_name = str(name)
+        self._loop = asyncio.get_running_loop()
+        self.dispatch_rates = DispatchRates(lambda: self.policies, self._loop.time)
+        self._is_wake_scheduled = False
+        self._is_trim_scheduled = False
+        self.last_message = LastMessage(self._full_name, log, cache)
+        # Statistics; the metrics collector reads them.
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.messages_failed = 0
+        self.trimmed_ledgers = 0
+        self.evicted_entries = 0
+        """Entries that left a backlog because it was above its quota."""
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """These count from now on; whoever must act on that hears of it."""
+        before = self.policies
+        if policies != before and not self.is_closed:
+            self.policies = policies
+            self.dispatch_rates.update()
+            for subscription in self.subscriptions.values():
+                subscription.limits_changed()
+            for callback in self.on_policies:
+                callback(before)
+
+    # Publishing
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Append a batch; its producer hears of the outcome."""
+        self._in_flight += 1
+        if self.is_closed:
+            batch.on_failed(LogClosedError(f"{self._full_name} is closed"))
+        else:
+            self.log.append(batch)
+
+    def entries_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """Entries are durable: keep them for those who tail, and wake the dispatchers once."""
+        self._answered()
+        self.entries_in += len(batch.payloads)
+        self.messages_in += batch.messages
+        self.bytes_in += batch.size_bytes
+        if self.deduplication is not None:
+            self.deduplication.on_stored(batch, ledger_id, first_entry_id)
+        if not self.subscriptions:
+            return
+        run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
+        self.cache.add(run)
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def on_publish_failed(self, messages: int) -> None:
+        """Count messages that could not be stored."""
+        self._answered()
+        self.messages_failed += messages
+        if self.log.terminated is not None:
+            return  # refused for sure, and for good
+        if self.deduplication is not None and not self.is_closed:
+            # They may turn up in the log: only its recovery tells.
+            self.reload("a message may be stored or not, and the topic deduplicates")
+
+    def _answered(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more publishes, and wait until those under way are answered.
+
+        What clients send from now on gets no receipt: they send it again to the next owner. If the
+        time is over, publishes under way may be stored and are sent again nevertheless.
+        """
+        self.is_draining = True
+        if self._in_flight:
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained], timeout=timeout_s)
+
+    def _wake(self) -> None:
+        self._is_wake_scheduled = False
+        for subscription in list(self.subscriptions.values()):
+            subscription.wake()
+        self.trim_cache()
+
+    def log_ended(self) -> None:
+        """The log was terminated: consumers that have seen everything are told."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.wake()
+
+    def trim_cache_soon(self) -> None:
+        """Trim once, however many dispatchers move on in this turn of the loop."""
+        if not self._is_trim_scheduled and len(self.cache):
+            self._is_trim_scheduled = True
+            self._loop.call_soon(self.trim_cache)
+
+    def trim_cache(self) -> None:
+        """Drop from the cache what every connected subscription has passed."""
+        self._is_trim_scheduled = False
+        if not len(self.cache):
+            return
+        slowest: Position | None = None
+        for subscription in self.subscriptions.values():
+            dispatcher = subscription.dispatcher
+            if dispatcher is not None and dispatcher.consumers:
+                after = dispatcher.read_after
+                if slowest is None or after < slowest:
+                    slowest = after
+        if slowest is None:
+            self.cache.clear()  # nobody is connected who could use it
+        else:
+            self.cache.evict_through(slowest)
+
+    # Producers
+
+    async def admit_producer(self, peer: Peer, name: str) -> None:
+        """Refuse a producer if there are as many as may be; dead connections do not count.
+
+        Raises:
+            ProducerBusyError
+        """
+        others = [each for each in self.producers.values() if each.name != name]
+        try:
+            admission.check_producers(self._full_name, self.policies, len(others))
+        except ProducerBusyError:
+            await probe((each.peer for each in others), but=peer)
+        self.check_producers(name)
+
+    def check_producers(self, name: str) -> None:
+        """The same without a look at connections: when it is let in.
+
+        Raises:
+            ProducerBusyError
+        """
+        others = len(self.producers) - (name in self.producers)
+        admission.check_producers(self._full_name, self.policies, others)
+
+    async def add_producer(
+        self,
+        peer: Peer,
+        producer_id: int,
+        *,
+        name: str,
+        epoch: int,
+        access: Access = SHARED_ACCESS,
+    ) -> Producer:
+        """Let a producer in; it may have to wait for its turn.
+
+        Raises:
+            As `ProducerAccess.join`.
+        """
+        return await self.access.join(peer, producer_id, name=name, epoch=epoch, access=access)
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer that has left."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self.access.leave(producer)
+
+    def update_checks(self) -> None:
+        """What is checked of messages has changed."""
+        self.checks = checks_of(self)
+
+    async def settled(self, producer_name: str) -> None:
+        """Return when no message that was published under that name is undecided.
+
+        Without deduplication nobody asks.
+        """
+        if self.deduplication is not None:
+            await self.deduplication.settled(producer_name)
+
+    # Cursors
+
+    def durable_cursors(self) -> list[Cursor]:
+        """The cursors that survive the broker, internal ones included: they hold trimming back."""
+        return [*self.subscriptions.durable_cursors(), *self.internal_cursors.values()]
+
+    def abandon_cursors(self) -> None:
+        """Write nothing of them any more: they may be somebody else's."""
+        for cursor in self.durable_cursors():
+            cursor.abandon()
+
+    # Closing
+
+    def _close_for(self, _reason: str) -> None:
+        self.disconnect_all()
+
+    def disconnect_all(self, destination: Destination | None = None) -> None:
+        """Take no more; tell every producer and consumer where the topic is, or to look it up."""
+        self.is_closed = True
+        self.access.close()
+        self.publish_policies.close()
+        if self.deduplication is not None:
+            self.deduplication.close()
+        if self.delayed is not None:
+            self.delayed.close()
+        if self.compaction is not None:
+            self.compaction.close()
+        for producer in list(self.producers.values()):
+            producer.close_by_broker(destination)
+        self.subscriptions.close(destination)
+        self.cache.clear()

@@ -1,0 +1,194 @@
+"""The ends of a topic here: it is closed, handed over, or dropped.
+
+*Closed*: its ledgers and cursors are closed in the metadata. *Handed over*: the same after its
+publishes were answered, and its clients are told where it goes. *Dropped*, when it may have another
+owner: nothing more is written, sent or answered.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+
+from magnetar.broker.ownership import Destination
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics.table import Closing, ServedLog, TopicTable
+from magnetar.cursors import CursorError, CursorUnavailableError
+from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_HAND_OVERS_AT_ONCE = 256
+"""Topics that are closed side by side; each waits for the metadata store. Of several bundles the
+first one is closed first: its next owner begins while others are still being closed."""
+
+
+class TopicEnds:
+    """Ends topics."""
+
+    def __init__(self, settings: BrokerSettings, table: TopicTable) -> None:
+        self._settings = settings
+        self._table = table
+        self._moving: dict[TopicName, asyncio.Task[None]] = {}
+        """Topics that are being handed over."""
+        self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
+        self.fenced = 0
+        """Topics that were dropped because somebody else has them, or may have."""
+
+    def attach(self, topic: Topic, log: ServedLog) -> None:
+        """Have a topic that is being opened end when it must, or when it asks for that itself."""
+        topic.reload = partial(self._reload, topic)
+        topic.reopen = partial(self._reopen, topic)
+        log.on_fenced(partial(self.fence, topic))
+
+    def check_wanted(self, topic: Topic, log: ServedLog) -> None:
+        """Refuse a topic that ended while it was being opened.
+
+        Raises:
+            LogFencedError
+        """
+        if topic.is_closed:
+            raise LogFencedError(f"{topic.name} was taken over while it was loaded")
+        if topic.name in self._table.unwanted or not topic.tenure.holds():
+            reason = "was lost while it was loaded"
+            log.abandon(f"the lease {reason}")
+            raise LogFencedError(f"the lease of {topic.name} {reason}")
+
+    # Handed over
+
+    def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
+        """Topics that are served, being loaded or being closed here."""
+        return self._table.names_of(belongs)
+
+    async def hand_over(
+        self, names: Sequence[TopicName], destination: Destination | None, *, timeout_s: float
+    ) -> None:
+        """Close topics so that another owner opens them at once, and tell their clients where.
+
+        Publishes under way are answered first. What is not closed in time is dropped: the next
+        owner recovers it.
+        """
+
+        async def hand_over(name: TopicName) -> None:
+            async with self._hand_overs_at_once:
+                await asyncio.wait([self._start_moving(name, destination)])
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*map(hand_over, names))
+        except TimeoutError:
+            _log.warning("topics_not_handed_over_in_time", timeout_s=timeout_s)
+            self.drop(names, "it could not be closed in time")
+
+    def _start_moving(self, name: TopicName, destination: Destination | None) -> asyncio.Task[None]:
+        """Once, whoever asks: the first destination counts."""
+        moving = self._moving.get(name)
+        if moving is None:
+            moving = self._moving[name] = asyncio.get_running_loop().create_task(
+                self._move(name, destination), name=f"hand-over-{name}"
+            )
+            moving.add_done_callback(lambda _: self._moving.pop(name))
+        return moving
+
+    async def _move(self, name: TopicName, destination: Destination | None) -> None:
+        table = self._table
+        if (loading := table.loading.get(name)) is not None:
+            await asyncio.wait([loading])
+        topic = table.served.get(name)
+        if topic is not None:
+            await topic.drain(self._settings.publish_drain_timeout_ms / 1000)
+            if table.is_served(topic):
+                self._start_closing(topic, destination)
+        if (closing := table.closing.get(name)) is not None:
+            await asyncio.wait([closing.task])
+
+    def _reopen(self, topic: Topic, reason: str) -> None:
+        """Close a topic in order; its clients come back and have it loaded again."""
+        _log.info("topic_reopened", topic=str(topic.name), reason=reason)
+        self._start_moving(topic.name, None)
+
+    # Dropped
+
+    def drop(self, names: Sequence[TopicName], reason: str) -> None:
+        """Stop serving at once: nothing more is written, answered or sent; clients look again."""
+        table = self._table
+        for name in names:
+            if name in table.loading:
+                table.unwanted.add(name)
+            if (closing := table.closing.get(name)) is not None:
+                closing.abandon(reason)
+            topic = table.served.get(name)
+            if topic is not None:
+                table.logs[topic].abandon(reason)  # which comes back as `fence`
+                if table.is_served(topic):  # but for a terminated one
+                    self.fence(topic)
+
+    def _reload(self, topic: Topic, reason: str) -> None:
+        """Drop a topic that is ours, so that it is recovered when somebody asks for it."""
+        _log.warning("topic_reloaded", topic=str(topic.name), reason=reason)
+        log = self._table.logs.get(topic)
+        if log is not None:
+            log.abandon(reason)  # which comes back as `fence`
+
+    def fence(self, topic: Topic) -> None:
+        """It has another owner, or may have: drop it at once, write nothing, let clients look."""
+        if not self._table.is_served(topic):
+            topic.is_closed = True  # still loading: whoever does that looks at it in the end
+            return
+        self.fenced += 1
+        _log.warning("topic_fenced", topic=str(topic.name))
+        topic.abandon_cursors()
+        self._start_closing(topic)
+
+    # Closed
+
+    def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
+        table = self._table
+        closing = Closing(topic, table.take_out(topic), topic.durable_cursors())
+        topic.disconnect_all(destination)
+        table.closing[topic.name] = closing
+        closing.task = asyncio.get_running_loop().create_task(
+            self._close(closing), name=f"close-{topic.name}"
+        )
+        closing.task.add_done_callback(lambda _: table.closing.pop(topic.name))
+
+    async def _close(self, closing: Closing) -> None:
+        """Within its time; a stuck close must not keep the topic from its next owner (10.4)."""
+        try:
+            async with asyncio.timeout(self._settings.topic_close_timeout_ms / 1000):
+                await _close_parts(closing)
+        except TimeoutError:
+            _log.warning("topic_not_closed_in_time", topic=str(closing.topic.name))
+            closing.abandon("it could not be closed in time")
+        _log.info("topic_closed", topic=str(closing.topic.name))
+
+    async def close_all(self, timeout_s: float) -> None:
+        """Close every topic; what is not done in time is left to the next owner's recovery."""
+        table = self._table
+        table.is_stopping = True
+        for loading in table.loading.values():
+            loading.cancel()
+        await self.hand_over(table.names_of(lambda _: True), None, timeout_s=timeout_s)
+        unfinished = [*(each.task for each in table.closing.values()), *table.loading.values()]
+        if unfinished:
+            _log.warning("topics_not_closed", topics=len(unfinished))
+            for task in unfinished:
+                task.cancel()
+            await asyncio.wait(unfinished, timeout=1.0)
+
+
+async def _close_parts(closing: Closing) -> None:
+    if closing.topic.compaction is not None:
+        await closing.topic.compaction.finished()
+    ends = [cursor.close() for cursor in closing.cursors]
+    for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
+        if isinstance(result, CursorUnavailableError):
+            # Nothing is lost: what was not saved is delivered again.
+            _log.warning("cursor_not_saved", topic=str(closing.topic.name), error=str(result))
+        elif isinstance(result, LedgerError):
+            _log.warning("log_not_closed", topic=str(closing.topic.name), error=str(result))
+        elif isinstance(result, BaseException) and not isinstance(result, CursorError):
+            raise result

@@ -1,0 +1,240 @@
+"""Opening a topic that is ours: its log is taken over, then what is stored beside it comes back.
+
+In this order: the log (which fences a former owner), the index of delayed messages, compaction,
+subscriptions, deduplication. Whatever fails on the way leaves nothing open behind itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from magnetar.broker import compaction, deduplication, naming
+from magnetar.broker.compaction import Compaction, CompactionSurroundings
+from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.deletion import TopicDeletion
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.non_persistent import NonPersistentTopic, VolatileLog
+from magnetar.broker.ownership import Tenure
+from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic_config import (
+    compaction_limits,
+    cursor_settings,
+    deduplication_limits,
+    delayed_limits,
+    follow_quorums,
+    log_config,
+    topic_limits,
+)
+from magnetar.broker.topics.ending import TopicEnds
+from magnetar.broker.topics.table import ServedLog
+from magnetar.cursors import Cursor, list_cursors
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_deletion import is_marked
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire import TopicName
+
+_CURSORS_AT_ONCE = 32
+
+
+class TopicOpener:
+    """Makes topics of names."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client: LedgerClient,
+        store: MetadataStore,
+        ends: TopicEnds,
+        deletion: TopicDeletion,
+        partitioned: PartitionedTopics,
+        *,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._store = store
+        self._ends = ends
+        self._deletion = deletion
+        self._partitioned = partitioned
+        self._clock = clock
+        self._random = random
+        self._pool = TailCachePool(settings.tail_cache_bytes_max)
+        self._limits = topic_limits(settings)
+        self._deduplication_limits = deduplication_limits(settings)
+        self._delayed_limits = delayed_limits(settings)
+        self._compactions = CompactionSurroundings(
+            ledgers=client,
+            limits=compaction_limits(settings),
+            at_once=asyncio.Semaphore(settings.compactions_at_once),
+            clock=clock,
+        )
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the tail caches of all topics hold."""
+        return self._pool.size_bytes
+
+    async def open(
+        self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
+    ) -> tuple[Topic, ServedLog]:
+        """The topic, which nobody knows of yet.
+
+        Raises:
+            ServiceNotReadyError: it was being deleted, which is completed now.
+            NotAllowedError: there is a topic with partitions of that name.
+            LedgerError, CursorError, BrokerPersistenceError: `retryable` says if it may pass.
+            LogFencedError: somebody else has it by now.
+        """
+        if not name.is_persistent:
+            return self._open_volatile(name, tenure, policies)
+        log = await ManagedLog.open(
+            self._client,
+            self._store,
+            naming.log_path(name),
+            log_config(self._settings, policies),
+            clock=self._clock,
+            random=self._random,
+            may_own=tenure.holds,
+        )
+        await self._check_alone(name, log)
+        if is_marked(log.properties):
+            log.abandon("it is being deleted")
+            await log.close()
+            await self._deletion.finish(name)
+            raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
+        topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
+        self._ends.attach(topic, log)
+        follow_quorums(topic, log)
+        storage = BucketLedgers(self._client, log)
+        topic.delayed = DelayedDelivery(topic, storage, self._delayed_limits, self._clock)
+        topic.update_checks()
+        try:
+            await self._restore(topic, log)
+            self._ends.check_wanted(topic, log)
+        except BaseException:
+            topic.abandon_cursors()
+            topic.disconnect_all()
+            await log.close()
+            raise
+        return topic, log
+
+    def _open_volatile(
+        self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
+    ) -> tuple[Topic, ServedLog]:
+        log = VolatileLog(str(name))
+        cache = TailCache(self._pool)
+        topic = NonPersistentTopic(name, log, cache, self._limits, tenure, policies)
+        self._ends.attach(topic, log)
+        self._ends.check_wanted(topic, log)
+        return topic, log
+
+    async def _check_alone(self, name: TopicName, log: ManagedLog) -> None:
+        """Give up a topic that appeared in the moment in which one with partitions was created."""
+        if name.partition_index < 0 and log.last_confirmed.entry_id < 0:
+            try:
+                record = await self._partitioned.find(name)
+                if record is not None:
+                    if not await list_cursors(self._store, log.path):
+                        await log.delete()
+                    raise NotAllowedError(f"{name} has {record.partitions} partitions")
+            except BaseException:
+                await log.close()
+                raise
+
+    # What is stored beside the log
+
+    async def _restore(self, topic: Topic, log: ManagedLog) -> None:
+        assert topic.delayed is not None
+        await topic.delayed.restore()
+        names = await list_cursors(self._store, log.path)
+        await self._restore_compaction(topic, log, names)
+        await self._restore_subscriptions(topic, log, names)
+        if topic.policies.deduplication:
+            await self._restore_deduplication(topic, log)
+        elif deduplication.CURSOR in names:
+            await self._remove_deduplication(topic, log)
+
+    async def _restore_subscriptions(
+        self, topic: Topic, log: ManagedLog, names: Sequence[str]
+    ) -> None:
+        at_once = asyncio.Semaphore(_CURSORS_AT_ONCE)
+
+        async def restore(subscription: str) -> None:
+            async with at_once:
+                open_cursor = partial(self.open_cursor, topic, log, subscription)
+                await topic.subscriptions.ensure(subscription, open_cursor)
+
+        subscriptions = [
+            name for name in names if name not in (deduplication.CURSOR, compaction.CURSOR)
+        ]
+        # All are waited for, so that none is still being opened when a failure closes the log.
+        results = await asyncio.gather(*map(restore, subscriptions), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _restore_compaction(
+        self, topic: Topic, log: ManagedLog, names: Sequence[str]
+    ) -> None:
+        open_cursor = partial(self.open_cursor, topic, log, compaction.CURSOR)
+        topic.compaction = Compaction(topic, log, open_cursor, self._compactions)
+        if compaction.CURSOR in names:
+            await topic.compaction.restore()
+
+    async def _restore_deduplication(self, topic: Topic, log: ManagedLog) -> None:
+        settings = self._settings
+        cursor = await self.open_cursor(topic, log, deduplication.CURSOR, LATEST)
+        topic.internal_cursors[deduplication.CURSOR] = cursor
+        topic.deduplication = await deduplication.restore(
+            str(topic.name),
+            log,
+            cursor,
+            self._deduplication_limits,
+            snapshot_entries=topic.policies.dedup_snapshot_entries,
+            connected=topic.producers,
+            clock=self._clock,
+            read_entries_max=settings.read_ahead_entries,
+            read_bytes_max=settings.read_ahead_bytes,
+        )
+        topic.update_checks()
+
+    async def _remove_deduplication(self, topic: Topic, log: ManagedLog) -> None:
+        """Before anything is stored: what is stored meanwhile is in no snapshot."""
+        cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
+        await cursor.delete()
+
+    async def open_cursor(
+        self,
+        topic: Topic,
+        log: ManagedLog,
+        subscription: str,
+        initial: Position | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> Cursor:
+        """Open the durable cursor of a subscription; with `initial`, create it if need be.
+
+        Raises:
+            CursorError
+        """
+        cursor = await Cursor.open(
+            log,
+            self._client,
+            self._store,
+            subscription,
+            initial=initial,
+            properties=properties,
+            settings=cursor_settings(self._settings, topic.policies),
+            clock=self._clock,
+        )
+        cursor.on_fenced(partial(self._ends.fence, topic))
+        return cursor

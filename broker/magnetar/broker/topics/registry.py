@@ -1,0 +1,194 @@
+"""The topics of this broker, for those who use them; and what exists in the metadata.
+
+Composes the parts: a table of what is where in its life, loading, ending and removing. Topics
+appear by themselves in namespaces that exist, if their policies allow it.
+"""
+
+import random
+from collections.abc import Sequence
+
+from magnetar.broker import naming
+from magnetar.broker.creation import TopicCreation
+from magnetar.broker.deletion import TopicDeletion
+from magnetar.broker.errors import BrokerMetadataError, NotAllowedError, ServiceNotReadyError
+from magnetar.broker.non_persistent import VolatileLog
+from magnetar.broker.ownership import Ownership
+from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics.ending import TopicEnds
+from magnetar.broker.topics.loading import TopicLoader
+from magnetar.broker.topics.opening import TopicOpener
+from magnetar.broker.topics.removal import TopicRemoval
+from magnetar.broker.topics.table import TopicTable
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import MetadataError, NoNodeError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+
+class Topics:
+    """Registry of topics. `ends` closes and moves them, `removal` deletes them."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client: LedgerClient,
+        store: MetadataStore,
+        policies: PolicyRegistry,
+        ownership: Ownership,
+        *,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        self._store = store
+        self._policies = policies
+        self._table = TopicTable()
+        self.partitioned = PartitionedTopics(store, partitions_max=settings.partitions_max)
+        self.creation = TopicCreation(
+            policies, exists=self.exists, names=self.names, partitioned=self.partitioned
+        )
+        self.ends = TopicEnds(settings, self._table)
+        deletion = TopicDeletion(client, store)
+        self.removal = TopicRemoval(
+            self._table,
+            self.ends,
+            deletion,
+            policies,
+            ownership,
+            acquire_timeout_s=settings.topic_load_timeout_ms / 1000,
+        )
+        self._opener = TopicOpener(
+            settings,
+            client,
+            store,
+            self.ends,
+            deletion,
+            self.partitioned,
+            clock=clock,
+            random=random,
+        )
+        self._loader = TopicLoader(
+            settings,
+            self._table,
+            self._opener,
+            self.removal,
+            self.creation,
+            policies,
+            ownership,
+            clock=clock,
+        )
+        self.open_cursor = self._opener.open_cursor
+        policies.on_change(self._policies_changed)
+
+    # In use
+
+    async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
+        """The topic, loaded now if need be; a metadata store that is away is waited for.
+
+        Raises:
+            TopicNotFoundError: it does not exist and may not be created.
+            ServiceNotReadyError: it could not be loaded in time, or the broker stops.
+            BrokerPersistenceError, UnreadableRecordError: it cannot be loaded at all.
+            NotAllowedError: too many topics, of this broker or of the namespace.
+        """
+        return await self._loader.get(name, may_create=may_create)
+
+    @property
+    def loaded(self) -> Sequence[Topic]:
+        """The topics that are in use, for statistics."""
+        return list(self._table.served.values())
+
+    def log_of(self, topic: Topic) -> ManagedLog:
+        """The log of a loaded topic.
+
+        Raises:
+            ServiceNotReadyError: it has been closed.
+            NotAllowedError: the topic is not persistent.
+        """
+        log = self._table.logs.get(topic)
+        if isinstance(log, VolatileLog):
+            raise NotAllowedError(f"{topic.name} is not persistent")
+        if log is None:
+            raise ServiceNotReadyError(f"{topic.name} is closing")
+        return log
+
+    def _policies_changed(self, namespace: str, base: TopicName | None) -> None:
+        for name, topic in list(self._table.served.items()):
+            if name.namespace_name == namespace and base in (None, name.partitioned):
+                topic.apply_policies(self._policies.known(name))
+
+    async def close(self, timeout_s: float) -> None:
+        """Close every topic; what is not done in time is left to the next owner's recovery."""
+        await self.ends.close_all(timeout_s)
+
+    # Existence
+
+    async def check_namespace(self, namespace: str) -> None:
+        """Refuse namespaces that do not exist.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        await self._policies.check_namespace(namespace)
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether the topic exists, loaded or not.
+
+        Raises:
+            BrokerMetadataError: the metadata store does not answer.
+        """
+        if name in self._table.served:
+            return True
+        try:
+            return await self._store.exists(naming.log_path(name)) is not None
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot tell whether {name} exists: {error}") from error
+
+    async def names(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics of a namespace, sorted.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+        await self.check_namespace(namespace)
+        try:
+            nodes = await self._store.children(naming.topics_path(namespace))
+        except NoNodeError:
+            return []
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot list {namespace}: {error}") from error
+        return sorted(naming.topic_at(namespace, node) for node in nodes)
+
+    async def non_persistent_names(self, namespace: str) -> list[str]:
+        """Full names of the non-persistent topics of a namespace that this broker has, sorted.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        await self.check_namespace(namespace)
+        names = [each for each in self._table.served if not each.is_persistent]
+        return sorted(str(each) for each in names if each.namespace_name == namespace)
+
+    # Counters
+
+    @property
+    def loads(self) -> int:
+        return self._loader.loads
+
+    @property
+    def failed_loads(self) -> int:
+        return self._loader.failed_loads
+
+    @property
+    def fenced(self) -> int:
+        """Topics that were dropped because somebody else has them, or may have."""
+        return self.ends.fenced
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the tail caches of all topics hold."""
+        return self._opener.cached_bytes

@@ -1,0 +1,127 @@
+"""Removing topics for good: nobody may load one meanwhile, and what is loaded is dropped first.
+
+What is stored goes by `deletion.py`, each of whose steps can be taken again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from magnetar.broker import inactive_topics
+from magnetar.broker.deletion import TopicDeletion, check_members
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.ownership import Ownership
+from magnetar.broker.policies.model import PolicySet
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics.ending import TopicEnds
+from magnetar.broker.topics.table import TopicTable
+from magnetar.sdk.wire import TopicName
+
+
+class TopicRemoval:
+    """Deletes topics of this broker."""
+
+    def __init__(
+        self,
+        table: TopicTable,
+        ends: TopicEnds,
+        deletion: TopicDeletion,
+        policies: PolicyRegistry,
+        ownership: Ownership,
+        *,
+        acquire_timeout_s: float,
+    ) -> None:
+        """`acquire_timeout_s`: how long the right to serve a topic is waited for."""
+        self._table = table
+        self._ends = ends
+        self._deletion = deletion
+        self._policies = policies
+        self._ownership = ownership
+        self._acquire_timeout_s = acquire_timeout_s
+        self._held: dict[TopicName, asyncio.Future[None]] = {}
+
+    def held(self, name: TopicName) -> asyncio.Future[None] | None:
+        """Done when the topic may be loaded again; None: it may be loaded now."""
+        return self._held.get(name)
+
+    async def delete(self, name: TopicName, *, is_forced: bool) -> None:
+        """Delete a topic with all there is of it; `is_forced`: whoever uses it, is sent away.
+
+        A deletion that was interrupted is completed by calling it again, or by loading the topic.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            NotAllowedError: somebody uses it.
+            RequestError: it is another broker's, or cannot be deleted now.
+        """
+        async with self._held_back(name):
+            if name.is_persistent and not is_forced:
+                await self._deletion.check_unused(name)
+            await self._delete(name, None if is_forced else check_members)
+
+    async def delete_unless_used(self, topic: Topic) -> None:
+        """Delete a topic of this broker that has been out of use.
+
+        Raises:
+            NotAllowedError: it was used meanwhile.
+            RequestError: it cannot be deleted now.
+        """
+        async with self._held_back(topic.name):
+            if self._table.is_served(topic):
+                await self._delete(topic.name, inactive_topics.check_unused)
+
+    async def check_unused(self, name: TopicName) -> None:
+        """Refuse to delete a topic that is seen to be used: loaded here, or by its subscriptions.
+
+        Raises:
+            NotAllowedError, BrokerMetadataError
+        """
+        topic = self._table.served.get(name)
+        if topic is not None:
+            check_members(topic)
+        await self._deletion.check_unused(name)
+
+    async def forget_policies(self, name: TopicName) -> None:
+        """A topic that is gone has no policies of its own.
+
+        Raises:
+            BrokerMetadataError
+        """
+        await self._policies.update_topic(name, lambda _: PolicySet())
+
+    @asynccontextmanager
+    async def _held_back(self, name: TopicName) -> AsyncIterator[None]:
+        """Have a topic not loaded by anybody else; what is under way is waited for."""
+        while (held := self._held.get(name)) is not None:
+            await asyncio.wait([held])
+        held = self._held[name] = asyncio.get_running_loop().create_future()
+        try:
+            if (loading := self._table.loading.get(name)) is not None:
+                await asyncio.wait([loading])
+            if (closing := self._table.closing.get(name)) is not None:
+                await asyncio.wait([closing.task])
+            yield
+        finally:
+            del self._held[name]
+            held.set_result(None)
+
+    async def _delete(self, name: TopicName, check: Callable[[Topic], None] | None) -> None:
+        """`check` refuses, in the last moment, topics that are loaded."""
+        tenure = await self._ownership.acquire(name, timeout_s=self._acquire_timeout_s)
+        topic = self._table.served.get(name)
+        if topic is not None:
+            if check is not None:
+                check(topic)
+            self._ends.drop([name], "it is deleted")
+        if (closing := self._table.closing.get(name)) is not None:
+            await asyncio.wait([closing.task])
+        if not tenure.holds():
+            raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
+        if name.is_persistent:
+            await self._deletion.mark(name)
+            await self._deletion.finish(name)
+        elif topic is None:
+            raise TopicNotFoundError(f"Topic {name} not found")
+        if name.partition_index < 0:
+            await self.forget_policies(name)

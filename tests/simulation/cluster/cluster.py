@@ -110,6 +110,7 @@ class Cluster(Simulation):
             "host": name,
             "port": PORT,
             "advertised_host": name,
+            "insecure": True,
             "name": name,
             "ensemble_size": ensemble_size,
             "write_quorum": write_quorum,

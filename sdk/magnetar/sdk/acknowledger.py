@@ -132,6 +132,13 @@ class Acknowledger:
         self._redelivery.add(what.ledger_id, what.entry_id, now_s=now_s)
         self._arm_redelivery(now_s)
 
+    def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
+        """Ask for messages again, at once; of batches, for whole entries."""
+        entries = sorted({(one.ledger_id, one.entry_id) for one in what})
+        if entries:
+            self.flush()
+            self._send_redeliver(entries)
+
     def redeliver_all(self) -> None:
         """Ask for everything again that was delivered and not acknowledged."""
         self.flush()

@@ -30,6 +30,9 @@ from magnetar.sdk.settings import (
 )
 from magnetar.sdk.wire.topic_name import TopicName
 
+_PLAIN_TOPICS_MAX = 100_000
+"""Topics that are remembered as not partitioned; then all are asked for again."""
+
 
 class Client:
     """Connects to brokers as needed; everything it made is closed with it."""
@@ -102,7 +105,11 @@ class Client:
             As `producer`; ConsumerBusyError if the subscription is taken.
         """
         name = self._parse(topic)
-        return await self._consume(name, subscription, settings or ConsumerSettings())
+        chosen = settings or ConsumerSettings()
+        # For a subscription that is not durable brokers go by the start alone.
+        from_start = not chosen.durable and chosen.initial_position is InitialPosition.EARLIEST
+        start = MessageId.EARLIEST if from_start else None
+        return await self._consume(name, subscription, chosen, start=start)
 
     async def reader(
         self,
@@ -199,5 +206,7 @@ class Client:
                     f"{topic} is partitioned; this client does not spread over partitions yet: "
                     f"use {topic.partition(0)} and so on"
                 )
+            if len(self._plain_topics) >= _PLAIN_TOPICS_MAX:
+                self._plain_topics.clear()
             self._plain_topics.add(topic)
         return await self._lookup.connection_for(str(topic))

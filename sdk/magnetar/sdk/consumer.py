@@ -44,6 +44,8 @@ class Consumer:
         """In a Failover subscription, whether this consumer is the active one."""
         self.on_active: Callable[[bool], None] | None = None
         """Called when that changes."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called when there may be more for `take_nowait`: messages, an end, or a failure."""
         self.reached_end = False
         """The topic was terminated, and everything in it was acknowledged."""
         self._context = context
@@ -156,6 +158,19 @@ class Consumer:
             self._wake()
         return result
 
+    def take_nowait(self, messages_max: int) -> list[Message]:
+        """Up to `messages_max` messages of those that lie here, without waiting; see `on_ready`.
+
+        Raises:
+            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+        """
+        message = self._take()
+        if message is None:
+            return []
+        result = [message]
+        self._queue.take_more(result, messages_max)
+        return result
+
     async def receive_batches(
         self, entries_max: int, *, timeout_s: float | None = None
     ) -> list[MessageBatch]:
@@ -212,6 +227,10 @@ class Consumer:
         comes again.
         """
         self._acknowledger.add_negative(what)
+
+    def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
+        """Ask for messages again, at once; otherwise as `negative_acknowledge`."""
+        self._acknowledger.redeliver(what)
 
     def redeliver_unacknowledged(self) -> None:
         """Ask for everything again that was delivered here and not acknowledged."""
@@ -286,6 +305,8 @@ class Consumer:
         self._queue.extend(messages)
         if self._waiters:
             self._wake()
+        elif self.on_ready is not None:
+            self.on_ready()
 
     def on_active_change(self, is_active: bool) -> None:
         """From the connection: another consumer of the subscription took over, or this one."""
@@ -352,3 +373,5 @@ class Consumer:
     def _wake_all(self) -> None:
         while self._waiters:
             self._wake()
+        if self.on_ready is not None:
+            self.on_ready()

@@ -23,6 +23,11 @@ class Reader:
         self._start_inclusive = start_inclusive
 
     @property
+    def consumer(self) -> Consumer:
+        """What reads: for `take_nowait` and `on_ready`; acknowledging is then up to you."""
+        return self._consumer
+
+    @property
     def topic(self) -> str:
         return self._consumer.topic
 

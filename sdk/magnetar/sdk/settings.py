@@ -26,6 +26,7 @@ class SubscriptionType(Enum):
     EXCLUSIVE = "exclusive"
     FAILOVER = "failover"
     SHARED = "shared"
+    KEY_SHARED = "key_shared"
 
     @property
     def wire(self) -> CommandSubscribe.SubType:
@@ -34,13 +35,14 @@ class SubscriptionType(Enum):
     @property
     def keeps_order(self) -> bool:
         """One consumer at a time gets everything, in order."""
-        return self is not SubscriptionType.SHARED
+        return self in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
 _SUBSCRIPTION_TYPES = {
     SubscriptionType.EXCLUSIVE: CommandSubscribe.Exclusive,
     SubscriptionType.FAILOVER: CommandSubscribe.Failover,
     SubscriptionType.SHARED: CommandSubscribe.Shared,
+    SubscriptionType.KEY_SHARED: CommandSubscribe.Key_Shared,
 }
 
 

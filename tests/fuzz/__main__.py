@@ -1,6 +1,6 @@
-"""`make fuzz RUNS=n SEED=n`: spoiled frames, against a bookie and against the ledger client.
+"""`make fuzz RUNS=n SEED=n`: spoiled frames, against bookies, ledger clients and WebSockets.
 
-usage: python -m tests.fuzz [--runs N] [--seed N] [--side bookie|client|both]
+usage: python -m tests.fuzz [--runs N] [--seed N] [--side bookie|client|websocket|all]
 """
 
 import argparse
@@ -14,10 +14,14 @@ from pathlib import Path
 
 import structlog
 
-from tests.fuzz import bookie_side, client_side
+from tests.fuzz import bookie_side, client_side, websocket_side
 from tests.fuzz.findings import Findings
 
-SIDES = {"bookie": bookie_side.fuzz, "client": client_side.fuzz}
+SIDES = {
+    "bookie": bookie_side.fuzz,
+    "client": client_side.fuzz,
+    "websocket": websocket_side.fuzz,
+}
 _CASES_PER_CLUSTER = 500
 
 
@@ -37,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2_000, help="cases per side")
     parser.add_argument("--seed", type=int, help="first seed; default: a new one, printed")
-    parser.add_argument("--side", choices=[*SIDES, "both"], default="both")
+    parser.add_argument("--side", choices=[*SIDES, "all"], default="all")
     arguments = parser.parse_args()
     # Each spoiled frame is a warning in the bookie's log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -46,7 +50,7 @@ def main() -> int:
         first = random.SystemRandom().getrandbits(31)
     failed = False
     for side in SIDES:
-        if arguments.side not in (side, "both"):
+        if arguments.side not in (side, "all"):
             continue
         started_s = time.monotonic()
         findings = run(side, range(first, first + arguments.runs))

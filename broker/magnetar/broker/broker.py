@@ -4,6 +4,7 @@ Stateless: what must survive is in ledgers and metadata. The ledger client and t
 are the caller's, who starts them before the broker and closes them after it.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ from magnetar.ledger.ports import Clock, Network
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
+
+    from magnetar.broker.websocket.service import WebSocketService
 
 _log = structlog.get_logger()
 
@@ -137,7 +140,13 @@ class Broker:
         )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self._server = BinaryServer(self.services, network)
-        self._http = HttpServer(self._make_app, host=settings.host, port=settings.http_port)
+        self._http = HttpServer(
+            self._make_app,
+            host=settings.host,
+            port=settings.http_port,
+            make_websocket=self._make_websocket,
+        )
+        self.websocket: WebSocketService | None = None
         self._clock = clock
         self.store = store
         self.network = network
@@ -210,6 +219,8 @@ class Broker:
             if self.cluster is not None:
                 await self.cluster.start()
         except BaseException:
+            if self.websocket is not None:
+                await self.websocket.stop()
             await self._server.stop_accepting()
             await self._http.stop()
             if self.cluster is not None:
@@ -237,6 +248,9 @@ class Broker:
         self._is_stopping = True
         await self.upkeep.stop()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
+        if self.websocket is not None:
+            # While topics are here: what its clients have acknowledged is kept.
+            await self.websocket.stop()
         if self.cluster is not None:
             await self.cluster.drain(until_s - self._clock.monotonic_s())
         self.is_serving = False
@@ -268,6 +282,22 @@ class Broker:
         from magnetar.broker.app import make_app
 
         return make_app(self)
+
+    def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":
+        """Imported late, as the application is: it brings the client and its codecs."""
+        if not self._settings.websocket:
+            return None
+        from magnetar.broker.websocket.service import WebSocketService
+
+        self.websocket = WebSocketService(
+            self.services,
+            self.network,
+            port=lambda: self.port,
+            advertised=lambda: [self.service_url, *self._listeners.values()],
+            client_token=lambda: self.security.client_token,
+        )
+        self.websocket.start()
+        return self.websocket.connection
 
     def _next_producer_name(self) -> str:
         self._producer_names += 1

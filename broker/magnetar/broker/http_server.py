@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 class HttpServer:
     """Serves a FastAPI application."""
 
-    def __init__(self, make_app: "Callable[[], FastAPI]", *, host: str, port: int) -> None:
-        """`make_app` is called when the server starts."""
+    def __init__(
+        self,
+        make_app: "Callable[[], FastAPI]",
+        *,
+        host: str,
+        port: int,
+        make_websocket: Callable[[], Callable[..., asyncio.Protocol] | None] = lambda: None,
+    ) -> None:
+        """Both are called when the server starts. `make_websocket` gives what takes sockets over
+        whose clients ask for an upgrade (see `websocket/`); None: nothing does."""
         self._make_app = make_app
+        self._make_websocket = make_websocket
         self._host = host
         self._port = port
         self._server: uvicorn.Server | None = None
@@ -53,7 +62,8 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ws="none",
+            # Any callable will do, whatever the type says.
+            ws=self._make_websocket() or "none",  # type: ignore[arg-type]
             timeout_graceful_shutdown=1,
         )
         self._server = Server(config)

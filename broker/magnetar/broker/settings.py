@@ -8,11 +8,14 @@ from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.security.settings import SecuritySettings
+from magnetar.broker.websocket.settings import WebSocketSettings
 
 _MIB = 1 << 20
 
 
-class BrokerSettings(CompactionSettings, KeepingSettings, PolicySettings, SecuritySettings):
+class BrokerSettings(
+    CompactionSettings, KeepingSettings, PolicySettings, SecuritySettings, WebSocketSettings
+):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
     What topics and namespaces can have of their own is in `policies/settings.py`.

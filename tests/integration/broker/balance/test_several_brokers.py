@@ -11,6 +11,7 @@ import pytest
 from magnetar.broker.balance.bundles import Layout
 from magnetar.sdk.wire import parse_topic_name
 from tests.integration.broker.http.http_calls import Answer, request
+from tests.integration.broker.websocket.sockets import Topic, status_of
 from tests.real_cluster import RealCluster
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
@@ -144,6 +145,23 @@ def test_a_client_with_an_http_url_is_led_to_the_owner(cluster: RealCluster) -> 
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         assert reader.read_next(timeout_millis=10_000).data() == b"one"
     client.close()
+
+
+async def test_websocket_clients_may_ask_any_broker(cluster: RealCluster) -> None:
+    for name in topics_in_each_bundle("by-websocket"):
+        owner = await asyncio.to_thread(lookup, cluster, "broker-1", name)
+        (other,) = set(brokers_of(cluster)) - {owner}
+        here, there = (
+            Topic(cluster.server(broker).ports["http"], f"public/default/{name}")
+            for broker in (owner, other)
+        )
+        async with here.consumer() as consumer, there.producer() as producer:
+            await producer.publish_ok("across")
+            assert await consumer.payload() == "across"
+        async with there.consumer(subscription="t") as consumer, here.producer() as producer:
+            await producer.publish_ok("back")
+            assert await consumer.payload() == "back"
+            assert await status_of(here.consumer(subscription="t")) == 409
 
 
 def test_who_is_not_the_owner_redirects_with_method_and_query_kept(cluster: RealCluster) -> None:

@@ -1,0 +1,314 @@
+"""Consumer and reader sessions: from the consumers of the SDK to frames, and back."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.consumer_core import Ask, ConsumerCore, Effect, ReaderCore
+from magnetar.broker.websocket.dead_letters import DeadLetters, dead_letter_topic
+from magnetar.broker.websocket.endpoint import Endpoint
+from magnetar.broker.websocket.errors import UpgradeRefusedError
+from magnetar.broker.websocket.frames import END_OF_TOPIC
+from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
+from magnetar.broker.websocket.session import Links, Socket
+from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.broker.websocket.sources import Sources
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.settings import ConsumerSettings, ReaderSettings
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = structlog.get_logger()
+
+_QUEUE_ALL_TOPICS_MAX = 50_000
+"""What the queues of all partitions of a session hold together, as with Pulsar's clients."""
+
+
+class _Receiving:
+    """What consumers and readers share: taking messages within the room there is."""
+
+    def __init__(
+        self, core: ConsumerCore | ReaderCore, settings: WebSocketSettings, *, clock: Clock
+    ) -> None:
+        self._core = core
+        self._settings = settings
+        self._clock = clock
+        self._sources = Sources(self._open_one, on_ready=self._pump_soon)
+        self._socket: Socket | None = None
+        self._pump_handle: asyncio.Handle | None = None
+        self._is_closed = False
+
+    @property
+    def discovers(self) -> bool:
+        return False
+
+    async def discover(self) -> None:
+        """Nothing by itself."""
+
+    def begin(self, socket: Socket) -> None:
+        self._socket = socket
+        self._pump_soon()
+
+    def on_writable(self) -> None:
+        self._pump_soon()
+
+    def on_text(self, data: bytes) -> None:
+        effect = self._core.on_text(data)
+        if effect.ask is Ask.TELL_END:
+            assert self._socket is not None
+            self._socket.send([END_OF_TOPIC[self._sources.reached_end]])
+            return
+        self._carry_out(effect)
+        self._pump_soon()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
+        await self._sources.close()
+
+    def _carry_out(self, effect: Effect) -> None:
+        """What a frame asks for beyond slots."""
+
+    async def _open_one(self, topic: TopicName) -> Consumer:
+        raise NotImplementedError
+
+    def _check_count(self, topics: Sequence[TopicName]) -> None:
+        most = self._settings.websocket_topics_max
+        if len(topics) > most:
+            raise UpgradeRefusedError(400, f"{len(topics)} topics and partitions; at most {most}")
+
+    def _pump_soon(self) -> None:
+        if self._pump_handle is None and not self._is_closed:
+            self._pump_handle = asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Send what there is, while there is room and the client reads."""
+        self._pump_handle = None
+        socket, core = self._socket, self._core
+        if socket is None or self._is_closed:
+            return
+        now_s = self._clock.monotonic_s()
+        while socket.is_writable and (room := core.room) > 0:
+            taken = self._sources.take(room)
+            if taken is None:
+                break
+            consumer, messages = taken
+            deliveries = core.deliver(messages, now_s)
+            if deliveries.dead:
+                self._put_dead(consumer, deliveries.dead)
+            if deliveries.frames:
+                socket.send(deliveries.frames)
+                self._after_sent(consumer, messages[-1].message_id)
+
+    def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
+        """Messages came too often."""
+
+    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+        """Messages of a consumer were sent, up to that one."""
+
+
+class ConsumerSession(_Receiving):
+    """One consumer behind a web socket, on one topic or several."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        parameters: ConsumerParameters,
+        rights: Rights,
+        links: Links,
+        settings: WebSocketSettings,
+        *,
+        clock: Clock,
+    ) -> None:
+        core = ConsumerCore(parameters, unacknowledged_max=settings.websocket_unacknowledged_max)
+        super().__init__(core, settings, clock=clock)
+        self._consumer_core = core
+        self._endpoint = endpoint
+        self._parameters = parameters
+        self._rights = rights
+        self._links = links
+        self._dead_letters = DeadLetters(links, endpoint.subscription, parameters.dead_letter_topic)
+        self._topics_opened = 1
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._unsubscribing: asyncio.Task[None] | None = None
+
+    @property
+    def discovers(self) -> bool:
+        endpoint = self._endpoint
+        return endpoint.pattern is not None or any(
+            topic.partition_index < 0 for topic in endpoint.topics
+        )
+
+    async def open(self) -> None:
+        topics = await self._find_topics()
+        self._check_count(topics)
+        self._topics_opened = max(1, len(topics))
+        await self._sources.open(topics)
+
+    async def discover(self) -> None:
+        if self._unsubscribing is not None:
+            return
+        known = set(self._sources.topics)
+        new = [topic for topic in await self._find_topics() if topic not in known]
+        room = self._settings.websocket_topics_max - len(known)
+        # A topic that was plain when it was subscribed to keeps its consumer.
+        new = [topic for topic in new if topic.partitioned not in known][: max(0, room)]
+        if new:
+            await self._sources.open(new)
+
+    async def close(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        await self._dead_letters.close()
+        if self._unsubscribing is not None:
+            await asyncio.gather(self._unsubscribing, return_exceptions=True)
+        await super().close()
+
+    async def _find_topics(self) -> list[TopicName]:
+        endpoint = self._endpoint
+        parents: Sequence[TopicName] = endpoint.topics
+        if endpoint.pattern is not None:
+            await self._rights.check_list(endpoint.pattern.namespace)
+            names = await self._links.names_of(endpoint.pattern.namespace)
+            parents = endpoint.pattern.select(names)
+            self._check_count(parents)
+        for topic in parents:
+            await self._check_rights(topic)
+        found = await asyncio.gather(*(self._links.topics_of(topic) for topic in parents))
+        return [topic for topics in found for topic in topics]
+
+    async def _check_rights(self, topic: TopicName) -> None:
+        """Also where its dead letters go: told now, and not when the first letter is dead."""
+        parameters, subscription = self._parameters, self._endpoint.subscription
+        await self._rights.check_consume(topic, subscription)
+        if parameters.redeliveries_max is not None:
+            target = dead_letter_topic(str(topic), subscription, parameters.dead_letter_topic)
+            await self._rights.check_produce(target)
+
+    async def _open_one(self, topic: TopicName) -> Consumer:
+        parameters = self._parameters
+        queue = max(1, parameters.queue_messages)
+        queue = max(1, min(queue, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
+        return await self._links.client_for(topic).consumer(
+            str(topic),
+            self._endpoint.subscription,
+            ConsumerSettings(
+                name=parameters.name,
+                subscription_type=parameters.subscription_type,
+                initial_position=parameters.initial_position,
+                durable=parameters.durable,
+                receiver_queue_messages=queue,
+                batch_index_ack=True,
+                nack_delay_ms=parameters.nack_delay_ms,
+                priority_level=parameters.priority_level,
+            ),
+        )
+
+    def _carry_out(self, effect: Effect) -> None:
+        if effect.ask is Ask.UNSUBSCRIBE:
+            if self._unsubscribing is None:
+                self._unsubscribing = asyncio.create_task(self._unsubscribe(), name="unsubscribe")
+            return
+        if effect.message_id is None or self._unsubscribing is not None:
+            return
+        consumer = self._sources.consumer_of(effect.message_id)
+        if consumer is None:
+            _log.info("websocket_unknown_message", message_id=str(effect.message_id))
+        elif effect.ask is Ask.ACKNOWLEDGE:
+            consumer.acknowledge(effect.message_id)
+        elif effect.ask is Ask.REDELIVER:
+            consumer.negative_acknowledge(effect.message_id)
+
+    async def _unsubscribe(self) -> None:
+        """There is no answer; why it failed is in the log."""
+        try:
+            await self._sources.unsubscribe()
+        except SdkError as error:
+            _log.info(
+                "websocket_unsubscribe_failed",
+                subscription=self._endpoint.subscription,
+                error=str(error),
+            )
+            self._unsubscribing = None
+
+    def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
+        self._dead_letters.put(consumer, messages)
+
+    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+        if self._ack_timer is None:
+            self._arm_ack_timer()
+
+    def _arm_ack_timer(self) -> None:
+        next_s = self._consumer_core.credit.next_timeout_s
+        if next_s is not None:
+            delay_s = max(0.0, next_s - self._clock.monotonic_s())
+            self._ack_timer = asyncio.get_running_loop().call_later(delay_s, self._on_ack_timer)
+
+    def _on_ack_timer(self) -> None:
+        self._ack_timer = None
+        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        expired = self._consumer_core.credit.take_expired(self._clock.monotonic_s() + 0.001)
+        by_consumer: dict[Consumer, list[MessageId]] = {}
+        for message_id in expired:
+            consumer = self._sources.consumer_of(message_id)
+            if consumer is not None:
+                by_consumer.setdefault(consumer, []).append(message_id)
+        for consumer, ids in by_consumer.items():
+            consumer.redeliver(ids)
+        self._arm_ack_timer()
+        self._pump_soon()
+
+
+class ReaderSession(_Receiving):
+    """One reader behind a web socket."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        parameters: ReaderParameters,
+        rights: Rights,
+        links: Links,
+        settings: WebSocketSettings,
+        *,
+        clock: Clock,
+    ) -> None:
+        super().__init__(
+            ReaderCore(queue_messages=parameters.queue_messages), settings, clock=clock
+        )
+        self._topic = topic
+        self._parameters = parameters
+        self._rights = rights
+        self._links = links
+
+    async def open(self) -> None:
+        await self._rights.check_read(self._topic)
+        topics = await self._links.topics_of(self._topic)
+        self._check_count(topics)
+        start = self._parameters.start
+        is_partitioned = topics != [self._topic]
+        if is_partitioned and start not in (MessageId.EARLIEST, MessageId.LATEST):
+            raise UpgradeRefusedError(
+                400, f"messageId: on {self._topic}, which is partitioned, earliest or latest only"
+            )
+        await self._sources.open(topics)
+
+    async def _open_one(self, topic: TopicName) -> Consumer:
+        reader = await self._links.client_for(topic).reader(
+            str(topic),
+            self._parameters.start,
+            ReaderSettings(
+                name=self._parameters.name,
+                receiver_queue_messages=max(1, self._parameters.queue_messages),
+            ),
+        )
+        return reader.consumer
+
+    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+        # Tells the broker how far we are: it shows a backlog and may drop what was read.
+        consumer.acknowledge_cumulative(last)

@@ -1,0 +1,99 @@
+"""Dead letters: messages that came too often go to a topic of their own; then they are done."""
+
+import asyncio
+
+import structlog
+
+from magnetar.broker.websocket.session import Links
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message import Message
+from magnetar.sdk.producer import Producer
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = structlog.get_logger()
+
+REAL_TOPIC = "REAL_TOPIC"
+REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+
+
+class DeadLetters:
+    """Of one session."""
+
+    def __init__(self, links: Links, subscription: str, topic: str) -> None:
+        """`topic` as the client gave it; empty: `{topic}-{subscription}-DLQ` of each topic."""
+        self._links = links
+        self._subscription = subscription
+        self._topic = topic
+        self._producers: dict[TopicName, asyncio.Task[Producer]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, consumer: Consumer, messages: list[Message]) -> None:
+        """Store messages there; those that cannot be stored come again."""
+        task = asyncio.create_task(self._put(consumer, messages), name="dead-letters")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _put(self, consumer: Consumer, messages: list[Message]) -> None:
+        target = dead_letter_topic(consumer.topic, self._subscription, self._topic)
+        for message in messages:
+            try:
+                producer = await self._producer(target)
+                await producer.send(
+                    message.data,
+                    key=message.key,
+                    ordering_key=message.ordering_key,
+                    properties=self._properties(message),
+                    event_time_ms=message.event_time_ms or None,
+                )
+            except SdkError as error:
+                _log.warning("dead_letter_failed", topic=str(target), error=str(error))
+                consumer.negative_acknowledge(message)
+            else:
+                consumer.acknowledge(message)
+
+    def _properties(self, message: Message) -> dict[str, str]:
+        return {
+            REAL_TOPIC: str(TopicName.parse(message.topic).partitioned),
+            REAL_SUBSCRIPTION: self._subscription,
+            ORIGIN_MESSAGE_ID: str(message.message_id),
+            **message.properties,
+        }
+
+    async def _producer(self, target: TopicName) -> Producer:
+        task = self._producers.get(target)
+        if task is None or (task.done() and task.exception() is not None):
+            client = self._links.client_for(target)
+            task = asyncio.create_task(
+                client.producer(str(target), ProducerSettings(batching=False)),
+                name=f"dead-letters of {target}",
+            )
+            self._producers[target] = task
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End what is under way: what was not stored stays unacknowledged. Does not raise."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for made in self._producers.values():
+            made.cancel()
+        results = await asyncio.gather(*self._producers.values(), return_exceptions=True)
+        producers = [each for each in results if isinstance(each, Producer)]
+        await asyncio.gather(
+            *(each.close(flush=False) for each in producers), return_exceptions=True
+        )
+
+
+def dead_letter_topic(topic: str, subscription: str, chosen: str) -> TopicName:
+    """Where the dead letters of a topic go; partitions share one.
+
+    Raises:
+        TopicNameError: the chosen one is no topic.
+    """
+    if chosen:
+        return TopicName.parse(chosen)
+    source = TopicName.parse(topic).partitioned
+    return TopicName.parse(f"{source}-{subscription}-DLQ")

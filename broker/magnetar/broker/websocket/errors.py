@@ -1,0 +1,128 @@
+"""What WebSocket clients are told when something fails: statuses, codes, close codes. Pure.
+
+WebSocketError
+├── UpgradeRefusedError     before the session: an HTTP status and a reason
+└── BadFrameError           a frame of the client makes no sense; `code` says in which way
+
+Source: WebSocket sheet, section 6.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from magnetar.sdk.errors import (
+    InvalidUrlError,
+    NotSupportedError,
+    OperationTimeoutError,
+    SdkError,
+)
+from magnetar.sdk.wire.errors import (
+    ConsumerAssignError,
+    ConsumerBusyError,
+    IncompatibleSchemaError,
+    InvalidTopicNameError,
+    ProducerBusyError,
+    ProducerFencedError,
+    ProducerQuotaExceededError,
+    ProducerQuotaHoldError,
+    SubscriptionNotFoundError,
+    TooManyRequestsError,
+    TopicNameError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+)
+
+CLOSE_GOING_AWAY: Final = 1001
+CLOSE_UNSUPPORTED: Final = 1003
+CLOSE_BAD_DATA: Final = 1007
+CLOSE_TOO_BIG: Final = 1009
+CLOSE_INTERNAL: Final = 1011
+
+
+class Code(IntEnum):
+    """The codes of `send-error:N`. They may not travel as close codes: RFC 6455 begins at 1000."""
+
+    CREATE_PRODUCER = 1
+    SUBSCRIBE = 2
+    BAD_JSON = 3
+    SERIALIZE = 4
+    AUTHENTICATE = 5
+    NOT_AUTHORIZED = 6
+    BAD_PAYLOAD = 7
+    UNKNOWN = 8
+
+    @property
+    def text(self) -> str:
+        """Its description."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Code.CREATE_PRODUCER: "failed to create producer",
+    Code.SUBSCRIBE: "failed to subscribe",
+    Code.BAD_JSON: "failed to de-serialize from JSON",
+    Code.SERIALIZE: "failed to serialize to JSON",
+    Code.AUTHENTICATE: "failed to authenticate client",
+    Code.NOT_AUTHORIZED: "client is not authorized",
+    Code.BAD_PAYLOAD: "invalid payload encoding",
+    Code.UNKNOWN: "unknown error",
+}
+
+
+class WebSocketError(Exception):
+    """Root of the errors of this interface."""
+
+
+class UpgradeRefusedError(WebSocketError):
+    """The session is refused before it begins."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class BadFrameError(WebSocketError):
+    """A frame that cannot be acted on; `context` is the client's own mark, if it could be read."""
+
+    def __init__(self, code: Code, reason: str, *, context: str | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.context = context
+
+    @property
+    def text(self) -> str:
+        """The description of the code, and what is wrong."""
+        return f"{self.code.text}: {self}"
+
+
+_STATUSES: tuple[tuple[type[SdkError], int], ...] = (
+    (TopicNameError, 400),
+    (InvalidTopicNameError, 400),
+    (InvalidUrlError, 400),
+    (TopicNotFoundError, 404),
+    (SubscriptionNotFoundError, 404),
+    (ProducerBusyError, 409),
+    (ConsumerBusyError, 409),
+    (ConsumerAssignError, 409),
+    (ProducerFencedError, 409),
+    (IncompatibleSchemaError, 409),
+    (TooManyRequestsError, 429),
+    (NotSupportedError, 500),
+    (ProducerQuotaHoldError, 503),
+    (ProducerQuotaExceededError, 503),
+    (TopicTerminatedError, 503),
+    (OperationTimeoutError, 504),
+)
+
+
+def refusal_of(error: SdkError) -> UpgradeRefusedError:
+    """How an upgrade is refused when a producer, consumer or reader could not be made.
+
+    An owner that refuses the broker's own credentials (500) says nothing of the client's.
+    """
+    if isinstance(error, OperationTimeoutError) and isinstance(
+        error.__cause__, TooManyRequestsError
+    ):
+        error = error.__cause__
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return UpgradeRefusedError(status, str(error))

@@ -1,0 +1,275 @@
+"""The JSON of WebSocket frames. Pure.
+
+Text in gives a `Publish` or a `Command`, or `BadFrameError`; receipts, errors and messages give the
+bytes of a text frame. Source: WebSocket sheet, sections 3 and 4.
+"""
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+from magnetar.broker.websocket.errors import BadFrameError, Code
+from magnetar.broker.websocket.parameters import parse_message_id
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.errors import MalformedPayloadError
+
+_LONG_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+END_OF_TOPIC: Final = {
+    True: b'{"endOfTopic":true}',
+    False: b'{"endOfTopic":false}',
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """What a producer wants stored."""
+
+    payload: bytes
+    context: str | None = None
+    key: str | None = None
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int | None = None
+    deliver_at_ms: int | None = None
+    deliver_after_ms: int | None = None
+    replicate_to: tuple[str, ...] = field(default=())
+
+
+class CommandType(Enum):
+    """What a consumer or reader says."""
+
+    ACKNOWLEDGE = "acknowledge"
+    NEGATIVE_ACKNOWLEDGE = "negativeAcknowledge"
+    PERMIT = "permit"
+    UNSUBSCRIBE = "unsubscribe"
+    IS_END_OF_TOPIC = "isEndOfTopic"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One frame of a consumer or reader."""
+
+    type: CommandType
+    message_id: MessageId | None = None
+    """Of the two acknowledgements."""
+    permits: int = 0
+
+
+# -- in
+
+
+def parse_publish(data: bytes) -> Publish:
+    """A frame of a producer. Raises: BadFrameError."""
+    body = _object(data)
+    context = _text(body, "context", Code.BAD_JSON, None)
+    payload = body.get("payload")
+    if not isinstance(payload, str):
+        raise BadFrameError(Code.BAD_PAYLOAD, "no payload", context=context)
+    try:
+        content = b64decode(payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadFrameError(Code.BAD_PAYLOAD, f"payload: {error}", context=context) from None
+    return Publish(
+        payload=content,
+        context=context,
+        key=_encodable(_text(body, "key", Code.BAD_JSON, context), "key", context),
+        properties=_properties(body, context),
+        event_time_ms=_event_time(body, context),
+        deliver_at_ms=_long(body, "deliverAt", context),
+        deliver_after_ms=_long(body, "deliverAfterMs", context),
+        replicate_to=_clusters(body, context),
+    )
+
+
+def parse_command(data: bytes) -> Command:
+    """A frame of a consumer. Raises: BadFrameError."""
+    body = _object(data)
+    kind = body.get("type")
+    if kind == CommandType.PERMIT.value:
+        permits = body.get("permitMessages")
+        if isinstance(permits, bool) or not isinstance(permits, int):
+            raise BadFrameError(Code.BAD_JSON, "a permit needs the number permitMessages")
+        if not 0 <= permits <= _LONG_MAX:
+            raise BadFrameError(Code.BAD_JSON, "permitMessages is out of range")
+        return Command(CommandType.PERMIT, permits=permits)
+    if kind == CommandType.UNSUBSCRIBE.value:
+        return Command(CommandType.UNSUBSCRIBE)
+    if kind == CommandType.IS_END_OF_TOPIC.value:
+        return Command(CommandType.IS_END_OF_TOPIC)
+    text = body.get("messageId")
+    if not isinstance(text, str):
+        raise BadFrameError(Code.BAD_JSON, "an acknowledgement needs a messageId")
+    try:
+        message_id = parse_message_id(text)
+    except MalformedPayloadError as error:
+        raise BadFrameError(Code.BAD_JSON, f"messageId: {error}") from None
+    if kind == CommandType.NEGATIVE_ACKNOWLEDGE.value:
+        return Command(CommandType.NEGATIVE_ACKNOWLEDGE, message_id)
+    return Command(CommandType.ACKNOWLEDGE, message_id)
+
+
+def parse_reader_command(data: bytes) -> Command:
+    """A frame of a reader: the question for the end, or that a message arrived, whichever.
+
+    Raises:
+        BadFrameError
+    """
+    is_question = _object(data).get("type") == CommandType.IS_END_OF_TOPIC.value
+    return Command(CommandType.IS_END_OF_TOPIC if is_question else CommandType.ACKNOWLEDGE)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        # Bytes would be taken for UTF-16 or UTF-32, too.
+        body = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        # Of numbers with thousands of digits Python says more than a client needs to know.
+        raise BadFrameError(Code.BAD_JSON, str(error)[:200]) from None
+    if not isinstance(body, dict):
+        raise BadFrameError(Code.BAD_JSON, "a frame is an object")
+    return body
+
+
+def _text(body: dict[str, Any], name: str, code: Code, context: str | None) -> str | None:
+    """A string; numbers and booleans are taken for their text, as Pulsar's parser does."""
+    value = body.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return _number_text(value, name, context)
+    raise BadFrameError(code, f"{name} is no string", context=context)
+
+
+def _number_text(value: float, name: str, context: str | None) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python writes
+        raise BadFrameError(Code.BAD_JSON, f"{name} is out of range", context=context) from None
+
+
+def _encodable(text: str | None, name: str, context: str | None) -> str | None:
+    """Half a surrogate pair is valid JSON, and no text."""
+    if text is not None:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadFrameError(Code.BAD_JSON, f"{name} is no text", context=context) from None
+    return text
+
+
+def _properties(body: dict[str, Any], context: str | None) -> dict[str, str] | None:
+    value = body.get("properties")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise BadFrameError(Code.BAD_JSON, "properties is no object", context=context)
+    properties: dict[str, str] = {}
+    for key in value:
+        text = _encodable(_text(value, key, Code.BAD_JSON, context), "a property", context)
+        if text is not None:
+            properties[_encodable(key, "a property", context) or ""] = text
+    return properties
+
+
+def _long(body: dict[str, Any], name: str, context: str | None) -> int | None:
+    """A number that counts if it is above 0."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LONG_MAX:
+        raise BadFrameError(Code.BAD_JSON, f"{name} is no 64-bit number", context=context)
+    return value if value > 0 else None
+
+
+def _event_time(body: dict[str, Any], context: str | None) -> int | None:
+    value = body.get("eventTime")
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None or "T" not in value.upper():
+            raise ValueError("it needs a time and an offset")
+        milliseconds = (moment - _EPOCH) // _MILLISECOND
+        if milliseconds < 0:
+            raise ValueError("before 1970")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadFrameError(Code.BAD_PAYLOAD, f"eventTime: {error}", context=context) from None
+    return milliseconds
+
+
+def _clusters(body: dict[str, Any], context: str | None) -> tuple[str, ...]:
+    value = body.get("replicationClusters")
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadFrameError(
+            Code.BAD_JSON, "replicationClusters is no array of strings", context=context
+        )
+    for each in value:
+        _encodable(each, "a cluster", context)
+    return tuple(value)
+
+
+# -- out
+
+
+def receipt_frame(message_id: MessageId, context: str | None) -> bytes:
+    """It is stored."""
+    body: dict[str, object] = {"result": "ok", "messageId": id_text(message_id)}
+    if context is not None:
+        body["context"] = context
+    return _encoded({**body, "errorCode": 0, "schemaVersion": 0})
+
+
+def send_error_frame(code: Code, text: str, context: str | None) -> bytes:
+    """It is not stored, or that is not known."""
+    body: dict[str, object] = {"result": f"send-error:{code.value}", "errorMsg": text}
+    if context is not None:
+        body["context"] = context
+    return _encoded({**body, "errorCode": 0, "schemaVersion": 0})
+
+
+def message_frame(message: Message, message_id: MessageId) -> bytes:
+    """A message for a consumer or reader."""
+    body: dict[str, object] = {
+        "messageId": id_text(message_id),
+        "payload": b64encode(message.data).decode(),
+        "properties": message.properties,
+        "publishTime": time_text(message.publish_time_ms),
+        "redeliveryCount": message.redelivery_count,
+    }
+    event_time_ms = message.event_time_ms
+    if event_time_ms:
+        body["eventTime"] = time_text(event_time_ms)
+    key = message.key
+    if key is not None:
+        body["key"] = key
+    return _encoded(body)
+
+
+def id_text(message_id: MessageId) -> str:
+    """Base64 of the id, as it comes back in acknowledgements."""
+    return b64encode(message_id.to_bytes()).decode()
+
+
+def time_text(epoch_ms: int) -> str:
+    """ISO 8601 with milliseconds, in UTC; times beyond the calendar are cut."""
+    try:
+        moment = _EPOCH + epoch_ms * _MILLISECOND
+    except OverflowError:
+        moment = datetime.max.replace(tzinfo=UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _encoded(body: Mapping[str, object]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

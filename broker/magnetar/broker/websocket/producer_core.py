@@ -1,0 +1,72 @@
+"""A producer's session without its socket: frames to publishes, outcomes to answers. Pure.
+
+One answer per publish, in the order in which they complete. What is under way is counted, and at
+the bounds the shell stops reading.
+"""
+
+from magnetar.broker.websocket.errors import BadFrameError, Code
+from magnetar.broker.websocket.frames import (
+    Publish,
+    parse_publish,
+    receipt_frame,
+    send_error_frame,
+)
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message_id import MessageId
+
+
+class ProducerCore:
+    """Of one session."""
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        """Bounds on publishes without outcome; one read may go beyond them by what it brings."""
+        self._messages_max, self._bytes_max = messages_max, bytes_max
+        self._messages = self._bytes = 0
+        self._answers: list[bytes] = []
+
+    @property
+    def under_way(self) -> int:
+        """Publishes without outcome."""
+        return self._messages
+
+    @property
+    def is_full(self) -> bool:
+        """As much is under way as may be."""
+        return self._messages >= self._messages_max or self._bytes >= self._bytes_max
+
+    def on_text(self, data: bytes) -> Publish | None:
+        """A frame: what is to be published; None if it makes no sense, which is answered."""
+        try:
+            publish = parse_publish(data)
+        except BadFrameError as error:
+            self._answers.append(send_error_frame(error.code, error.text, error.context))
+            return None
+        self._messages += 1
+        self._bytes += len(publish.payload)
+        return publish
+
+    def on_outcome(
+        self, publish: Publish, message_id: MessageId | None, error: SdkError | None
+    ) -> None:
+        """A publish is stored, or failed."""
+        self._messages -= 1
+        self._bytes -= len(publish.payload)
+        if message_id is not None:
+            answer = receipt_frame(message_id, publish.context)
+        else:
+            answer = send_error_frame(
+                Code.UNKNOWN, str(error) or Code.UNKNOWN.text, publish.context
+            )
+        self._answers.append(answer)
+
+    def take_answers(self) -> list[bytes]:
+        """The frames to send, in order."""
+        answers, self._answers = self._answers, []
+        return answers
+
+
+def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
+    """When a message is due, epoch in ms; None: at once. A delay wins over a time."""
+    if publish.deliver_after_ms is not None:
+        return now_ms + publish.deliver_after_ms
+    return publish.deliver_at_ms

@@ -1,0 +1,164 @@
+"""Producer sessions: from frames to the producers of the SDK, one per partition, and back."""
+
+import asyncio
+from functools import partial
+
+import structlog
+
+from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.errors import UpgradeRefusedError
+from magnetar.broker.websocket.frames import Publish
+from magnetar.broker.websocket.parameters import ProducerParameters
+from magnetar.broker.websocket.producer_core import ProducerCore, deliver_at_ms
+from magnetar.broker.websocket.routing import Router
+from magnetar.broker.websocket.session import Links, Socket
+from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.errors import PendingLimitError, SdkError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.producer import Producer
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = structlog.get_logger()
+
+
+class ProducerSession:
+    """One producer behind a web socket."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        parameters: ProducerParameters,
+        rights: Rights,
+        links: Links,
+        settings: WebSocketSettings,
+        *,
+        clock: Clock,
+        first_partition: int,
+    ) -> None:
+        """`first_partition`: any number from 0 on; messages without a key begin there."""
+        self._topic = topic
+        self._parameters = parameters
+        self._rights = rights
+        self._links = links
+        self._settings = settings
+        self._clock = clock
+        self._router = Router(parameters.hashing, parameters.routing, first=first_partition)
+        messages_max = settings.websocket_pending_messages_max
+        if parameters.pending_messages_max is not None:
+            messages_max = min(messages_max, parameters.pending_messages_max)
+        self._core = ProducerCore(
+            messages_max=messages_max, bytes_max=settings.websocket_pending_bytes_max
+        )
+        self._producers: list[Producer] = []
+        self._socket: Socket | None = None
+        self._flush: asyncio.Handle | None = None
+        self._is_closed = False
+
+    @property
+    def discovers(self) -> bool:
+        return self._topic.partition_index < 0
+
+    async def open(self) -> None:
+        await self._rights.check_produce(self._topic)
+        topics = await self._links.topics_of(self._topic)
+        if len(topics) > self._settings.websocket_topics_max:
+            raise UpgradeRefusedError(400, f"{self._topic} has {len(topics)} partitions")
+        await self._open(topics)
+
+    async def _open(self, topics: list[TopicName]) -> None:
+        client = self._links.client_for(self._topic)
+        settings = self._producer_settings()
+        made = await asyncio.gather(
+            *(client.producer(str(topic), settings) for topic in topics), return_exceptions=True
+        )
+        producers = [each for each in made if isinstance(each, Producer)]
+        failure = next((each for each in made if isinstance(each, BaseException)), None)
+        if failure is not None or self._is_closed:
+            await asyncio.gather(
+                *(each.close(flush=False) for each in producers), return_exceptions=True
+            )
+        if failure is not None:
+            raise failure
+        if not self._is_closed:
+            self._producers += producers
+
+    def _producer_settings(self) -> ProducerSettings:
+        parameters = self._parameters
+        return ProducerSettings(
+            name=parameters.name,
+            initial_sequence_id=parameters.first_sequence_id,
+            batching=parameters.batching,
+            batch_messages_max=parameters.batch_messages_max,
+            batch_delay_ms=parameters.batch_delay_ms,
+            # What is under way is bounded by the core: this is room for what one read brings.
+            pending_messages_max=self._settings.websocket_pending_messages_max + 1_000_000,
+            pending_bytes_max=self._settings.websocket_pending_bytes_max + (1 << 30),
+            send_timeout_ms=parameters.send_timeout_ms,
+            compression=parameters.compression,
+        )
+
+    def begin(self, socket: Socket) -> None:
+        self._socket = socket
+
+    def on_text(self, data: bytes) -> None:
+        publish = self._core.on_text(data)
+        if publish is None:
+            self._answer_soon()
+            return
+        producer = self._producers[self._router.choose(publish.key, len(self._producers))]
+        try:
+            producer.send_nowait(
+                publish.payload,
+                key=publish.key,
+                properties=publish.properties,
+                event_time_ms=publish.event_time_ms,
+                deliver_at_ms=deliver_at_ms(publish, self._clock.wall_ms()),
+                on_sent=partial(self._on_outcome, publish),
+            )
+        except (SdkError, PendingLimitError) as error:
+            self._on_outcome(publish, None, error)
+        if self._socket is not None and self._core.is_full:
+            self._socket.hold_reading(True)
+
+    def _on_outcome(
+        self, publish: Publish, message_id: MessageId | None, error: SdkError | None
+    ) -> None:
+        self._core.on_outcome(publish, message_id, error)
+        self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        """All outcomes of one turn of the loop leave in one write."""
+        if self._flush is None and self._socket is not None:
+            self._flush = asyncio.get_running_loop().call_soon(self._answer)
+
+    def _answer(self) -> None:
+        self._flush = None
+        socket = self._socket
+        if socket is None or self._is_closed:
+            return
+        answers = self._core.take_answers()
+        if answers:
+            socket.send(answers)
+        if not self._core.is_full:
+            socket.hold_reading(False)
+
+    def on_writable(self) -> None:
+        """Nothing waits here: answers are few while the client is not read."""
+
+    async def discover(self) -> None:
+        topics = await self._links.topics_of(self._topic)
+        new = topics[len(self._producers) :]
+        # A topic that was not partitioned keeps its producer.
+        if new and self._producers and self._producers[0].topic != str(self._topic):
+            await self._open(new)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        results = await asyncio.gather(
+            *(each.close() for each in self._producers), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, SdkError):
+                _log.error("websocket_close_failed", topic=str(self._topic), exc_info=result)

@@ -1,0 +1,291 @@
+"""The sessions of one broker, and the clients they share.
+
+Sessions reach topics as clients do, by lookup: it does not matter which broker owns a topic.
+A few clients serve all sessions; a topic always goes by the same one.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import structlog
+from websockets.http11 import Request
+
+from magnetar.broker import naming
+from magnetar.broker.errors import RequestError
+from magnetar.broker.websocket.access import Rights, rights_of
+from magnetar.broker.websocket.connection import WebSocketConnection
+from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
+from magnetar.broker.websocket.endpoint import Endpoint, Kind, parse_target
+from magnetar.broker.websocket.errors import CLOSE_GOING_AWAY, UpgradeRefusedError
+from magnetar.broker.websocket.origins import is_allowed
+from magnetar.broker.websocket.own_address import OwnAddressNetwork
+from magnetar.broker.websocket.parameters import (
+    ConsumerParameters,
+    ProducerParameters,
+    ReaderParameters,
+)
+from magnetar.broker.websocket.producing import ProducerSession
+from magnetar.broker.websocket.session import Session
+from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.ledger.ports import Clock, Network
+from magnetar.sdk.client import Client
+from magnetar.sdk.errors import InvalidUrlError, SdkError
+from magnetar.sdk.service_url import Address, ServiceUrl
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from magnetar.broker.services import Services
+
+_log = structlog.get_logger()
+
+_LOOKS_PER_TIMEOUT = 4
+_LOOK_S_MAX = 10.0
+_STOP_S = 3.0
+"""What sessions get to end when the broker stops."""
+
+
+class WebSocketService:
+    """`start`, then connections by `connection`; `stop` ends them all."""
+
+    def __init__(
+        self,
+        services: "Services",
+        network: Network,
+        *,
+        port: Callable[[], int],
+        advertised: Callable[[], list[str]],
+        client_token: Callable[[], bytes],
+    ) -> None:
+        """`port`: of the binary protocol, once it listens; `advertised`: the broker's own URLs;
+        `client_token`: by which it shows brokers who it is; empty: it need not."""
+        self.settings: WebSocketSettings = services.settings
+        self._host = services.settings.host
+        self.clock: Clock = services.clock
+        self._topics = services.topics
+        self._authenticator = services.authenticator
+        self._authorizer = services.authorizer
+        self._client_token = client_token
+        self._random: random.Random = services.random
+        self._port = port
+        self._advertised = advertised
+        self._network = OwnAddressNetwork(network, own=self._own_addresses, local=self._local)
+        self._clients: list[Client] = []
+        self._connections: dict[WebSocketConnection, None] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sessions: dict[Session, None] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        self._discovering: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that are open."""
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Begin to look after sessions. Nothing is connected before the first one."""
+        self._look_later()
+        self._discovering = asyncio.create_task(self._discover(), name="websocket-discovery")
+
+    def connection(self, *, server_state: object, **_others: object) -> WebSocketConnection:
+        """For uvicorn: takes a socket over, from the upgrade request on."""
+        connections: set[object] = server_state.connections  # type: ignore[attr-defined]
+        return WebSocketConnection(self, connections)
+
+    async def stop(self) -> None:
+        """Close all sessions, politely and within a bound, and the clients."""
+        self._is_stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._discovering is not None:
+            self._discovering.cancel()
+            await asyncio.gather(self._discovering, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close(CLOSE_GOING_AWAY, "the broker stops")
+        for session in list(self._sessions):
+            self._close_soon(session)
+        if self._closing:
+            await asyncio.wait(set(self._closing), timeout=_STOP_S)
+        results = await asyncio.gather(
+            *(client.close(flush=False) for client in self._clients), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                _log.info("websocket_client_closed", error=str(result))
+
+    # -- for connections
+
+    def admit(self, connection: WebSocketConnection) -> None:
+        if self._is_stopping:
+            raise UpgradeRefusedError(503, "the broker stops")
+        most = self.settings.websocket_sessions_max
+        if len(self._connections) >= most:
+            raise UpgradeRefusedError(503, f"there are {most} WebSocket sessions already")
+        self._connections[connection] = None
+
+    async def session_for(self, connection: WebSocketConnection, request: Request) -> Session:
+        headers = _joined(request)
+        if not is_allowed(
+            headers.get("origin"), headers.get("host"), self.settings.websocket_origins
+        ):
+            raise UpgradeRefusedError(
+                403, "pages of this origin may not connect; websocket_origins lists those that may"
+            )
+        endpoint = parse_target(request.path)
+        rights = await rights_of(
+            self._authenticator,
+            self._authorizer,
+            headers,
+            address=connection.peer,
+            certificate_role=connection.certificate_role,
+            query_token=endpoint.query.get("token", ""),
+        )
+        session = self._make(endpoint, rights)
+        try:
+            async with asyncio.timeout(self.settings.websocket_operation_timeout_ms / 1000):
+                await session.open()
+        except TimeoutError:
+            await session.close()
+            raise UpgradeRefusedError(504, "not ready in time") from None
+        except BaseException:
+            self._close_soon(session)
+            raise
+        self._sessions[session] = None
+        return session
+
+    def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
+        self._connections.pop(connection, None)
+        if session is not None:
+            self._close_soon(session)
+
+    def _make(self, endpoint: Endpoint, rights: Rights) -> Session:
+        settings, queue_max = self.settings, self.settings.websocket_receiver_queue_max
+        match endpoint.kind:
+            case Kind.PRODUCER:
+                return ProducerSession(
+                    endpoint.topic,
+                    ProducerParameters.of(endpoint.query),
+                    rights,
+                    self,
+                    settings,
+                    clock=self.clock,
+                    first_partition=self._random.getrandbits(16),
+                )
+            case Kind.READER:
+                return ReaderSession(
+                    endpoint.topic,
+                    ReaderParameters.of(endpoint.query, queue_max=queue_max),
+                    rights,
+                    self,
+                    settings,
+                    clock=self.clock,
+                )
+            case Kind.CONSUMER:
+                return ConsumerSession(
+                    endpoint,
+                    ConsumerParameters.of(endpoint.query, queue_max=queue_max),
+                    rights,
+                    self,
+                    settings,
+                    clock=self.clock,
+                )
+
+    def _close_soon(self, session: Session) -> None:
+        self._sessions.pop(session, None)
+        task = asyncio.create_task(session.close(), name="websocket-close")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # -- for sessions
+
+    def client_for(self, topic: TopicName) -> Client:
+        if not self._clients:
+            token = self._client_token()
+            settings = ClientSettings(
+                operation_timeout_ms=self.settings.websocket_operation_timeout_ms,
+                auth_method_name="token" if token else "none",
+                auth_data=token,
+            )
+            self._clients = [
+                Client(
+                    f"pulsar://{self._local()}",
+                    settings,
+                    network=self._network,
+                    clock=self.clock,
+                    random=self._random,
+                )
+                for _ in range(self.settings.websocket_links)
+            ]
+        return self._clients[crc32(str(topic.partitioned).encode()) % len(self._clients)]
+
+    async def topics_of(self, topic: TopicName) -> list[TopicName]:
+        if topic.partition_index >= 0:
+            return [topic]
+        count = await self.client_for(topic).partitions(str(topic))
+        return [topic.partition(index) for index in range(count)] or [topic]
+
+    async def names_of(self, namespace: str) -> list[str]:
+        await self._topics.check_namespace(namespace)
+        names = await self._topics.names(namespace)
+        names += await self._topics.non_persistent_names(namespace)
+        return [name for name in names if not naming.is_system_topic(name)]
+
+    # -- the way to brokers
+
+    def _local(self) -> Address:
+        host = self._host
+        return Address(
+            {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
+        )
+
+    def _own_addresses(self) -> set[Address]:
+        found: set[Address] = set()
+        for url in self._advertised():
+            try:
+                found.update(ServiceUrl.parse(url).addresses)
+            except (InvalidUrlError, SdkError):
+                continue  # of a kind that the client does not speak
+        return found
+
+    # -- now and then
+
+    def _look_later(self) -> None:
+        settings = self.settings
+        pause_s = min(_LOOK_S_MAX, settings.websocket_idle_timeout_ms / 1000 / _LOOKS_PER_TIMEOUT)
+        if settings.websocket_ping_interval_s > 0:
+            pause_s = min(pause_s, settings.websocket_ping_interval_s / 2)
+        self._looking = asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _look(self) -> None:
+        now_s = self.clock.monotonic_s()
+        for connection in list(self._connections):
+            connection.look(now_s)
+        self._look_later()
+
+    async def _discover(self) -> None:
+        """New partitions, new topics of patterns: one session after the other."""
+        while True:
+            await asyncio.sleep(self.settings.websocket_discovery_interval_s)
+            for session in [each for each in self._sessions if each.discovers]:
+                if session not in self._sessions:
+                    continue
+                try:
+                    await session.discover()
+                except (SdkError, RequestError, UpgradeRefusedError) as error:
+                    _log.info("websocket_discovery_failed", error=str(error))
+                except Exception:  # noqa: BLE001
+                    # A defect must not end the looks for all others.
+                    _log.exception("websocket_discovery_failed")
+
+
+def _joined(request: Request) -> dict[str, str]:
+    """Headers by names in lower case; what is given several times is one value with commas."""
+    headers: dict[str, str] = {}
+    for name, value in request.headers.raw_items():
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers

@@ -1,0 +1,89 @@
+"""What sessions, their sockets and the service know of each other."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from magnetar.sdk.client import Client
+from magnetar.sdk.wire.topic_name import TopicName
+
+
+class Socket(Protocol):
+    """A web socket, as a session sees it."""
+
+    @property
+    def is_writable(self) -> bool:
+        """The session is open and the client reads what it is sent."""
+        ...
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send text frames; nothing happens when the socket is closing."""
+        ...
+
+    def hold_reading(self, is_held: bool) -> None:
+        """Whether the client is to be read no more for now."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session."""
+        ...
+
+
+class Session(Protocol):
+    """A producer, consumer or reader behind a web socket."""
+
+    @property
+    def discovers(self) -> bool:
+        """Whether its topics may become more: `discover` is to be called from time to time."""
+        ...
+
+    async def open(self) -> None:
+        """Make what it needs at the brokers, before the upgrade.
+
+        Raises:
+            UpgradeRefusedError, SdkError: it cannot be made; nothing is left of it.
+        """
+        ...
+
+    def begin(self, socket: Socket) -> None:
+        """The upgrade is done."""
+        ...
+
+    def on_text(self, data: bytes) -> None:
+        """A text frame, whole. Raises: BadFrameError: the session ends."""
+        ...
+
+    def on_writable(self) -> None:
+        """The client reads again."""
+        ...
+
+    async def discover(self) -> None:
+        """Look for new partitions and topics. Raises: SdkError, RequestError."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it has at the brokers. Does not raise."""
+        ...
+
+
+class Links(Protocol):
+    """The clients that sessions share."""
+
+    def client_for(self, topic: TopicName) -> Client:
+        """The client for a topic: the same for all partitions of one."""
+        ...
+
+    async def topics_of(self, topic: TopicName) -> list[TopicName]:
+        """The partitions of a topic, or the topic itself if it has none.
+
+        Raises:
+            SdkError
+        """
+        ...
+
+    async def names_of(self, namespace: str) -> list[str]:
+        """Full names of all topics of a namespace, each partition by itself.
+
+        Raises:
+            RequestError
+        """
+        ...

@@ -1,0 +1,140 @@
+"""The consumers of one session: one per topic and partition, taken from in turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import CorruptMessageError, SdkError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = structlog.get_logger()
+
+_LEDGERS_MAX = 10_000
+_TAKE_MAX = 64
+"""Messages taken from one topic before it is the turn of the next."""
+
+
+class OpenConsumer(Protocol):
+    """Makes the consumer of one topic."""
+
+    def __call__(self, topic: TopicName) -> Awaitable[Consumer]: ...
+
+
+class Sources:
+    """Consumers by topic."""
+
+    def __init__(self, open_one: OpenConsumer, *, on_ready: Callable[[], None]) -> None:
+        """`on_ready` is called when there may be something to take."""
+        self._open_one = open_one
+        self._on_ready = on_ready
+        self._consumers: dict[TopicName, Consumer] = {}
+        # Those with something to take, in the order of their turns.
+        self._ready: dict[Consumer, None] = {}
+        self._by_ledger: dict[int, Consumer] = {}
+        self._is_closed = False
+
+    @property
+    def topics(self) -> list[TopicName]:
+        return list(self._consumers)
+
+    @property
+    def reached_end(self) -> bool:
+        """All topics were terminated, and everything in them was acknowledged."""
+        return bool(self._consumers) and all(each.reached_end for each in self._consumers.values())
+
+    async def open(self, topics: Sequence[TopicName]) -> None:
+        """Add topics: all of them or none.
+
+        Raises:
+            SdkError: one cannot be consumed.
+        """
+        made = await asyncio.gather(
+            *(self._open_one(topic) for topic in topics), return_exceptions=True
+        )
+        failure = next((each for each in made if isinstance(each, BaseException)), None)
+        consumers = [each for each in made if isinstance(each, Consumer)]
+        if failure is not None or self._is_closed:
+            await asyncio.gather(*(each.close() for each in consumers), return_exceptions=True)
+        if failure is not None:
+            raise failure
+        if self._is_closed:
+            return
+        for topic, consumer in zip(topics, consumers, strict=True):
+            self._consumers[topic] = consumer
+            consumer.on_ready = partial(self._become_ready, consumer)
+            # What came in the read that brought the answer is there already.
+            self._become_ready(consumer)
+
+    def _become_ready(self, consumer: Consumer) -> None:
+        self._ready[consumer] = None
+        self._on_ready()
+
+    def take(self, messages_max: int) -> tuple[Consumer, list[Message]] | None:
+        """Messages of the topic whose turn it is; None if nothing lies anywhere."""
+        while self._ready:
+            consumer = next(iter(self._ready))
+            del self._ready[consumer]
+            try:
+                messages = consumer.take_nowait(min(messages_max, _TAKE_MAX))
+            except CorruptMessageError as error:
+                # It stays unacknowledged, as with every client.
+                _log.warning("websocket_message_corrupt", topic=consumer.topic, error=str(error))
+                self._ready[consumer] = None
+                continue
+            except SdkError:
+                continue  # the consumer is over; closing the session is the client's affair
+            if messages:
+                self._ready[consumer] = None
+                self._remember(messages, consumer)
+                return consumer, messages
+        return None
+
+    def _remember(self, messages: Sequence[Message], consumer: Consumer) -> None:
+        """Ids name a ledger and no topic: with several topics the ledger tells."""
+        if len(self._consumers) > 1:
+            for ledger_id in {message.ledger_id for message in messages}:
+                self._by_ledger.pop(ledger_id, None)
+                self._by_ledger[ledger_id] = consumer
+            while len(self._by_ledger) > _LEDGERS_MAX:
+                del self._by_ledger[next(iter(self._by_ledger))]
+
+    def consumer_of(self, message_id: MessageId) -> Consumer | None:
+        """Whose message it is, as far as that can be told."""
+        if len(self._consumers) == 1:
+            return next(iter(self._consumers.values()))
+        found = self._by_ledger.get(message_id.ledger_id)
+        if found is not None or message_id.partition < 0:
+            return found
+        parents = {topic.partitioned for topic in self._consumers}
+        if len(parents) > 1:
+            return None
+        return self._consumers.get(parents.pop().partition(message_id.partition))
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscriptions. Raises: SdkError: one of them is still there."""
+        consumers = list(self._consumers.values())
+        results = await asyncio.gather(
+            *(each.unsubscribe() for each in consumers), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def close(self) -> None:
+        """Give all consumers back. Does not raise."""
+        self._is_closed = True
+        for consumer in self._consumers.values():
+            consumer.on_ready = None
+        self._ready.clear()
+        results = await asyncio.gather(
+            *(each.close() for each in self._consumers.values()), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, SdkError):
+                _log.error("websocket_close_failed", exc_info=result)

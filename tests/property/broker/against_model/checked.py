@@ -1,4 +1,4 @@
-"""A broker and the model of it, compared after every step; `story.py` has the steps."""
+"""A broker and the model of it, compared after every step; `story.py` composes the steps."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -166,3 +166,7 @@ class Checked(RuleBasedStateMachine):
         subscription.leave(member)
         if not subscription.is_durable and not subscription.members:
             del subscription.log.subscriptions[subscription.name]
+
+
+def has_consumers(story: Checked) -> bool:
+    return bool(story.members)

@@ -108,7 +108,7 @@ class World:
                 log = self.harness.topics.log_of(found)
                 return await self._open_cursor(found, log, name, LATEST, {})
 
-            await found.ensure_subscription(name, open_cursor)
+            await found.subscriptions.ensure(name, open_cursor)
         return found
 
     def unload(self, topic: TopicName) -> None:

@@ -4,7 +4,6 @@ import itertools
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,15 +20,6 @@ from tests.standalone import Standalone
 _ERRORS = pulsar_pb2.ServerError
 _MINUS_1 = (1 << 64) - 1
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    directory: Path = tmp_path_factory.mktemp("refusals") / "data"
-    with Standalone(directory) as standalone:
-        yield standalone
-        assert standalone.terminate() == 0
-        standalone.assert_log_clean()
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ Imported late: FastAPI takes its time.
 
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from magnetar.broker.http.composition import add_routers
 from magnetar.broker.metrics import exposition, registry_of
+from magnetar.broker.security import Action, Cluster
+from magnetar.broker.security.http import Authentication
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -48,9 +50,20 @@ def make_app(broker: "Broker") -> FastAPI:
         )
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus' text format."""
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format. With authorization it takes a super user, or a setting."""
+        if not broker.metrics_open:
+            identity = request.state.identity
+            await broker.services.authorizer.check(identity, Action.ADMINISTER, Cluster())
         return Response(exposition(registry), media_type=METRICS_TYPE)
 
     add_routers(app, broker)
+    open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}
+    app.add_middleware(
+        Authentication,
+        authenticator=broker.services.authenticator,
+        audit=broker.security.audit,
+        certificate_roles=broker.certificate_roles,
+        open_paths=frozenset(open_paths),
+    )
     return app

@@ -92,10 +92,16 @@ class Broker:
                 clock=clock,
                 network=network,
                 random=random,
+                token=lambda: self.security.client_token,
             )
             ownership = self.cluster.ownership
         else:
-            ownership = SoleOwner(lambda: self.service_url, lambda: self.http_url, self._listeners)
+            ownership = SoleOwner(
+                lambda: self.service_url,
+                lambda: self.http_url,
+                self._listeners,
+                lambda: (self.service_url_tls, self.http_url_tls),
+            )
         policies = PolicyRegistry(store, settings)
         self.security = Security(
             settings,
@@ -142,11 +148,15 @@ class Broker:
         self._server = BinaryServer(self.services, network)
         self._http = HttpServer(
             self._make_app,
-            host=settings.host,
+            host=settings.plain_host or settings.host,
             port=settings.http_port,
             make_websocket=self._make_websocket,
         )
         self.websocket: WebSocketService | None = None
+        self._https: HttpServer | None = None
+        self._app: FastAPI | None = None
+        self.certificate_roles: dict[tuple[str, int], str] = {}
+        """Names in the certificates of those who are connected to the HTTPS port."""
         self._clock = clock
         self.store = store
         self.network = network
@@ -163,6 +173,16 @@ class Broker:
     def http_port(self) -> int:
         """Port of the HTTP service."""
         return self._http.port
+
+    @property
+    def tls_port(self) -> int | None:
+        """Port of the binary protocol over TLS."""
+        return self._server.tls_port
+
+    @property
+    def https_port(self) -> int | None:
+        """Port of the HTTP service over TLS."""
+        return self._https.port if self._https is not None else None
 
     @property
     def connections(self) -> int:
@@ -189,6 +209,21 @@ class Broker:
         return f"http://{_in_url(self._host)}:{self.http_port}"
 
     @property
+    def service_url_tls(self) -> str:
+        """As `service_url`, over TLS; empty: there is none."""
+        return f"pulsar+ssl://{_in_url(self._host)}:{self.tls_port}" if self.tls_port else ""
+
+    @property
+    def http_url_tls(self) -> str:
+        """As `http_url`, over TLS; empty: there is none."""
+        return f"https://{_in_url(self._host)}:{self.https_port}" if self.https_port else ""
+
+    @property
+    def metrics_open(self) -> bool:
+        """Whether /metrics asks for no credentials."""
+        return self._settings.metrics_open
+
+    @property
     def _host(self) -> str:
         return self._settings.advertised_host or self._settings.host
 
@@ -213,16 +248,17 @@ class Broker:
         """
         self.security.check_addresses(self._settings.host)
         self.security.load()
-        await self._server.start()
+        await self._server.start(self.security.tls_network())
         try:
             await self._http.start()
+            await self._start_https()
             if self.cluster is not None:
                 await self.cluster.start()
         except BaseException:
             if self.websocket is not None:
                 await self.websocket.stop()
             await self._server.stop_accepting()
-            await self._http.stop()
+            await self._stop_http()
             if self.cluster is not None:
                 await self.cluster.close()
             raise
@@ -261,14 +297,35 @@ class Broker:
         if self.cluster is not None:
             await self.cluster.close()
         self._server.close_connections()
-        await self._http.stop()
+        await self._stop_http()
         _log.info("broker_stopped")
+
+    async def _start_https(self) -> None:
+        settings = self._settings
+        if settings.https_port is None or self.security.tls is None:
+            return
+        self._https = HttpServer(
+            self._make_app,
+            host=settings.host,
+            port=settings.https_port,
+            make_websocket=self._make_websocket,
+            tls=self.security.tls.context,
+            certificate_roles=self.certificate_roles,
+        )
+        await self._https.start()
+
+    async def _stop_http(self) -> None:
+        await self._http.stop()
+        if self._https is not None:
+            await self._https.stop()
 
     def _describe(self, session_token: str) -> BrokerRecord:
         return BrokerRecord(
             name=self.name,
             native_url=self.service_url,
             http_url=self.http_url,
+            native_url_tls=self.service_url_tls,
+            http_url_tls=self.http_url_tls,
             listeners=self._listeners,
             session_token=session_token,
             version=VERSION,
@@ -281,12 +338,16 @@ class Broker:
     def _make_app(self) -> "FastAPI":
         from magnetar.broker.app import make_app
 
-        return make_app(self)
+        if self._app is None:
+            self._app = make_app(self)
+        return self._app
 
     def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":
         """Imported late, as the application is: it brings the client and its codecs."""
         if not self._settings.websocket:
             return None
+        if self.websocket is not None:
+            return self.websocket.connection
         from magnetar.broker.websocket.service import WebSocketService
 
         self.websocket = WebSocketService(

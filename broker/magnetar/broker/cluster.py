@@ -56,9 +56,11 @@ class Cluster:
         clock: Clock,
         network: Network,
         random: random.Random,
+        token: Callable[[], bytes] = lambda: b"",
     ) -> None:
         """`name` and `describe` (the record with a given session token) are called from `start`
-        on."""
+        on. `token`: by which this broker proves itself to others."""
+        self._token = token
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -153,6 +155,7 @@ class Cluster:
             connections=self._connections,
             network=self._network,
             clock=self._clock,
+            token=self._token,
         )
 
     async def drain(self, timeout_s: float) -> None:

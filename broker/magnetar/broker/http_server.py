@@ -6,11 +6,13 @@ serves whatever application it is given: a process without a broker shows its me
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.errors import ListenError
+from magnetar.broker.security.certificates import role_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,9 +29,15 @@ class HttpServer:
         host: str,
         port: int,
         make_websocket: Callable[[], Callable[..., asyncio.Protocol] | None] = lambda: None,
+        tls: "ssl.SSLContext | None" = None,
+        certificate_roles: dict[tuple[str, int], str] | None = None,
     ) -> None:
         """Both are called when the server starts. `make_websocket` gives what takes sockets over
-        whose clients ask for an upgrade (see `websocket/`); None: nothing does."""
+        whose clients ask for an upgrade (see `websocket/`); None: nothing does. `tls`: serve over
+        TLS. `certificate_roles`: gets the names in verified certificates of clients, by their
+        address, while they are connected."""
+        self._tls = tls
+        self._roles = certificate_roles
         self._make_app = make_app
         self._make_websocket = make_websocket
         self._host = host
@@ -65,7 +73,13 @@ class HttpServer:
             # Any callable will do, whatever the type says.
             ws=self._make_websocket() or "none",  # type: ignore[arg-type]
             timeout_graceful_shutdown=1,
+            # Whose address it is decides about limits and certificates: no header may say so.
+            proxy_headers=False,
         )
+        config.load()
+        config.ssl = self._tls
+        if self._roles is not None:
+            config.http_protocol_class = _noting(config.http_protocol_class, self._roles)
         self._server = Server(config)
         self._serving = asyncio.get_running_loop().create_task(
             self._server.serve(sockets=[listener]), name="http-server"
@@ -94,3 +108,23 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=3.0)
         self._serving.cancel()
+
+
+def _noting(base: Any, roles: dict[tuple[str, int], str]) -> Any:
+    """A class of connections that note the names in their clients' certificates."""
+
+    class Noting(base):  # type: ignore[misc]  # uvicorn chooses the class when it runs
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            self._noted = tuple((transport.get_extra_info("peername") or ("?", 0))[:2])
+            # Whoever had this address before is gone, whatever it was handed over to meanwhile.
+            roles.pop(self._noted, None)
+            role = role_of(transport.get_extra_info("peercert"))
+            if role:
+                roles[self._noted] = role
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            roles.pop(self._noted, None)
+            super().connection_lost(exc)
+
+    return Noting

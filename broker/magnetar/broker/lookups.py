@@ -85,6 +85,7 @@ class Lookups:
             answer(
                 request.request_id,
                 service_url=owner.service_url,
+                service_url_tls=owner.service_url_tls,
                 is_authoritative=owner.is_authoritative,
             )
         )

@@ -164,13 +164,16 @@ def partition_metadata_failed(request_id: int, code: pb.ServerError, message: st
     )
 
 
-def lookup_connect(request_id: int, *, service_url: str, is_authoritative: bool) -> bytes:
+def lookup_connect(
+    request_id: int, *, service_url: str, is_authoritative: bool, service_url_tls: str = ""
+) -> bytes:
     return encode_command(
         BaseCommand(
             type=BaseCommand.LOOKUP_RESPONSE,
             lookupTopicResponse=pb.CommandLookupTopicResponse(
                 request_id=request_id,
                 brokerServiceUrl=service_url,
+                brokerServiceUrlTls=service_url_tls or None,
                 response=pb.CommandLookupTopicResponse.Connect,
                 authoritative=is_authoritative,
                 proxy_through_service_url=False,
@@ -179,13 +182,16 @@ def lookup_connect(request_id: int, *, service_url: str, is_authoritative: bool)
     )
 
 
-def lookup_redirect(request_id: int, *, service_url: str, is_authoritative: bool) -> bytes:
+def lookup_redirect(
+    request_id: int, *, service_url: str, is_authoritative: bool, service_url_tls: str = ""
+) -> bytes:
     return encode_command(
         BaseCommand(
             type=BaseCommand.LOOKUP_RESPONSE,
             lookupTopicResponse=pb.CommandLookupTopicResponse(
                 request_id=request_id,
                 brokerServiceUrl=service_url,
+                brokerServiceUrlTls=service_url_tls or None,
                 response=pb.CommandLookupTopicResponse.Redirect,
                 authoritative=is_authoritative,
             ),

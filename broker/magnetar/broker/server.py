@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from typing import cast
 
 import structlog
@@ -104,6 +105,8 @@ class BinaryServer:
         self.services = services
         self._network = network
         self._listener: Listener | None = None
+        self._tls_listener: Listener | None = None
+        self._per_address: Counter[str] = Counter()
         # A dict keeps the order of arrival; a set's order would differ from run to run.
         self._connections: dict[Connection, None] = {}
         self._is_accepting = False
@@ -116,33 +119,47 @@ class BinaryServer:
         return self._listener.port
 
     @property
+    def tls_port(self) -> int | None:
+        """The port for TLS; None: there is none."""
+        return self._tls_listener.port if self._tls_listener is not None else None
+
+    @property
     def connections(self) -> int:
         return len(self._connections)
 
-    async def start(self) -> None:
-        """Listen.
+    async def start(self, tls: Network | None = None) -> None:
+        """Listen; with a network for TLS on its port, too.
 
         Raises:
-            ListenError: the address is taken or not ours.
+            ListenError: an address is taken or not ours.
         """
         settings = self.services.settings
         self._is_accepting = True
+        host = settings.plain_host or settings.host
+        self._listener = await self._listen(self._network, host, settings.port)
+        if tls is not None and settings.tls_port is not None:
+            try:
+                self._tls_listener = await self._listen(tls, settings.host, settings.tls_port)
+            except ListenError:
+                await self._listener.close()
+                raise
+
+    async def _listen(self, network: Network, host: str, port: int) -> Listener:
         try:
-            self._listener = await self._network.listen(
-                settings.host, settings.port, lambda: _ConnectionShell(self)
-            )
+            return await network.listen(host, port, lambda: _ConnectionShell(self))
         except OSError as error:
             reason = os.strerror(error.errno or 0)
             raise ListenError(
-                f"cannot listen on {settings.host}:{settings.port}: {reason}; "
+                f"cannot listen on {host}:{port}: {reason}; "
                 "is another broker running there? Choose another port"
             ) from error
 
     async def stop_accepting(self) -> None:
         """Take no more connections; those that exist stay."""
         self._is_accepting = False
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in (self._listener, self._tls_listener):
+            if listener is not None:
+                await listener.close()
 
     def close_connections(self) -> None:
         """Close every connection, after what was written is sent."""
@@ -162,6 +179,12 @@ class BinaryServer:
                 self._is_full = True
                 _log.warning("connections_full", connections=len(self._connections))
             return None
+        limit = self.services.settings.connections_per_address_max
+        host = address.rpartition(":")[0]
+        if 0 < limit <= self._per_address[host]:
+            counters.connections_refused += 1
+            return None
+        self._per_address[host] += 1
         counters.connections_opened += 1
         connection = Connection(shell, self.services, address, certificate_role=certificate_role)
         self._connections[connection] = None
@@ -169,5 +192,10 @@ class BinaryServer:
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            host = connection.address.rpartition(":")[0]
+            self._per_address[host] -= 1
+            if not self._per_address[host]:
+                del self._per_address[host]
         self._is_full = False

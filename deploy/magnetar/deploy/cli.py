@@ -38,7 +38,8 @@ _EPILOG = (
     "8 broker unreachable or refused; 9 a needed program is missing; "
     "10 unreadable metadata; 11 damaged files found."
 )
-_HOST_HELP = "Address to listen on. Loopback unless told otherwise: there is no authentication yet."
+_HOST_HELP = "Address to listen on. Loopback unless told otherwise."
+_BROKER_HOST_HELP = "Address to listen on. Other than loopback takes authentication, or --insecure."
 _ADVERTISED_HELP = (
     "Host that clients are sent to; default: HOST, or this machine's name for 0.0.0.0."
 )
@@ -80,7 +81,7 @@ def standalone(
         Path, typer.Option(envvar="MAGNETAR_STANDALONE_DATA", help="Directory of everything kept.")
     ],
     host: Annotated[
-        str, typer.Option(envvar="MAGNETAR_STANDALONE_HOST", help=_HOST_HELP)
+        str, typer.Option(envvar="MAGNETAR_STANDALONE_HOST", help=_BROKER_HOST_HELP)
     ] = "127.0.0.1",
     advertised_host: Annotated[
         str, typer.Option(envvar="MAGNETAR_STANDALONE_ADVERTISED_HOST", help=_ADVERTISED_HELP)
@@ -114,6 +115,15 @@ def standalone(
             help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
         ),
     ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="MAGNETAR_STANDALONE_INSECURE",
+            help="Listen on other addresses than loopback although nobody has to prove who they "
+            "are.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -136,6 +146,7 @@ def standalone(
         http_port=http_port,
         bookies=count,
         quorum=parse_quorum(quorum) if quorum else default_quorum(count),
+        insecure=insecure,
     )
     sources = sources_of(context)
     run_server(lambda: Standalone(settings, sources))
@@ -248,7 +259,7 @@ def broker(
         ),
     ],
     host: Annotated[
-        str, typer.Option(envvar="MAGNETAR_BROKER_HOST", help=_HOST_HELP)
+        str, typer.Option(envvar="MAGNETAR_BROKER_HOST", help=_BROKER_HOST_HELP)
     ] = "127.0.0.1",
     advertised_host: Annotated[
         str, typer.Option(envvar="MAGNETAR_BROKER_ADVERTISED_HOST", help=_ADVERTISED_HELP)
@@ -289,6 +300,15 @@ def broker(
             "inside:pulsar://10.0.0.1:6650; the first is for all others.",
         ),
     ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="MAGNETAR_BROKER_INSECURE",
+            help="Listen on other addresses than loopback although nobody has to prove who they "
+            "are.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -311,6 +331,7 @@ def broker(
         quorum=parse_quorum(quorum),
         name=name,
         advertised_listeners=advertised_listeners,
+        insecure=insecure,
     )
     sources = sources_of(context)
     run_server(lambda: BrokerServer(settings, sources))

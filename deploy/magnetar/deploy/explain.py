@@ -23,6 +23,7 @@ from magnetar.bookie.errors import (
     StorageError,
 )
 from magnetar.broker.errors import ListenError, NotRegisteredError
+from magnetar.broker.security.keys import SecurityConfigError
 from magnetar.deploy.errors import (
     AddressUnavailableError,
     DataDirectoryError,
@@ -43,6 +44,7 @@ from magnetar.ledger.errors import (
     NoSuchBookieError,
     NoSuchLedgerError,
 )
+from magnetar.ledger.tls import TlsConfigError
 
 _JOURNAL_ADVICE = (
     "'magnetar bookie-tool verify' shows all of it; if it cannot be put back, move the journal "
@@ -91,6 +93,8 @@ def explain(
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
+        case SecurityConfigError() | TlsConfigError():
+            return SettingsError(text)
         case BookieRegisteredError() | NoSuchBookieError():
             return SettingsError(text)
         case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():

@@ -71,6 +71,8 @@ class BrokerServerSettings:
     """Among the brokers of the cluster; empty: host:port."""
     advertised_listeners: str = ""
     """As in `BrokerSettings`."""
+    insecure: bool = False
+    """Whether it may listen everywhere without authentication."""
 
 
 class BookieServer:
@@ -211,6 +213,7 @@ class BrokerServer:
                     is_clustered=True,
                     name=settings.name,
                     advertised_listeners=settings.advertised_listeners,
+                    insecure=settings.insecure,
                 )
                 self._opened = opened.pop_all()
 
@@ -295,13 +298,18 @@ async def start_broker(
     is_clustered: bool = False,
     name: str = "",
     advertised_listeners: str = "",
+    insecure: bool = False,
 ) -> Broker:
     """Start a ledger client and a broker on it; `opened` gets what must be closed again.
 
     `collectors`: what its /metrics shows besides its own. `is_clustered`: it may have others
     beside it.
     """
-    given = {"name": name, "advertised_listeners": advertised_listeners}
+    given: dict[str, object] = {
+        "name": name,
+        "advertised_listeners": advertised_listeners,
+        "insecure": insecure,
+    }
     settings = sources.component(
         BrokerSettings,
         "broker",
@@ -335,6 +343,7 @@ async def start_broker(
         collectors=collectors,
         is_clustered=is_clustered,
         usage=process_usage,
+        read_file=SystemDisk().read_file,
     )
     await broker.start()
     opened.push_async_callback(broker.stop)
@@ -343,4 +352,9 @@ async def start_broker(
 
 def broker_addresses(broker: Broker, listen: Listen) -> list[str]:
     """The URLs of the `ready` line."""
-    return [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]
+    addresses = [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]
+    if broker.tls_port:
+        addresses.append(listen.url("pulsar+ssl", broker.tls_port))
+    if broker.https_port:
+        addresses.append(listen.url("https", broker.https_port))
+    return addresses

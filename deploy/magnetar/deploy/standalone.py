@@ -51,6 +51,7 @@ class StandaloneSettings:
     http_port: int
     bookies: int
     quorum: Quorum
+    insecure: bool = False
 
 
 def bookies_in(data: Path) -> int:
@@ -107,6 +108,7 @@ class Standalone:
                     port=settings.port,
                     http_port=settings.http_port,
                     quorum=settings.quorum,
+                    insecure=settings.insecure,
                     collectors=[BookieCollector(bookies), *process_collectors(opened)],
                 )
                 self._opened = opened.pop_all()

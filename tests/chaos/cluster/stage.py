@@ -124,6 +124,9 @@ class Stage:
                 # The last of an option counts. Others are told the address that they shall use.
                 self._arguments[name] += ["--metadata", self.metadata_url]
                 self._arguments[name] += ["--advertised-host", place.host]
+            if name in self.brokers:
+                # A network of its own, which nobody else reaches.
+                self._arguments[name] += ["--insecure"]
         self._clients: dict[str, ServerProcess] = {}
         self._ended: dict[str, ServerProcess] = {}
         """Clients that were asked to end, or had nothing more to do."""

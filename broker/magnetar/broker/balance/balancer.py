@@ -32,8 +32,10 @@ class Balancer:
         connections: Callable[[], int],
         network: Network,
         clock: Clock,
+        token: Callable[[], bytes] = lambda: b"",
     ) -> None:
-        """`topics`: those that are loaded. `usage`: what the process has used so far."""
+        """`topics`: those that are loaded. `usage`: what the process has used so far. `token`: by
+        which this broker proves itself to others."""
         self.reporter = LoadReporter(
             holder,
             layouts,
@@ -48,7 +50,7 @@ class Balancer:
             brokers,
             layouts,
             leader,
-            HttpOrders(network, timeout_s=settings.unload_order_timeout_ms / 1000),
+            HttpOrders(network, timeout_s=settings.unload_order_timeout_ms / 1000, token=token),
             settings=settings,
             clock=clock,
         )

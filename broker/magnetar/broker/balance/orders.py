@@ -1,5 +1,6 @@
 """What the leader asks of other brokers: to hand a bundle over, or to split it. By HTTP."""
 
+from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
@@ -35,7 +36,11 @@ class Orders(Protocol):
 class HttpOrders:
     """Orders by the HTTP interface that people use, too."""
 
-    def __init__(self, network: Network, *, timeout_s: float) -> None:
+    def __init__(
+        self, network: Network, *, timeout_s: float, token: Callable[[], bytes] = lambda: b""
+    ) -> None:
+        """`token`: by which this broker proves itself to others; empty: it does not."""
+        self._token = token
         self._network = network
         self._timeout_s = timeout_s
 
@@ -63,7 +68,12 @@ class HttpOrders:
         """
         try:
             return await call(
-                self._network, method, http_url + path, timeout_s=self._timeout_s, body=body
+                self._network,
+                method,
+                http_url + path,
+                timeout_s=self._timeout_s,
+                body=body,
+                token=self._token(),
             )
         except HttpCallError as error:
             raise BrokerMetadataError(f"{http_url} was not told: {error}") from error

@@ -216,7 +216,7 @@ class ClusterAdmin:
         if not await self._here_or_elsewhere(bundle):
             owner = await self._ownership.owner_of_bundle(bundle, is_authoritative=is_authoritative)
             if not owner.is_self:
-                raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+                raise ElsewhereError.at(owner)
         await split_at(self._ownership.split_lease, self.reporter, bundle, at, algorithm)
         return (await self.layouts.verified(bundle.namespace)).covering(bundle.bundle)
 
@@ -237,7 +237,7 @@ class ClusterAdmin:
             return False
         if lease.broker == self._ownership.name:
             raise ServiceNotReadyError(f"{bundle} is being taken or given up by {lease.broker}")
-        raise ElsewhereError(lease.http_url)
+        raise ElsewhereError(lease.http_url, http_url_tls=lease.http_url_tls)
 
     async def _lease_of(self, bundle: BundleId) -> LeaseRecord | None:
         try:
@@ -321,7 +321,13 @@ class SoleAdmin:
         url = record.url_of(listener)
         if url is None:
             raise NotAllowedError(f"there is no advertised listener {listener!r}")
-        return Owner(url, is_self=True, http_url=record.http_url)
+        return Owner(
+            url,
+            is_self=True,
+            http_url=record.http_url,
+            service_url_tls="" if listener else record.native_url_tls,
+            http_url_tls=record.http_url_tls,
+        )
 
     async def find_owner(self, bundle: BundleId) -> str | None:
         return self._describe().name

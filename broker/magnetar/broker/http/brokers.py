@@ -107,7 +107,7 @@ def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRou
         if known is None:
             raise HttpRefusal(404, f"there is no broker {broker_id}")
         if not known.is_self:
-            raise ElsewhereError(known.record.http_url)
+            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
         return {
             str(bundle): {
                 "broker_assignment": "shared",

@@ -70,7 +70,11 @@ def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:
                     layouts=cluster.layouts,
                     leader=cluster.leader_broker,
                     reporter=balancer.reporter,
-                    orders=HttpOrders(broker.network, timeout_s=timeout_s),
+                    orders=HttpOrders(
+                        broker.network,
+                        timeout_s=timeout_s,
+                        token=lambda: broker.security.client_token,
+                    ),
                 )
             )
         return made[0]

@@ -73,7 +73,7 @@ class HttpContext:
         """
         owner = await self.admin.owner_of(name, is_authoritative=False, listener="")
         if not owner.is_self:
-            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+            raise ElsewhereError.at(owner)
         return await self.topics.get(name, may_create=False)
 
     async def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:

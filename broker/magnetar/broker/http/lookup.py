@@ -49,9 +49,13 @@ def lookup_router(context: HttpContext) -> APIRouter:
             name, is_authoritative=authoritative, listener=listener_name or listener_header
         )
         if owner.is_redirect:
-            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+            raise ElsewhereError.at(owner)
         return LookupData(
-            broker_url=owner.service_url, http_url=owner.http_url, native_url=owner.service_url
+            broker_url=owner.service_url,
+            broker_url_tls=owner.service_url_tls,
+            http_url=owner.http_url,
+            http_url_tls=owner.http_url_tls,
+            native_url=owner.service_url,
         )
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}/bundle")

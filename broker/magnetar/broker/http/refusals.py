@@ -3,6 +3,7 @@
 The body is `{"reason": "..."}`, which Pulsar's tools show. Source: HTTP sheet, section 1.
 """
 
+from typing import Self
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
@@ -29,6 +30,7 @@ from magnetar.broker.errors import (
     TopicConflictError,
     TopicNotFoundError,
 )
+from magnetar.broker.ownership.protocol import Owner
 from magnetar.ledger.errors import MetadataError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
@@ -62,11 +64,24 @@ class HttpRefusal(Exception):
 class ElsewhereError(Exception):
     """Another broker has to be asked: the same request, at its HTTP address."""
 
-    def __init__(self, http_url: str, *, is_authoritative: bool = True) -> None:
-        """`is_authoritative`: whoever is asked there need not ask anybody else."""
+    def __init__(
+        self, http_url: str, *, http_url_tls: str = "", is_authoritative: bool = True
+    ) -> None:
+        """`http_url_tls`: for who came over TLS. `is_authoritative`: whoever is asked there need
+        not ask anybody else."""
         super().__init__(http_url)
         self.http_url = http_url
+        self.http_url_tls = http_url_tls
         self.is_authoritative = is_authoritative
+
+    @classmethod
+    def at(cls, owner: Owner) -> Self:
+        """The broker that a lookup has found."""
+        return cls(
+            owner.http_url,
+            http_url_tls=owner.http_url_tls,
+            is_authoritative=owner.is_authoritative,
+        )
 
 
 def install(app: FastAPI) -> None:
@@ -78,7 +93,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ElsewhereError)
     async def on_elsewhere(request: Request, error: ElsewhereError) -> JSONResponse:
-        if not error.http_url:
+        if not (error.http_url_tls if request.url.scheme == "https" else error.http_url):
             return refusal(503, "the broker to ask has registered no HTTP address")
         location = _location(request, error)
         headers = {"Location": location}
@@ -109,7 +124,9 @@ def _location(request: Request, error: ElsewhereError) -> str:
     query.append(("authoritative", "true" if error.is_authoritative else "false"))
     # The path as it came, percent-encoding and all: topic names may hold anything.
     path = request.scope.get("raw_path") or request.url.path.encode()
-    return f"{error.http_url}{path.decode('ascii')}?{urlencode(query)}"
+    # Never from TLS to a plain port: credentials travel with the request.
+    base = error.http_url_tls if request.url.scheme == "https" else error.http_url
+    return f"{base}{path.decode('ascii')}?{urlencode(query)}"
 
 
 def refusal(status: int, reason: str) -> JSONResponse:

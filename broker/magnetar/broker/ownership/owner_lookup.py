@@ -11,6 +11,7 @@ waits longer and longer between its tries, and comes back late.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -133,7 +134,7 @@ class OwnerLookup:
 
     def _here(self, listener: str) -> Owner:
         record = self._registration.record
-        return Owner(_url(record, listener), is_self=True, http_url=record.http_url)
+        return _owner(record, listener, is_self=True)
 
     def _moved(self, bundle: BundleId, listener: str) -> Owner | str:
         destination = self._moving[bundle]
@@ -151,7 +152,7 @@ class OwnerLookup:
                 return self._here(listener)  # loading waits until the lease is ours
         if await self._is_dead(bundle, lease):
             return f"its owner {lease.broker} does not answer, and its lease stands yet"
-        return Owner(_url(lease, listener), is_self=False, http_url=lease.http_url)
+        return _owner(lease, listener, is_self=False)
 
     async def _is_dead(self, bundle: BundleId, lease: LeaseRecord) -> bool:
         """Whether the owner seems to be gone. If it is, so is its lease before long; one that lives
@@ -235,11 +236,16 @@ def _url(record: BrokerRecord | LeaseRecord, listener: str) -> str:
     return url
 
 
-def _redirect(record: BrokerRecord, listener: str, *, is_authoritative: bool) -> Owner:
+def _owner(record: BrokerRecord | LeaseRecord, listener: str, *, is_self: bool) -> Owner:
     return Owner(
         _url(record, listener),
-        is_self=False,
+        is_self=is_self,
         http_url=record.http_url,
-        is_redirect=True,
-        is_authoritative=is_authoritative,
+        service_url_tls="" if listener else record.native_url_tls,
+        http_url_tls=record.http_url_tls,
     )
+
+
+def _redirect(record: BrokerRecord, listener: str, *, is_authoritative: bool) -> Owner:
+    owner = _owner(record, listener, is_self=False)
+    return replace(owner, is_redirect=True, is_authoritative=is_authoritative)

@@ -22,6 +22,9 @@ class Owner:
     is_self: bool
     http_url: str = ""
     """http://host:port; empty: not known."""
+    service_url_tls: str = ""
+    """pulsar+ssl://host:port; empty: there is none, or a listener was asked for by name."""
+    http_url_tls: str = ""
     is_redirect: bool = False
     """The client asks again there; otherwise it connects there."""
     is_authoritative: bool = True

@@ -15,12 +15,16 @@ from magnetar.broker.ownership.listeners import host_and_port
 from magnetar.broker.replies import WITHOUT_LEASE
 from magnetar.ledger.ports import Clock, Network
 from magnetar.sdk.wire import FRAME_BYTES_MAX, BaseCommand, FrameDecoder, FrameError, encode_command
-from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
+from magnetar.sdk.wire.pulsar_pb2 import CommandConnect, ServerError
+
+PROBE = "Magnetar-broker"
+"""The client version by which a broker knows another one's question. It has no credentials: a
+refusal is an answer, too."""
 
 _CONNECT = encode_command(
     BaseCommand(
         type=BaseCommand.CONNECT,
-        connect=CommandConnect(client_version="Magnetar-broker", protocol_version=20),
+        connect=CommandConnect(client_version=PROBE, protocol_version=20),
     )
 )
 
@@ -35,10 +39,7 @@ class _Handshake(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for command, _ in self._decoder.feed(data):
-                self._answer(
-                    command.type == BaseCommand.CONNECTED
-                    and not command.connected.server_version.endswith(WITHOUT_LEASE)
-                )
+                self._answer(_is_serving(command))
         except FrameError:
             self._answer(False)
 
@@ -48,6 +49,18 @@ class _Handshake(asyncio.Protocol):
     def _answer(self, is_there: bool) -> None:
         if not self.answered.done():
             self.answered.set_result(is_there)
+
+
+def _is_serving(command: BaseCommand) -> bool:
+    """Whether an answer comes from a broker that has its place."""
+    if command.type == BaseCommand.ERROR:
+        return (
+            command.error.error == ServerError.AuthenticationError
+            and not command.error.message.endswith(WITHOUT_LEASE)
+        )
+    return command.type == BaseCommand.CONNECTED and not (
+        command.connected.server_version.endswith(WITHOUT_LEASE)
+    )
 
 
 class Reachability:

@@ -29,6 +29,9 @@ class _Addresses(BaseModel):
     native_url: str = Field(min_length=1)
     """pulsar://host:port for clients that name no listener."""
     http_url: str = ""
+    native_url_tls: str = ""
+    """pulsar+ssl://host:port for the same clients; empty: it has no TLS."""
+    http_url_tls: str = ""
     listeners: dict[str, str] = Field(default_factory=dict)
     """Further addresses by the name of the listener: pulsar://host:port."""
     session_token: str = Field(min_length=1)
@@ -76,6 +79,8 @@ def lease_of(record: BrokerRecord, *, destination: str = "") -> LeaseRecord:
     return LeaseRecord(
         native_url=record.native_url,
         http_url=record.http_url,
+        native_url_tls=record.native_url_tls,
+        http_url_tls=record.http_url_tls,
         listeners=record.listeners,
         session_token=record.session_token,
         broker=record.name,

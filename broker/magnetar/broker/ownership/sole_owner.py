@@ -26,8 +26,11 @@ class SoleOwner:
         service_url: Callable[[], str],
         http_url: Callable[[], str] = lambda: "",
         listeners: Mapping[str, str] | None = None,
+        tls_urls: Callable[[], tuple[str, str]] = lambda: ("", ""),
     ) -> None:
-        """The URLs that clients are told; `listeners`: further ones by name."""
+        """The URLs that clients are told; `listeners`: further ones by name; `tls_urls`: of the
+        binary protocol and of HTTP."""
+        self._tls_urls = tls_urls
         self._service_url = service_url
         self._http_url = http_url
         self._listeners = listeners or {}
@@ -38,7 +41,14 @@ class SoleOwner:
         service_url = self._listeners.get(listener) if listener else self._service_url()
         if service_url is None:
             raise NotAllowedError(f"there is no advertised listener {listener!r}")
-        return Owner(service_url, is_self=True, http_url=self._http_url())
+        service_url_tls, http_url_tls = self._tls_urls()
+        return Owner(
+            service_url,
+            is_self=True,
+            http_url=self._http_url(),
+            service_url_tls="" if listener else service_url_tls,
+            http_url_tls=http_url_tls,
+        )
 
     @property
     def is_serving(self) -> bool:

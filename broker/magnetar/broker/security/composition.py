@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import structlog
@@ -39,8 +40,6 @@ from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.tls import ClientTls, ServerTls, TlsFiles, TlsNetwork
 
 _log = structlog.get_logger()
-
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Security:
@@ -88,6 +87,13 @@ class Security:
         """By which this broker proves itself to others; empty: it cannot."""
         return self._client_token
 
+    def tls_network(self) -> TlsNetwork | None:
+        """For the TLS port of the binary protocol; None: there is no certificate."""
+        if self.tls is None:
+            return None
+        timeout_s = self._settings.tls_handshake_timeout_ms / 1000
+        return TlsNetwork(server=self.tls, handshake_timeout_s=timeout_s)
+
     def check_addresses(self, host: str) -> None:
         """Refuse to serve everybody when nobody has to prove who they are.
 
@@ -95,7 +101,7 @@ class Security:
             ListenError
         """
         settings = self._settings
-        if host not in _LOOPBACK and not settings.has_authentication and not settings.insecure:
+        if not _is_loopback(host) and not settings.has_authentication and not settings.insecure:
             raise ListenError(
                 f"refusing to listen on {host} without authentication: anybody who reaches it "
                 "could do everything. Set up authentication (docs/security.md), listen on "
@@ -240,6 +246,15 @@ class Security:
         )
 
 
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
     made: list[Network] = []
 
@@ -250,7 +265,7 @@ def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
 
     async def fetch(url: str) -> bytes:
         parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
             raise OSError(f"{url} is not https")
         over: Callable[[], Network] = secured if parts.scheme == "https" else lambda: network
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
 from magnetar.broker.errors import AuthenticationError, ProtocolViolationError
+from magnetar.broker.ownership.reachability import PROBE
 from magnetar.broker.security.actions import Action, Resource
 from magnetar.broker.security.authenticator import Credentials
 from magnetar.broker.security.identity import NOBODY, Identity
@@ -53,6 +54,11 @@ class Login:
         authenticator = self._services.authenticator
         if not authenticator.is_on:
             welcome()
+            return
+        if connect.client_version == PROBE and not connect.auth_data:
+            # Another broker, which only wants to know whether this one serves.
+            serving = "" if self._services.is_serving() else replies.WITHOUT_LEASE
+            self._refuse(f"credentials are required{serving}")
             return
         self._is_proving = True
         self._method = connect.auth_method_name

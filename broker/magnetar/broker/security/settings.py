@@ -10,6 +10,10 @@ class SecuritySettings(BaseSettings):
     A key is given as file:///path, as a path, or as data:;base64,….
     """
 
+    plain_host: str = Field(
+        default="",
+        description="Address for the ports without TLS, as 127.0.0.1; empty = the same as host.",
+    )
     insecure: bool = Field(
         default=False,
         description="Whether a broker without authentication may listen on other addresses than "
@@ -124,6 +128,11 @@ class SecuritySettings(BaseSettings):
     super_users: tuple[str, ...] = Field(default=(), description="Roles that may do everything.")
     proxy_roles: tuple[str, ...] = Field(
         default=(), description="Roles that may speak for others, never for themselves."
+    )
+    metrics_open: bool = Field(
+        default=False,
+        description="Whether /metrics, with names of topics, needs no credentials; else it takes a "
+        "super user.",
     )
     broker_client_token: SecretStr = Field(
         default=SecretStr(""),

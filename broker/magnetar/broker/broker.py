@@ -24,6 +24,8 @@ from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.schemas.ledgers import SchemaLedgers
+from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
@@ -112,10 +114,17 @@ class Broker:
             random=random,
             read=read_file,
         )
+        schemas = SchemaRegistry(
+            store,
+            SchemaLedgers(client, cache_bytes_max=settings.schema_cache_bytes_max),
+            settings,
+            clock,
+        )
         self.services = Services(
             settings=settings,
             topics=Topics(settings, client, store, policies, ownership, clock=clock, random=random),
             policies=policies,
+            schemas=schemas,
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
             keeping=Keeping(clock),
@@ -127,6 +136,7 @@ class Broker:
             next_producer_name=self._next_producer_name,
             is_serving=lambda: self.cluster is None or self.cluster.guard.is_valid,
         )
+        self.services.topics.removal.followers.append(schemas.topic_removed)
         if self.cluster is not None:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage

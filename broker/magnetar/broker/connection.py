@@ -51,8 +51,8 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
 
 _log = structlog.get_logger()
 
-PROTOCOL_VERSION = 20
-"""The highest version this broker speaks: 21 would promise AUTO_CONSUME schemas."""
+PROTOCOL_VERSION = 21
+"""The highest version this broker speaks; 21 is AUTO_CONSUME in the schema of a consumer."""
 
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
 """Before CONNECT nobody may make the broker buffer more than a large token."""

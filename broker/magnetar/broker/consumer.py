@@ -56,6 +56,7 @@ class Consumer:
         "consumer_id",
         "epoch",
         "hash_ranges",
+        "is_auto_consume",
         "is_blocked",
         "is_closed",
         "is_told_end",
@@ -86,6 +87,7 @@ class Consumer:
         key_shared: KeySharedMode = KeySharedMode(),  # noqa: B008
         hash_ranges: Sequence[HashRange] = (),
         reads_compacted: bool = False,
+        is_auto_consume: bool = False,
     ) -> None:
         """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
         self.peer = peer
@@ -100,6 +102,8 @@ class Consumer:
         self.hash_ranges = hash_ranges
         self.reads_compacted = reads_compacted
         """It wants the newest message of each key, where the topic is compacted."""
+        self.is_auto_consume = is_auto_consume
+        """It takes whatever schema a message has."""
         self.start: Position | None = None
         """The first entry that it wants, if its subscription is new."""
         self.permits = 0

@@ -25,6 +25,9 @@ BrokerError                        root
     ├── TopicTerminatedError          15   the topic takes no more messages, for good
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
     ├── InvalidTopicNameError         17   a topic name of no known shape
+    ├── schemas.IncompatibleSchemaError 18  the schema does not fit those of the topic
+    │   └── schemas.InvalidSchemaError     it is no definition of its type
+    ├── schemas.SchemaNotFoundError   11   the topic has no schema, or none of that version
     ├── ConsumerAssignError           19   hashes that make no sense or are taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
     │   ├── TopicConflictError             a topic of that name exists, or is of the other kind

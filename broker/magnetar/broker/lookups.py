@@ -9,10 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies, topic_lists
-from magnetar.broker.errors import RequestError
+from magnetar.broker.errors import RequestError, TopicNotFoundError
+from magnetar.broker.schemas.model import (
+    schema_of_wire,
+    version_of_bytes,
+    version_to_bytes,
+    wire_of_schema,
+)
+from magnetar.broker.schemas.record import schema_id
 from magnetar.broker.security import Action, Namespace, Topic
 from magnetar.sdk.wire import BaseCommand, checksum
 from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandGetOrCreateSchema,
+    CommandGetSchema,
     CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandPartitionedTopicMetadata,
@@ -115,24 +124,57 @@ class Lookups:
 
     def _on_schema(self, command: BaseCommand) -> None:
         request = command.getSchema
-        self._connection.write(
-            replies.schema_failed(
-                request.request_id, ServerError.TopicNotFound, f"{request.topic} has no schema"
-            )
-        )
+        refuse = partial(_refuse_schema, request.request_id)
+        self._connection.start(self._schema(request), refuse)
+
+    async def _schema(self, request: CommandGetSchema) -> None:
+        services = self._connection.services
+        name = naming.topic_of(request.topic)
+        await self._connection.login.check(Action.LOOKUP, Topic(name))
+        await services.topics.check_namespace(name.namespace_name)
+        if request.HasField("schema_version"):
+            version = version_of_bytes(request.schema_version)
+            found = await services.schemas.get(name, version)
+        else:
+            found = await services.schemas.latest(name)
+        schema = wire_of_schema(found.schema, schema_id(name))
+        answer = replies.schema(request.request_id, schema, version_to_bytes(found.version))
+        self._connection.write(answer)
 
     def _on_create_schema(self, command: BaseCommand) -> None:
-        self._connection.write(
-            replies.get_or_create_schema_failed(
-                command.getOrCreateSchema.request_id,
-                ServerError.NotAllowedError,
-                "schemas are not supported by this broker",
+        request = command.getOrCreateSchema
+        refuse = partial(_refuse_create_schema, request.request_id)
+        self._connection.start(self._create_schema(request), refuse)
+
+    async def _create_schema(self, request: CommandGetOrCreateSchema) -> None:
+        """Register a schema of a topic that is loaded here: one of its producers has several."""
+        services = self._connection.services
+        name = naming.topic_of(request.topic)
+        await self._connection.login.check(Action.PRODUCE, Topic(name))
+        topic = next((each for each in services.topics.loaded if each.name == name), None)
+        if topic is None:
+            raise TopicNotFoundError(f"Topic {name} not found: it is not in use here")
+        schema = schema_of_wire(request.schema)
+        version = b""
+        if schema is not None:
+            policies = topic.policies
+            number = await services.schemas.put(
+                name, schema, policies, may_add=policies.allows_schema_update
             )
-        )
+            version = version_to_bytes(number)
+        self._connection.write(replies.get_or_create_schema(request.request_id, version))
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:
     return replies.error(request_id, error.code, str(error))
+
+
+def _refuse_schema(request_id: int, error: RequestError) -> bytes:
+    return replies.schema_failed(request_id, _lookup_code(error), str(error))
+
+
+def _refuse_create_schema(request_id: int, error: RequestError) -> bytes:
+    return replies.get_or_create_schema_failed(request_id, error.code, str(error))
 
 
 def _refuse_partition_metadata(request_id: int, error: RequestError) -> bytes:

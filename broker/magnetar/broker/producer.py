@@ -127,6 +127,7 @@ class Producer:
         "name",
         "peer",
         "producer_id",
+        "schema_version",
         "topic",
         "topic_epoch",
     )
@@ -149,6 +150,8 @@ class Producer:
         self.is_encrypted = is_encrypted
         self.topic_epoch: int | None = None
         """Of a producer that has the topic for itself."""
+        self.schema_version = b""
+        """As its messages say it; empty: it has no schema."""
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0

@@ -23,7 +23,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publish_rate import PublishRate
-from magnetar.broker.schemas import check_schema
+from magnetar.broker.schemas.admission import version_for_producer
 from magnetar.broker.security import Action, Subscription
 from magnetar.broker.security import Topic as TopicResource
 from magnetar.broker.topic import Topic
@@ -243,6 +243,7 @@ class Publishing:
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
                 await topic.admit_producer(self._connection, producer_name)
             await services.keeping.quotas.check_producer(topic)
+            schema_version = await version_for_producer(services.schemas, topic, request)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
             producer = await topic.add_producer(
@@ -257,6 +258,7 @@ class Publishing:
                     on_queued=partial(self._queued, request, pending, producer_name),
                 ),
             )
+            producer.schema_version = schema_version
         finally:
             if self._creating.get(producer_id) is pending:
                 del self._creating[producer_id]
@@ -362,6 +364,7 @@ def _success(request_id: int, producer: Producer) -> bytes:
             -1 if deduplication is None else deduplication.last_sequence_id(producer.name)
         ),
         topic_epoch=producer.topic_epoch,
+        schema_version=producer.schema_version,
     )
 
 
@@ -378,5 +381,3 @@ def _check_producer(request: CommandProducer) -> None:
         )
     if request.txn_enabled:
         raise NotAllowedError("transactions are not supported by this broker")
-    if request.HasField("schema"):
-        check_schema(request.schema)

@@ -78,6 +78,7 @@ def producer_success(
     last_sequence_id: int = -1,
     topic_epoch: int | None = None,
     is_ready: bool = True,
+    schema_version: bytes = b"",
 ) -> bytes:
     """`last_sequence_id` is -1 without deduplication: a fresh producer then starts at 0.
 
@@ -90,7 +91,7 @@ def producer_success(
                 request_id=request_id,
                 producer_name=producer_name,
                 last_sequence_id=last_sequence_id,
-                schema_version=b"",
+                schema_version=schema_version,
                 topic_epoch=topic_epoch,
                 producer_ready=is_ready,
             ),
@@ -297,6 +298,28 @@ def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
             type=BaseCommand.GET_SCHEMA_RESPONSE,
             getSchemaResponse=pb.CommandGetSchemaResponse(
                 request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )
+
+
+def schema(request_id: int, found: pb.Schema, version: bytes) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_SCHEMA_RESPONSE,
+            getSchemaResponse=pb.CommandGetSchemaResponse(
+                request_id=request_id, schema=found, schema_version=version
+            ),
+        )
+    )
+
+
+def get_or_create_schema(request_id: int, version: bytes) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+                request_id=request_id, schema_version=version
             ),
         )
     )

@@ -9,6 +9,7 @@ from magnetar.broker.latency import LatencyHistogram
 from magnetar.broker.ownership import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security import Authenticator, Authorizer
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topics import Topics
@@ -41,6 +42,7 @@ class Services:
     settings: BrokerSettings
     topics: Topics
     policies: PolicyRegistry
+    schemas: SchemaRegistry
     ownership: Ownership
     budget: PublishBudget
     keeping: Keeping

@@ -7,6 +7,7 @@ from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.schemas.settings import SchemaSettings
 from magnetar.broker.security.settings import SecuritySettings
 from magnetar.broker.websocket.settings import WebSocketSettings
 
@@ -14,7 +15,12 @@ _MIB = 1 << 20
 
 
 class BrokerSettings(
-    CompactionSettings, KeepingSettings, PolicySettings, SecuritySettings, WebSocketSettings
+    CompactionSettings,
+    KeepingSettings,
+    PolicySettings,
+    SchemaSettings,
+    SecuritySettings,
+    WebSocketSettings,
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from magnetar.broker.compaction.orphans import compaction_refers
 from magnetar.broker.delayed.bucket_list import COMPONENT
 from magnetar.broker.delayed.orphans import delayed_index_refers
+from magnetar.broker.schemas.orphans import schema_refers
 from magnetar.cursors.orphans import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
@@ -71,6 +72,7 @@ class LedgerTools:
                 "cursor": cursor_refers(self._store),
                 COMPONENT: delayed_index_refers(self._store),
                 "compaction": compaction_refers(self._store),
+                "schema": schema_refers(self._store),
                 "perf": _nobody_refers,
             },
             now_ms=SystemClock().wall_ms(),

@@ -57,6 +57,7 @@ from magnetar.sdk.wire import (
 )
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.dictionary_store import DictionaryStore
+from tests.unit.broker.schemas.memory_schemas import memory_schemas
 
 TOPIC = "persistent://public/default/topic"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
@@ -521,6 +522,7 @@ class Harness:
             settings=self.settings,
             topics=cast(Topics, self.topics),
             policies=cast(PolicyRegistry, self.policies),
+            schemas=memory_schemas(self.settings),
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
             keeping=Keeping(SystemClock()),

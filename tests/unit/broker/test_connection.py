@@ -19,7 +19,7 @@ async def test_connected_announces_version_limit_and_flags() -> None:
     assert not connected.feature_flags.supports_topic_watchers
 
 
-@pytest.mark.parametrize(("offered", "agreed"), [(7, 7), (20, 20), (99, 20)])
+@pytest.mark.parametrize(("offered", "agreed"), [(7, 7), (20, 20), (99, 21)])
 async def test_the_version_is_the_lower_of_both(offered: int, agreed: int) -> None:
     client = Harness().client(connect=False)
     assert client.connect(version=offered).connected.protocol_version == agreed

@@ -132,39 +132,3 @@ async def test_system_topics_and_unknown_namespaces_are_not_listed() -> None:
 
 def test_the_hash_of_no_topics() -> None:
     assert topics_hash([]) == "00000000"
-
-
-async def test_a_topic_has_no_schema() -> None:
-    client = Harness().client()
-    client.send(BaseCommand.GET_SCHEMA, getSchema=pb.CommandGetSchema(request_id=1, topic=TOPIC))
-    answer = client.take(BaseCommand.GET_SCHEMA_RESPONSE).getSchemaResponse
-    assert (answer.request_id, answer.error_code) == (1, pb.ServerError.TopicNotFound)
-    client.send(
-        BaseCommand.GET_OR_CREATE_SCHEMA,
-        getOrCreateSchema=pb.CommandGetOrCreateSchema(
-            request_id=2, topic=TOPIC, schema=_schema(pb.Schema.Avro)
-        ),
-    )
-    created = client.take(BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE).getOrCreateSchemaResponse
-    assert (created.request_id, created.error_code) == (2, pb.ServerError.NotAllowedError)
-
-
-def _schema(kind: "pb.Schema.Type") -> pb.Schema:
-    return pb.Schema(name="x", schema_data=b"null", type=kind)
-
-
-@pytest.mark.parametrize("kind", [pb.Schema.String, pb.Schema.Int64, pb.Schema.Timestamp])
-async def test_schemas_without_a_definition_are_let_through(kind: "pb.Schema.Type") -> None:
-    client = Harness().client()
-    answer = await client.produce(schema=_schema(kind))
-    assert answer.producer_success.schema_version == b""
-    assert (await client.subscribe(schema=_schema(kind))).type == BaseCommand.SUCCESS
-
-
-@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json, pb.Schema.KeyValue])
-async def test_schemas_that_need_a_registry_are_refused(kind: "pb.Schema.Type") -> None:
-    client = Harness().client()
-    answer = await client.produce(schema=_schema(kind))
-    assert answer.error.error == pb.ServerError.NotAllowedError
-    refused = await client.subscribe(schema=_schema(kind))
-    assert refused.error.error == pb.ServerError.NotAllowedError

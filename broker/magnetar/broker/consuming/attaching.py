@@ -18,7 +18,7 @@ from magnetar.broker.consumer import (
 )
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.broker.positions import position_at_time, position_of
-from magnetar.broker.schemas import check_schema
+from magnetar.broker.schemas.admission import check_consumer, is_auto_consume
 from magnetar.broker.security import Action
 from magnetar.broker.security import Subscription as SubscriptionResource
 from magnetar.broker.subscription import Subscription
@@ -72,6 +72,7 @@ class Attacher:
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
             self._check_rate(topic, request)
+            await check_consumer(self._services.schemas, topic, request)
             consumer = Consumer(
                 self._connection,
                 request.consumer_id,
@@ -83,6 +84,7 @@ class Attacher:
                 key_shared=_key_shared_mode(request),
                 hash_ranges=_hash_ranges(request),
                 reads_compacted=request.read_compacted,
+                is_auto_consume=is_auto_consume(request),
             )
             try:
                 subscription = await topic.subscriptions.join(
@@ -166,5 +168,3 @@ def _check_subscribe(request: CommandSubscribe) -> None:
     """
     if request.read_compacted and request.subType in (SHARED, KEY_SHARED):
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
-    if request.HasField("schema"):
-        check_schema(request.schema)

@@ -20,6 +20,7 @@ from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.namespaces import namespaces_router
 from magnetar.broker.http.partitions import partitions_router
 from magnetar.broker.http.policies import policies_router
+from magnetar.broker.http.schemas import schemas_router
 from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
@@ -45,6 +46,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     app.include_router(namespaces_router(context))
     app.include_router(policies_router(context))
     app.include_router(topics_router(context))
+    app.include_router(schemas_router(context))
     app.include_router(subscriptions_router(context, broker.services.keeping))
     app.include_router(compaction_router(context))
     app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))

@@ -28,6 +28,7 @@ class HttpContext:
         self._admin = admin
         self.topics = services.topics
         self.policies = services.policies
+        self.schemas = services.schemas
         self.settings = services.settings
         self.store = store
         self.tenants = Tenants(store)

@@ -100,7 +100,7 @@ def life_router(context: HttpContext) -> APIRouter:
                 await partitioned.create_missed(name)
             raise
         await partitioned.forget(name)
-        await topics.removal.forget_policies(name)
+        await topics.removal.forget(name)
         return Response(status_code=204)
 
     async def end(name: TopicName) -> MessageId:

@@ -31,6 +31,11 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.ownership.protocol import Owner
+from magnetar.broker.schemas.errors import (
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    SchemaNotFoundError,
+)
 from magnetar.ledger.errors import MetadataError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
@@ -39,6 +44,9 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (TopicNotFoundError, 404),
     (NotThereError, 404),
     (ConflictError, 409),
+    (SchemaNotFoundError, 404),
+    (InvalidSchemaError, 422),
+    (IncompatibleSchemaError, 409),
     (InvalidNameError, 412),
     (SubscriptionNotFoundError, 404),
     (ConsumerBusyError, 412),

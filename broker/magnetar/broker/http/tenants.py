@@ -181,6 +181,7 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
     except BaseException:
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
+    await context.schemas.remove_namespace(name)
     await context.tenants.delete_namespace(name)
 
 
@@ -203,7 +204,7 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
     await on_each(context.admin, every, delete, "DELETE", "?force=true", may_be_missing=True)
     for whole in wholes:
         await topics.partitioned.forget(whole)
-        await topics.removal.forget_policies(whole)
+        await topics.removal.forget(whole)
 
 
 async def _check_empty(context: HttpContext, name: str) -> None:

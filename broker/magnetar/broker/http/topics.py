@@ -1,16 +1,15 @@
-"""Topics over HTTP: lists, unload, schemas. Source: HTTP sheet, section 9.1."""
+"""Topics over HTTP: lists, unload. Source: HTTP sheet, section 9.1."""
 
 from fastapi import APIRouter, Response
 
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.sdk.wire import parse_topic_name
 
 
 def topics_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/persistent and /admin/v2/schemas."""
+    """The routes below /admin/v2/persistent."""
     router = APIRouter(tags=["topics"])
     prefix = "/admin/v2/persistent/{tenant}/{namespace}"
 
@@ -37,12 +36,5 @@ def topics_router(context: HttpContext) -> APIRouter:
             raise TopicNotFoundError(f"Topic {name} not found")
         await context.admin.unload_topic(name)
         return Response(status_code=204)
-
-    @router.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema")
-    @router.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema/{version}")
-    async def schema(tenant: str, namespace: str, topic: str) -> None:
-        """There are no schemas yet."""
-        name = await context.topic("persistent", tenant, namespace, topic)
-        raise HttpRefusal(404, f"{name} has no schema")
 
     return router

@@ -16,6 +16,7 @@ from magnetar.broker.policies.model import (
     NamespaceRecord,
     PolicySet,
     QuotaType,
+    SchemaCompatibility,
     SubscriptionType,
 )
 
@@ -96,6 +97,9 @@ class EffectivePolicies:
     max_topics: int = 0
     """Of the namespace."""
     encryption_required: bool = False
+    schema_compatibility: SchemaCompatibility = SchemaCompatibility.FULL
+    schema_validation_enforced: bool = False
+    allows_schema_update: bool = True
     ensemble_size: int = 1
     write_quorum: int = 1
     ack_quorum: int = 1

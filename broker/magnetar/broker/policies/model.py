@@ -66,6 +66,21 @@ class SubscriptionType(StrEnum):
     KEY_SHARED = "Key_Shared"
 
 
+class SchemaCompatibility(StrEnum):
+    """What a topic's schema has to do with those before it."""
+
+    UNDEFINED = "UNDEFINED"
+    """As if it was not set."""
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -4,7 +4,7 @@ What is stored goes by `deletion.py`, each of whose steps can be taken again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from magnetar.broker import inactive_topics
@@ -39,6 +39,8 @@ class TopicRemoval:
         self._policies = policies
         self._ownership = ownership
         self._acquire_timeout_s = acquire_timeout_s
+        self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
+        """Called when a topic is gone: what else is kept under its name goes with it."""
         self._held: dict[TopicName, asyncio.Future[None]] = {}
 
     def held(self, name: TopicName) -> asyncio.Future[None] | None:
@@ -82,13 +84,16 @@ class TopicRemoval:
             check_members(topic)
         await self._deletion.check_unused(name)
 
-    async def forget_policies(self, name: TopicName) -> None:
-        """A topic that is gone has no policies of its own.
+    async def forget(self, name: TopicName) -> None:
+        """A topic that is gone, with all its partitions, has no policies of its own, and nothing
+        else that is kept under its name.
 
         Raises:
             BrokerMetadataError
         """
         await self._policies.update_topic(name, lambda _: PolicySet())
+        for follower in self.followers:
+            await follower(name)
 
     @asynccontextmanager
     async def _held_back(self, name: TopicName) -> AsyncIterator[None]:
@@ -124,4 +129,4 @@ class TopicRemoval:
         elif topic is None:
             raise TopicNotFoundError(f"Topic {name} not found")
         if name.partition_index < 0:
-            await self.forget_policies(name)
+            await self.forget(name)

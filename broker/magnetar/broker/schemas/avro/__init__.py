@@ -1,0 +1,7 @@
+"""Avro: what a definition means, and whether data of one can be read as another."""
+
+from magnetar.broker.schemas.avro.parsing import parse
+from magnetar.broker.schemas.avro.resolution import why_unreadable
+from magnetar.broker.schemas.avro.types import AvroType
+
+__all__ = ["AvroType", "parse", "why_unreadable"]

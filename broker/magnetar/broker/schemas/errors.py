@@ -1,0 +1,20 @@
+"""Why a schema is refused. They are a part of the broker's tree; see `broker/errors.py`."""
+
+from magnetar.broker.errors import RequestError
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+
+
+class IncompatibleSchemaError(RequestError):
+    """The schema does not fit those of the topic, by the topic's strategy."""
+
+    code = ServerError.IncompatibleSchema
+
+
+class InvalidSchemaError(IncompatibleSchemaError):
+    """It is no definition of its type. The same code on the wire: it is final for clients."""
+
+
+class SchemaNotFoundError(RequestError):
+    """The topic has no schema, or none of that version."""
+
+    code = ServerError.TopicNotFound

@@ -1,0 +1,109 @@
+"""Definitions in ledgers: write, read, delete. What was read is remembered: it never changes."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import structlog
+
+from magnetar.broker.errors import BrokerPersistenceError, UnreadableRecordError
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import decode
+from magnetar.broker.schemas.definitions import Definition, parse
+from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.model import StoredSchema
+from magnetar.broker.schemas.record import COMPONENT, IndexEntry, SchemaEntry
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSchema:
+    """A stored schema, and what it means."""
+
+    stored: StoredSchema
+    definition: Definition
+
+
+class SchemaLedgers:
+    """The definitions of all topics."""
+
+    def __init__(self, client: LedgerClient, *, cache_bytes_max: int) -> None:
+        """`cache_bytes_max`: of definitions that are remembered, as clients wrote them."""
+        self._client = client
+        self._cache_bytes_max = cache_bytes_max
+        self._cached_bytes = 0
+        self._known: OrderedDict[int, KnownSchema] = OrderedDict()
+        """By ledger, the least recently used one first."""
+
+    async def write(self, path: str, entry: SchemaEntry, policies: EffectivePolicies) -> int:
+        """Store a definition in a ledger that nothing names yet; returns its id.
+
+        Raises:
+            BrokerPersistenceError
+        """
+        try:
+            writer = await self._client.create(
+                ensemble_size=policies.ensemble_size,
+                write_quorum=policies.write_quorum,
+                ack_quorum=policies.ack_quorum,
+                custom_metadata={"component": COMPONENT, "schema": path},
+            )
+            try:
+                await writer.add(entry.encode())
+                await writer.close()
+            except BaseException:
+                writer.abandon()
+                raise
+        except LedgerError as error:
+            raise BrokerPersistenceError(f"a schema of {path} is not stored: {error}") from error
+        return writer.ledger_id
+
+    async def read(self, path: str, entry: IndexEntry) -> KnownSchema:
+        """The definition of a version.
+
+        Raises:
+            BrokerPersistenceError, UnreadableRecordError
+        """
+        known = self._known.get(entry.ledger_id)
+        if known is not None:
+            self._known.move_to_end(entry.ledger_id)
+            return known
+        try:
+            found = await (await self._client.open(entry.ledger_id)).read(0, 0)
+        except LedgerError as error:
+            raise BrokerPersistenceError(
+                f"version {entry.version} of {path} cannot be read: {error}"
+            ) from error
+        where = f"ledger {entry.ledger_id} of {path}"
+        stored = decode(SchemaEntry, where, found[0]).stored(entry.version)
+        try:
+            known = KnownSchema(stored, parse(stored.schema))
+        except InvalidSchemaError as error:
+            raise UnreadableRecordError(f"{where} holds no schema: {error}") from error
+        self._remember(entry.ledger_id, known)
+        return known
+
+    def _remember(self, ledger_id: int, known: KnownSchema) -> None:
+        if ledger_id in self._known:
+            return
+        self._known[ledger_id] = known
+        self._cached_bytes += len(known.stored.schema.data)
+        while self._cached_bytes > self._cache_bytes_max:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, ledger_id: int) -> None:
+        known = self._known.pop(ledger_id, None)
+        if known is not None:
+            self._cached_bytes -= len(known.stored.schema.data)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger that nothing names; what fails is left to the orphan sweep."""
+        self._forget(ledger_id)
+        try:
+            await self._client.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass
+        except LedgerError as error:
+            _log.warning("schema_left_behind", ledger_id=ledger_id, error=str(error))

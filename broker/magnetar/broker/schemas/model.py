@@ -1,0 +1,145 @@
+"""Types of schemas by their names and numbers, and a schema as clients give it. Pure.
+
+Source: binary sheet, sections 4 and 13; HTTP sheet, section 10.
+"""
+
+from collections.abc import Mapping, MutableSequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, cast
+
+from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.sdk.wire import pulsar_pb2 as pb
+
+
+class SchemaType(StrEnum):
+    """As Pulsar's tools name them, and as they are stored. Never renamed."""
+
+    BYTES = "BYTES"
+    """Of a part of KEY_VALUE only: a topic of bytes has no schema."""
+    STRING = "STRING"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+    """Protobuf messages, described by an Avro definition."""
+    AVRO = "AVRO"
+    BOOLEAN = "BOOLEAN"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    DATE = "DATE"
+    TIME = "TIME"
+    TIMESTAMP = "TIMESTAMP"
+    KEY_VALUE = "KEY_VALUE"
+    INSTANT = "INSTANT"
+    LOCAL_DATE = "LOCAL_DATE"
+    LOCAL_TIME = "LOCAL_TIME"
+    LOCAL_DATE_TIME = "LOCAL_DATE_TIME"
+    PROTOBUF_NATIVE = "PROTOBUF_NATIVE"
+    EXTERNAL = "EXTERNAL"
+    """Kept in a registry that is not the broker's."""
+
+
+_NUMBERS: Final = {
+    SchemaType.STRING: pb.Schema.String,
+    SchemaType.JSON: pb.Schema.Json,
+    SchemaType.PROTOBUF: pb.Schema.Protobuf,
+    SchemaType.AVRO: pb.Schema.Avro,
+    SchemaType.BOOLEAN: pb.Schema.Bool,
+    SchemaType.INT8: pb.Schema.Int8,
+    SchemaType.INT16: pb.Schema.Int16,
+    SchemaType.INT32: pb.Schema.Int32,
+    SchemaType.INT64: pb.Schema.Int64,
+    SchemaType.FLOAT: pb.Schema.Float,
+    SchemaType.DOUBLE: pb.Schema.Double,
+    SchemaType.DATE: pb.Schema.Date,
+    SchemaType.TIME: pb.Schema.Time,
+    SchemaType.TIMESTAMP: pb.Schema.Timestamp,
+    SchemaType.KEY_VALUE: pb.Schema.KeyValue,
+    SchemaType.INSTANT: pb.Schema.Instant,
+    SchemaType.LOCAL_DATE: pb.Schema.LocalDate,
+    SchemaType.LOCAL_TIME: pb.Schema.LocalTime,
+    SchemaType.LOCAL_DATE_TIME: pb.Schema.LocalDateTime,
+    SchemaType.PROTOBUF_NATIVE: pb.Schema.ProtobufNative,
+    SchemaType.EXTERNAL: pb.Schema.External,
+}
+_TYPES: Final = {int(number): kind for kind, number in _NUMBERS.items()}
+
+WITH_AVRO: Final = frozenset((SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF))
+"""Types whose definitions are Avro's."""
+
+PRIMITIVES: Final = frozenset(SchemaType) - {
+    *WITH_AVRO,
+    SchemaType.KEY_VALUE,
+    SchemaType.PROTOBUF_NATIVE,
+    SchemaType.EXTERNAL,
+}
+"""Types that consist of their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaData:
+    """A schema: its type, its definition as the client wrote it, its properties."""
+
+    type: SchemaType
+    data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A schema of a topic."""
+
+    version: int
+    """0 for the first one."""
+    timestamp_ms: int
+    schema: SchemaData
+
+
+def schema_of_wire(schema: pb.Schema) -> SchemaData | None:
+    """A schema out of a command; None: none is meant.
+
+    Raises:
+        InvalidSchemaError: no schema that could be kept.
+    """
+    if schema.type == pb.Schema.NoSchema:
+        return None
+    kind = _TYPES.get(schema.type)
+    if kind is None:
+        raise InvalidSchemaError(f"{pb.Schema.Type.Name(schema.type)} is no type of data")
+    properties = {each.key: each.value for each in _pairs(schema)}
+    for text in (*properties, *properties.values()):
+        if not isinstance(text, str):  # Protobuf hands out bytes when they are no UTF-8.
+            raise InvalidSchemaError("a property of the schema is no valid UTF-8")
+    return SchemaData(kind, schema.schema_data, properties)
+
+
+def wire_of_schema(schema: SchemaData, name: str) -> pb.Schema:
+    """The same as a part of a command; `name`: of the topic, as tenant/namespace/name."""
+    found = pb.Schema(name=name, schema_data=schema.data, type=_NUMBERS[schema.type])
+    _pairs(found).extend(
+        pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()
+    )
+    return found
+
+
+def _pairs(schema: pb.Schema) -> MutableSequence[pb.KeyValue]:
+    """Its properties. To the type checker their type is the enumerator of that name in Schema."""
+    return cast("MutableSequence[pb.KeyValue]", schema.properties)
+
+
+def version_to_bytes(version: int) -> bytes:
+    """As it is in commands and messages: a signed long, big-endian."""
+    return version.to_bytes(8, "big", signed=True)
+
+
+def version_of_bytes(value: bytes) -> int:
+    """
+    Raises:
+        InvalidSchemaError: no version of this broker's.
+    """
+    if len(value) != 8:
+        raise InvalidSchemaError(f"a schema version of {len(value)} bytes, and not of 8")
+    return int.from_bytes(value, "big", signed=True)

@@ -1,0 +1,390 @@
+"""The schemas of topics: which there are, which may join them, which go.
+
+A definition is written to a ledger of its own first, then the topic's record names it; that write
+compares versions, so of two brokers that register at once one looks again, and finds what the other
+one has stored. Nothing of the record is remembered: any broker may change it.
+
+Topics without schemas cost nothing here until somebody asks.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import SchemaCompatibility
+from magnetar.broker.policies.records import asked, read_record
+from magnetar.broker.schemas import compatibility
+from magnetar.broker.schemas.definitions import Definition, parse
+from magnetar.broker.schemas.errors import (
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    SchemaNotFoundError,
+)
+from magnetar.broker.schemas.ledgers import SchemaLedgers
+from magnetar.broker.schemas.model import SchemaData, StoredSchema
+from magnetar.broker.schemas.record import (
+    NO_LEDGER,
+    IndexEntry,
+    SchemaEntry,
+    SchemaRecord,
+    schema_id,
+    schemas_path,
+    schemas_root,
+)
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+_CHANGES_TRIED = 10
+
+
+class SchemaLimits(Protocol):
+    """Bounds; `BrokerSettings` has them."""
+
+    @property
+    def schema_bytes_max(self) -> int: ...
+
+    @property
+    def schema_versions_max(self) -> int: ...
+
+
+class SchemaRegistry:
+    """Any broker may use it for any topic. Partitions have the schemas of their topic."""
+
+    def __init__(
+        self, store: MetadataStore, ledgers: SchemaLedgers, limits: SchemaLimits, clock: Clock
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._limits = limits
+        self._clock = clock
+        self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By path: of those who register the same at once here, one writes a ledger."""
+
+    # Questions
+
+    async def latest(self, topic: TopicName) -> StoredSchema:
+        """The schema that counts.
+
+        Raises:
+            SchemaNotFoundError: there is none, or it was deleted.
+            BrokerMetadataError, BrokerPersistenceError
+        """
+        record, _ = await self._read(topic)
+        if not record.current:
+            raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
+        return await self._stored(topic, record.current[-1])
+
+    async def get(self, topic: TopicName, version: int) -> StoredSchema:
+        """A version, also one that was deleted: messages name it.
+
+        Raises:
+            SchemaNotFoundError: there is none of that number.
+            BrokerMetadataError, BrokerPersistenceError
+        """
+        entry = (await self._read(topic))[0].numbered(version)
+        if entry is None:
+            # Somebody has seen it in a message: the store that answered may be behind.
+            await asked(self._store.catch_up(), f"read schemas of {topic}")
+            entry = (await self._read(topic))[0].numbered(version)
+        if entry is None:
+            raise SchemaNotFoundError(f"Schema not found: version {version} of {schema_id(topic)}")
+        return await self._stored(topic, entry)
+
+    async def versions(self, topic: TopicName) -> list[StoredSchema]:
+        """All of them, oldest first, those that were deleted included.
+
+        Raises:
+            SchemaNotFoundError: there never was any.
+            BrokerMetadataError, BrokerPersistenceError
+        """
+        record, _ = await self._read(topic)
+        entries = [each for each in record.versions if not each.is_deletion]
+        if not entries:
+            raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
+        return [await self._stored(topic, each) for each in entries]
+
+    async def index(self, topic: TopicName) -> Sequence[IndexEntry]:
+        """Where they are.
+
+        Raises:
+            SchemaNotFoundError, BrokerMetadataError
+        """
+        record, _ = await self._read(topic)
+        if not record.versions:
+            raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
+        return record.versions
+
+    async def has(self, topic: TopicName) -> bool:
+        """Whether a schema counts for it.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return bool((await self._read(topic))[0].current)
+
+    async def find(self, topic: TopicName, schema: SchemaData) -> int:
+        """The version of a schema.
+
+        Raises:
+            SchemaNotFoundError: it is none of the topic's.
+            InvalidSchemaError, BrokerMetadataError
+        """
+        found = (await self._read(topic))[0].find(self._parsed(schema).fingerprint)
+        if found is None:
+            raise SchemaNotFoundError(f"Schema not found: it is none of {schema_id(topic)}")
+        return found.version
+
+    async def check(
+        self, topic: TopicName, schema: SchemaData, strategy: SchemaCompatibility
+    ) -> None:
+        """Refuse a schema that could not be registered.
+
+        Raises:
+            IncompatibleSchemaError, InvalidSchemaError, BrokerMetadataError,
+            BrokerPersistenceError
+        """
+        definition = self._parsed(schema)
+        record, _ = await self._read_for(topic, definition)
+        await self._check(topic, record, definition, strategy)
+
+    async def check_consumer(
+        self, topic: TopicName, schema: SchemaData, strategy: SchemaCompatibility
+    ) -> bool:
+        """Refuse the schema of a consumer that cannot read the topic's; False: it has none.
+
+        Raises:
+            As `check`.
+        """
+        definition = self._parsed(schema)
+        record, _ = await self._read_for(topic, definition)
+        if not record.current:
+            return False
+        rule = compatibility.for_consumers(strategy)
+        await self._check(topic, record, definition, rule)
+        return True
+
+    # Changes
+
+    async def put(
+        self,
+        topic: TopicName,
+        schema: SchemaData,
+        policies: EffectivePolicies,
+        *,
+        may_add: bool = True,
+    ) -> int:
+        """The version of a schema, which is registered if need be.
+
+        Raises:
+            IncompatibleSchemaError: it does not fit, or there may be no new ones.
+            InvalidSchemaError: it is no definition of its type.
+            NotAllowedError: there are as many as may be.
+            BrokerMetadataError, BrokerPersistenceError
+        """
+        definition = self._parsed(schema)
+        path = schemas_path(topic)
+        async with self._lock(path):
+            written = NO_LEDGER
+            is_named = False
+            try:
+                for _ in range(_CHANGES_TRIED):
+                    record, version = await self._read_for(topic, definition)
+                    found = record.find(definition.fingerprint)
+                    if found is not None:
+                        is_named = found.ledger_id == written
+                        return found.version
+                    await self._check_addition(topic, record, definition, policies, may_add=may_add)
+                    now_ms = self._clock.wall_ms()
+                    if written == NO_LEDGER:
+                        content = SchemaEntry(
+                            version=record.next_version,
+                            timestamp_ms=now_ms,
+                            type=schema.type,
+                            data=schema.data,
+                            properties=dict(schema.properties),
+                        )
+                        written = await self._ledgers.write(path, content, policies)
+                    entry = IndexEntry(
+                        version=record.next_version,
+                        timestamp_ms=now_ms,
+                        ledger_id=written,
+                        fingerprint=definition.fingerprint,
+                    )
+                    is_named = True  # Unless it is certain that it is not.
+                    outcome = await self._replace(path, record.with_version(entry), version)
+                    if outcome:
+                        return entry.version
+                    is_named = outcome is None
+                raise BrokerMetadataError(f"{path} was not changed: others did all the time")
+            finally:
+                if written != NO_LEDGER and not is_named:
+                    await self._ledgers.delete(written)
+
+    async def delete(self, topic: TopicName) -> int:
+        """Have the schemas there are count no more; returns the version that stands for that.
+
+        Raises:
+            SchemaNotFoundError: there is none that counts.
+            BrokerMetadataError
+        """
+        path = schemas_path(topic)
+        async with self._lock(path):
+            for _ in range(_CHANGES_TRIED):
+                record, version = await self._read(topic)
+                if not record.current:
+                    raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
+                entry = IndexEntry(version=record.next_version, timestamp_ms=self._clock.wall_ms())
+                if await self._replace(path, record.with_version(entry), version):
+                    return entry.version
+        raise BrokerMetadataError(f"{path} was not changed: others did all the time")
+
+    async def remove(self, topic: TopicName) -> int | None:
+        """Have nothing left of its schemas; returns the last version, None if there was none.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._remove(schemas_path(topic))
+
+    async def topic_removed(self, topic: TopicName) -> None:
+        """A topic is gone. A non-persistent one leaves them: it may have a twin that keeps data.
+
+        Raises:
+            BrokerMetadataError
+        """
+        if topic.is_persistent:
+            await self.remove(topic)
+
+    async def remove_namespace(self, namespace: str) -> None:
+        """The same of everything in a namespace, given as tenant/namespace, that goes itself.
+
+        Raises:
+            BrokerMetadataError
+        """
+        root = schemas_root(namespace)
+        try:
+            for node in await asked(self._store.children(root), f"list {root}"):
+                await self._remove(f"{root}/{node}")
+            await asked(self._store.delete(root), f"delete {root}")
+        except NoNodeError:
+            pass
+
+    async def _remove(self, path: str) -> int | None:
+        async with self._lock(path):
+            for _ in range(_CHANGES_TRIED):
+                record, version = await self._read_at(path)
+                if version < 0:
+                    return None
+                try:
+                    await asked(self._store.delete(path, version=version), f"delete {path}")
+                except NoNodeError:
+                    return None
+                except BrokerMetadataError as error:
+                    if not isinstance(error.__cause__, (BadVersionError, UnknownOutcomeError)):
+                        raise
+                    await asked(self._store.catch_up(), f"read {path}")
+                    continue
+                for each in record.versions:
+                    if not each.is_deletion:
+                        await self._ledgers.delete(each.ledger_id)
+                return record.next_version - 1
+        raise BrokerMetadataError(f"{path} was not deleted: others changed it all the time")
+
+    # Parts
+
+    def _parsed(self, schema: SchemaData) -> Definition:
+        size, limit = len(schema.data), self._limits.schema_bytes_max
+        size += sum(len(key) + len(value) for key, value in schema.properties.items())
+        if size > limit:
+            raise InvalidSchemaError(f"a schema of {size} bytes; the limit is {limit}")
+        return parse(schema)
+
+    async def _check_addition(
+        self,
+        topic: TopicName,
+        record: SchemaRecord,
+        definition: Definition,
+        policies: EffectivePolicies,
+        *,
+        may_add: bool,
+    ) -> None:
+        if not may_add:
+            raise IncompatibleSchemaError(
+                "Schema not found and schema auto updating is disabled: "
+                f"an operator registers those of {schema_id(topic)}"
+            )
+        await self._check(topic, record, definition, policies.schema_compatibility)
+        limit = self._limits.schema_versions_max
+        if len(record.versions) >= limit:
+            raise NotAllowedError(
+                f"{schema_id(topic)} has {len(record.versions)} versions of its schema; the limit "
+                f"is {limit}"
+            )
+
+    async def _check(
+        self,
+        topic: TopicName,
+        record: SchemaRecord,
+        definition: Definition,
+        strategy: SchemaCompatibility,
+    ) -> None:
+        """One after the other: many large ones must not hold up everybody else."""
+        if record.find(definition.fingerprint) is not None:
+            return
+        every = record.current if compatibility.asks_for_all(strategy) else record.current[-1:]
+        for entry in every:
+            known = await self._ledgers.read(schemas_path(topic), entry)
+            compatibility.check([known.definition], definition, strategy)
+            await asyncio.sleep(0)
+
+    async def _stored(self, topic: TopicName, entry: IndexEntry) -> StoredSchema:
+        return (await self._ledgers.read(schemas_path(topic), entry)).stored
+
+    async def _read(self, topic: TopicName) -> tuple[SchemaRecord, int]:
+        """The record and its version; -1: there is none."""
+        return await self._read_at(schemas_path(topic))
+
+    async def _read_at(self, path: str) -> tuple[SchemaRecord, int]:
+        found = await read_record(self._store, SchemaRecord, path, is_sure=True)
+        return found if found is not None else (SchemaRecord(), -1)
+
+    async def _read_for(self, topic: TopicName, definition: Definition) -> tuple[SchemaRecord, int]:
+        """The same for a decision about a definition: one that is there already is found by one
+        read; that it is not there, or what is, is not what a store that is behind says."""
+        found = await self._read(topic)
+        if found[0].find(definition.fingerprint) is None and found[1] >= 0:
+            await asked(self._store.catch_up(), f"read schemas of {topic}")
+            found = await self._read(topic)
+        return found
+
+    async def _replace(self, path: str, record: SchemaRecord, version: int) -> bool | None:
+        """Write a record in the place of the one that was read; False: somebody else was faster.
+        None: nobody knows."""
+        try:
+            if version < 0:
+                await self._store.create(path, record.encode())
+            else:
+                await self._store.set(path, record.encode(), version=version)
+        except (BadVersionError, NodeExistsError, NoNodeError, UnknownOutcomeError) as error:
+            await asked(self._store.catch_up(), f"read {path}")
+            return None if isinstance(error, UnknownOutcomeError) else False
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot change {path}: {error}") from error
+        return True
+
+    def _lock(self, path: str) -> asyncio.Lock:
+        lock = self._changing.get(path)
+        if lock is None:
+            lock = self._changing[path] = asyncio.Lock()
+        return lock

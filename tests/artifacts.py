@@ -117,7 +117,9 @@ def metrics_on_the_page() -> set[str]:
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) < 4:
             continue
-        for name in re.findall(r"`((?:magnetar|process)_\w+)`", cells[1]):
+        for name in re.findall(
+            r"`((?:magnetar|process|pulsar|bookie|bookkeeper|auditor|replication)_\w+)`", cells[1]
+        ):
             found |= stored_names(name, is_histogram=cells[2].startswith("histogram"))
     return found
 

@@ -106,16 +106,16 @@ CLUSTER = Dashboard(
                 Panel(
                     "Messages in and out",
                     [
-                        ("sum(rate(magnetar_topic_messages_in_total[5m]))", "in"),
-                        ("sum(rate(magnetar_topic_messages_out_total[5m]))", "out"),
+                        ("sum(rate(pulsar_in_messages_total[5m]))", "in"),
+                        ("sum(rate(pulsar_out_messages_total[5m]))", "out"),
                     ],
                     "ops",
                 ),
                 Panel(
                     "Bytes in and out",
                     [
-                        ("sum(rate(magnetar_topic_bytes_in_total[5m]))", "in"),
-                        ("sum(rate(magnetar_topic_bytes_out_total[5m]))", "out"),
+                        ("sum(rate(pulsar_in_bytes_total[5m]))", "in"),
+                        ("sum(rate(pulsar_out_bytes_total[5m]))", "out"),
                     ],
                     "Bps",
                 ),
@@ -297,9 +297,7 @@ BROKERS = Dashboard(
                     "Messages in",
                     [
                         (
-                            by_broker(
-                                "sum by (instance) (rate(magnetar_topic_messages_in_total{}[5m]))"
-                            ),
+                            by_broker("sum by (instance) (rate(pulsar_in_messages_total{}[5m]))"),
                             "{{instance}}",
                         )
                     ],
@@ -309,9 +307,7 @@ BROKERS = Dashboard(
                     "Bytes in",
                     [
                         (
-                            by_broker(
-                                "sum by (instance) (rate(magnetar_topic_bytes_in_total{}[5m]))"
-                            ),
+                            by_broker("sum by (instance) (rate(pulsar_in_bytes_total{}[5m]))"),
                             "{{instance}}",
                         )
                     ],
@@ -375,9 +371,7 @@ BROKERS = Dashboard(
                     "Messages out",
                     [
                         (
-                            by_broker(
-                                "sum by (instance) (rate(magnetar_topic_messages_out_total{}[5m]))"
-                            ),
+                            by_broker("sum by (instance) (rate(pulsar_out_messages_total{}[5m]))"),
                             "{{instance}}",
                         )
                     ],
@@ -387,7 +381,7 @@ BROKERS = Dashboard(
                     "Largest backlogs",
                     [
                         (
-                            by_broker("topk(10, magnetar_subscription_backlog_entries{})"),
+                            by_broker("topk(10, pulsar_subscription_back_log{})"),
                             "{{topic}} {{subscription}}",
                         )
                     ],
@@ -396,7 +390,7 @@ BROKERS = Dashboard(
                     "Most unacknowledged messages",
                     [
                         (
-                            by_broker("topk(10, magnetar_subscription_unacked_messages{})"),
+                            by_broker("topk(10, pulsar_subscription_unacked_messages{})"),
                             "{{topic}} {{subscription}}",
                         )
                     ],

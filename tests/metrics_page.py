@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.broker.metrics.catalogue import CATALOGUE
 from magnetar.deploy.autorecovery_server import PREFIX as RECOVERY_PREFIX
 from magnetar.deploy.bookie_metrics import PREFIX as BOOKIE_PREFIX
+from magnetar.deploy.bookkeeper_names import OF_BOOKIE, OF_RECOVERY
 from magnetar.deploy.declared_metrics import exported_name
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
 from magnetar.ledger.metric_fields import Kind, Metric, metrics_in
@@ -20,12 +22,20 @@ HOLDERS = {
 }
 """By the name of the table on the page."""
 
+TABLES = (*HOLDERS, *CATALOGUE, "bookkeeper")
+
 
 def table(name: str) -> str:
     """One line per metric, in the order of their declaration."""
-    prefix, holder = HOLDERS[name]
     lines = ["| metric | kind | meaning |", "|---|---|---|"]
-    lines += [_line(prefix, each) for each in metrics_in(holder())]
+    if name in CATALOGUE:
+        lines += [f"| `{each.name}` | {each.kind} | {each.text} |" for each in CATALOGUE[name]]
+    elif name in HOLDERS:
+        prefix, holder = HOLDERS[name]
+        lines += [_line(prefix, each) for each in metrics_in(holder())]
+    else:
+        named = [(name, text) for name, text, *_ in (*OF_BOOKIE, *OF_RECOVERY)]
+        lines += [f"| `{name}` | untyped | {text} |" for name, text in named]
     return "\n".join(lines) + "\n"
 
 
@@ -50,9 +60,9 @@ def _line(prefix: str, metric: Metric) -> str:
 
 def _write() -> None:
     text = PAGE.read_text()
-    for name in HOLDERS:
+    for name in TABLES:
         made = table(name)
-        text = _place(name).sub(lambda _, made=made: made, text)  # type: ignore[misc]
+        text = _place(name).sub(lambda _, made=made: made, text, count=1)  # type: ignore[misc]
     PAGE.write_text(text)
 
 

@@ -45,7 +45,7 @@ _WARM_UP_S = 3.0
 _SAMPLE_S = 0.2
 _TIMEOUT_S = 300.0
 _COPIED = "magnetar_autorecovery_worker_bytes_copied_total"
-_PUBLISHED = "magnetar_topic_messages_in_total"
+_PUBLISHED = "pulsar_in_messages_total"
 _ENVIRONMENT = {
     "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": "4000",
     "MAGNETAR_AUDITOR_SETTLE_S": "1",

@@ -6,10 +6,11 @@ Imported late: FastAPI takes its time.
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from magnetar.broker.http.composition import add_routers
-from magnetar.broker.metrics import exposition, registry_of
+from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Cluster
 from magnetar.broker.security.http import Authentication
 
@@ -30,10 +31,9 @@ class Health(BaseModel):
     connections: int
 
 
-def make_app(broker: "Broker") -> FastAPI:
+def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
     """The application of one broker."""
     app = FastAPI(title="Magnetar broker", version=broker.version, docs_url=None, redoc_url=None)
-    registry = registry_of(broker)
 
     @app.get("/health")
     async def health(response: Response) -> Health:
@@ -55,7 +55,7 @@ def make_app(broker: "Broker") -> FastAPI:
         if not broker.metrics_open:
             identity = request.state.identity
             await broker.services.authorizer.check(identity, Action.ADMINISTER, Cluster())
-        return Response(exposition(registry), media_type=METRICS_TYPE)
+        return StreamingResponse(page.written(), media_type=METRICS_TYPE)
 
     add_routers(app, broker)
     open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}

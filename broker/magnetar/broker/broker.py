@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
 
+    from magnetar.broker.metrics.sampler import Sampler
     from magnetar.broker.websocket.service import WebSocketService
 
 _log = structlog.get_logger()
@@ -120,7 +121,7 @@ class Broker:
             settings,
             clock,
         )
-        self.services = Services(
+        self.services: Services = Services(
             settings=settings,
             topics=Topics(settings, client, store, policies, ownership, clock=clock, random=random),
             policies=policies,
@@ -141,7 +142,7 @@ class Broker:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage
             )
-        self.upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
+        self.upkeep: Upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
         self.upkeep.register("delayed-index", settings.retention_check_interval_s, look_at_delayed)
         self.upkeep.register(
@@ -156,6 +157,7 @@ class Broker:
         )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self._server = BinaryServer(self.services, network)
+        self._sampler: Sampler | None = None
         self._http = HttpServer(
             self._make_app,
             host=settings.plain_host or settings.host,
@@ -328,6 +330,8 @@ class Broker:
         await self._http.stop()
         if self._https is not None:
             await self._https.stop()
+        if self._sampler is not None:
+            await self._sampler.stop()
 
     def _describe(self, session_token: str) -> BrokerRecord:
         return BrokerRecord(
@@ -347,9 +351,13 @@ class Broker:
 
     def _make_app(self) -> "FastAPI":
         from magnetar.broker.app import make_app
+        from magnetar.broker.metrics.page import MetricsPage
 
         if self._app is None:
-            self._app = make_app(self)
+            page = MetricsPage(self)
+            page.sampler.start()
+            self._sampler = page.sampler
+            self._app = make_app(self, page)
         return self._app
 
     def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":

@@ -1,30 +1,61 @@
-"""A histogram with fixed buckets: plain counts, cheap enough for every publish batch."""
+"""Histograms with fixed buckets: plain counts, cheap enough for every publish batch."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Upper bounds of the buckets; one more takes everything above."""
+"""Upper bounds of the buckets, seconds; one more takes everything above."""
+
+SIZE_BOUNDS_BYTES = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
+"""The same, bytes."""
 
 
-class LatencyHistogram:
-    """How often something took how long."""
+class FixedHistogram:
+    """How often something had which size."""
 
-    __slots__ = ("counts", "sum_s")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = 0.0
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper bounds of the buckets, ascending."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        """The sum of what was observed."""
 
-    def observe(self, seconds: float, times: int = 1) -> None:
-        """Count `times` occurrences that took so long each."""
-        self.counts[bisect_left(BOUNDS_S, seconds)] += times
-        self.sum_s += seconds * times
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count `times` occurrences of that size each."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Prometheus' buckets: (upper bound, occurrences at or below it)."""
         total = 0
         buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
             buckets.append((bound, total))
         return buckets
+
+    def since(self, before: Sequence[int] | None) -> list[int]:
+        """Occurrences of each bucket since its `counts` were these; None: since the start."""
+        if before is None:
+            return list(self.counts)
+        return [now - was for now, was in zip(self.counts, before, strict=True)]
+
+
+class LatencyHistogram(FixedHistogram):
+    """How often something took how long."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(BOUNDS_S)
+
+
+class SizeHistogram(FixedHistogram):
+    """How often something had how many bytes."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(SIZE_BOUNDS_BYTES)

@@ -63,6 +63,7 @@ class Publishing:
         self._budget = connection.services.budget
         self._clock = connection.services.clock
         self._latency = connection.services.counters.publish_latency
+        self._sizes = connection.services.counters.entry_sizes
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
@@ -183,6 +184,7 @@ class Publishing:
         self._budget.give_back(batch.size_bytes)
         if batch.error is None:
             self._latency.observe(self._clock.monotonic_s() - batch.arrived_s, entries)
+            self._sizes.observe(batch.size_bytes / entries, entries)
 
     def is_full(self, *, was_paused: bool) -> bool:
         """Whether the connection must not be read; once paused, it waits for half to be free."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from magnetar.broker.keeping.composition import Keeping
-from magnetar.broker.latency import LatencyHistogram
+from magnetar.broker.latency import LatencyHistogram, SizeHistogram
 from magnetar.broker.ownership import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.publish_budget import PublishBudget
@@ -29,6 +29,8 @@ class Counters:
     publish_pauses: int = 0
     publish_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     """From the arrival of a batch to its durability, counted per entry."""
+    entry_sizes: SizeHistogram = field(default_factory=SizeHistogram)
+    """Mean size of a batch's entries, counted per entry."""
 
 
 def _always() -> bool:

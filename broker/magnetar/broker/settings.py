@@ -5,6 +5,7 @@ from pydantic_settings import SettingsConfigDict
 
 from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.keeping.settings import KeepingSettings
+from magnetar.broker.metrics.settings import MetricsSettings
 from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.schemas.settings import SchemaSettings
@@ -17,6 +18,7 @@ _MIB = 1 << 20
 class BrokerSettings(
     CompactionSettings,
     KeepingSettings,
+    MetricsSettings,
     PolicySettings,
     SchemaSettings,
     SecuritySettings,

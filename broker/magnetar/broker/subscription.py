@@ -94,6 +94,8 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
+        self.sent_before = (0, 0, 0)
+        """Messages, bytes and redeliveries of consumers that have left."""
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
@@ -255,6 +257,12 @@ class Subscription:
         if consumer.is_closed:
             return
         consumer.is_closed = True
+        messages, size, again = self.sent_before
+        self.sent_before = (
+            messages + consumer.messages_out,
+            size + consumer.bytes_out,
+            again + consumer.messages_redelivered,
+        )
         if self.dispatcher is not None:
             self.dispatcher.remove(consumer)
         if not self.is_durable and not self.consumers and not self.lock.locked():

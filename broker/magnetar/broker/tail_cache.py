@@ -23,11 +23,17 @@ class TailCachePool:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
+        self.inserted_entries = 0
+        self.evicted_entries = 0
+        self.hits = 0
+        """Looks that found the entry."""
+        self.misses = 0
         self._runs: OrderedDict[Run, TailCache] = OrderedDict()
 
     def add(self, run: Run, cache: "TailCache") -> None:
         self._runs[run] = cache
         self.size_bytes += run.size_bytes
+        self.inserted_entries += len(run.entries)
         while self.size_bytes > self.bytes_max:
             _, owner = next(iter(self._runs.items()))
             # The oldest run of the pool is the oldest of its cache: both are first in, first out.
@@ -35,6 +41,7 @@ class TailCachePool:
 
     def remove(self, run: Run) -> None:
         del self._runs[run]
+        self.evicted_entries += len(run.entries)
         self.size_bytes -= run.size_bytes
 
 
@@ -46,7 +53,6 @@ class TailCache:
         self._runs: list[Run | None] = []
         self._starts: list[tuple[int, int]] = []
         self._head = 0
-        self.hits = 0
 
     def __len__(self) -> int:
         return len(self._runs) - self._head
@@ -63,13 +69,11 @@ class TailCache:
     def find(self, position: Position) -> Run | None:
         """The run that holds the entry at `position`."""
         at = bisect_right(self._starts, position, self._head) - 1
-        if at < self._head:
+        run = self._runs[at] if at >= self._head else None
+        if run is None or run.index_of(position) < 0:
+            self._pool.misses += 1
             return None
-        run = self._runs[at]
-        assert run is not None
-        if run.index_of(position) < 0:
-            return None
-        self.hits += 1
+        self._pool.hits += 1
         return run
 
     def evict_through(self, position: Position) -> None:

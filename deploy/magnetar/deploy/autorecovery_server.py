@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from magnetar.broker.http_server import HttpServer
+from magnetar.deploy.bookkeeper_names import recovery_families
 from magnetar.deploy.declared_metrics import DeclaredCollector
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Sources
@@ -26,7 +27,11 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastapi import FastAPI
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
 
 PREFIX = "magnetar_autorecovery_"
 
@@ -66,10 +71,21 @@ class AutoRecovery:
         """Whether there is contact to the metadata store: nothing is done without."""
         return self._store.session_state is SessionState.CONNECTED
 
-    def collector(self) -> DeclaredCollector:
+    def collector(self) -> "Collector":
         """What it counts, for Prometheus."""
-        metrics = AutoRecoveryMetrics(self._auditor.metrics, self._worker.metrics)
-        return DeclaredCollector(PREFIX, metrics)
+        return _RecoveryCollector(AutoRecoveryMetrics(self._auditor.metrics, self._worker.metrics))
+
+
+class _RecoveryCollector(DeclaredCollector):
+    """What is declared, and some of it under BookKeeper's names."""
+
+    def __init__(self, metrics: AutoRecoveryMetrics) -> None:
+        super().__init__(PREFIX, metrics)
+        self._metrics = metrics
+
+    def collect(self) -> "Iterator[Metric]":
+        yield from super().collect()
+        yield from recovery_families(self._metrics)
 
 
 async def start_autorecovery(

@@ -1,7 +1,8 @@
 """The metrics of the bookies in this process, as Prometheus wants them.
 
 Every metric that is declared in `magnetar.bookie.metrics` is exported, as `magnetar_bookie_` and
-its name, with the label `bookie`. Collecting runs on the event loop, where the numbers belong.
+its name, with the label `bookie`; some under BookKeeper's names besides. Collecting runs on the
+event loop, where the numbers belong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.deploy.bookkeeper_names import bookie_families
 from magnetar.deploy.declared_metrics import Families
 
 PREFIX = "magnetar_bookie_"
@@ -39,3 +41,4 @@ class BookieCollector(Collector):
                 refresh()
             families.add(bookie.metrics, [bookie.bookie_id])
         yield from families
+        yield from bookie_families([(each.bookie_id, each.metrics) for each in self._bookies])

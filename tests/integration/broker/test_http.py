@@ -35,13 +35,14 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         assert kinds == {BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE}
         status, body = await _get(broker.http_port, "/metrics")
         assert status == 200
+        labels = f'cluster="standalone",namespace="public/default",topic="{TOPIC}"'
         for line in (
             "magnetar_broker_connections 1.0",
-            f'magnetar_topic_messages_in_total{{topic="{TOPIC}"}} 1.0',
+            f"pulsar_in_messages_total{{{labels}}} 1.0",
             "magnetar_broker_publish_latency_seconds_count 1.0",
-            f'magnetar_topic_messages_out_total{{topic="{TOPIC}"}} 1.0',
-            f'magnetar_subscription_consumers{{subscription="s",topic="{TOPIC}"}} 1.0',
-            f'magnetar_subscription_backlog_entries{{subscription="s",topic="{TOPIC}"}} 1.0',
+            f"pulsar_out_messages_total{{{labels}}} 1.0",
+            f'pulsar_subscription_consumers_count{{{labels},subscription="s"}} 1.0',
+            f'pulsar_subscription_back_log{{{labels},subscription="s"}} 1.0',
         ):
             assert line in body, body
         assert (await _get(broker.http_port, "/nothing"))[0] == 404

@@ -81,7 +81,8 @@ def _begins_later(client: pulsar.Client, topic: str) -> bool:
 
 
 def _backlog(server: Standalone, topic: str) -> float:
-    line = f'magnetar_subscription_backlog_entries{{subscription="s",topic="{topic}"}} '
+    labels = f'cluster="standalone",namespace="public/default",topic="{topic}",subscription="s"'
+    line = f"pulsar_subscription_back_log{{{labels}}} "
     with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
         for each in answer.read().decode().splitlines():
             if each.startswith(line):

@@ -367,7 +367,6 @@ class MemoryTopics:
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
         self.is_unavailable = False
-        self.cached_bytes = 0
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
         self.check_namespace = Topics.check_namespace.__get__(self)
         self.partitioned = MemoryPartitioned()

@@ -14,4 +14,4 @@ def test_buckets_hold_what_is_at_or_below_their_bound() -> None:
     assert buckets["0.002"] == 4
     assert buckets[str(BOUNDS_S[-1])] == 4
     assert buckets["+Inf"] == 5
-    assert abs(histogram.sum_s - 60.0043) < 1e-9
+    assert abs(histogram.total - 60.0043) < 1e-9

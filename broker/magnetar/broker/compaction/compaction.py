@@ -98,6 +98,11 @@ class CompactionStats:
 
     removed: int = 0
     """Messages that the last one removed."""
+    removed_total: int = 0
+    entries: int = 0
+    """Entries that the last one left."""
+    succeeded: int = 0
+    failed: int = 0
     succeeded_ms: int = 0
     failed_ms: int = 0
     duration_ms: int = 0
@@ -220,6 +225,9 @@ class Compaction:
         else:
             self.status = Status.SUCCESS
             self.stats.removed = written.removed
+            self.stats.removed_total += written.removed
+            self.stats.entries = written.entries
+            self.stats.succeeded += 1
             self.stats.succeeded_ms = clock.wall_ms()
             _log.info(
                 "topic_compacted",
@@ -232,6 +240,7 @@ class Compaction:
 
     def _failed(self, reason: str) -> None:
         self.status, self.last_error = Status.ERROR, reason
+        self.stats.failed += 1
         self.stats.failed_ms = self._around.clock.wall_ms()
 
     async def _compact(self) -> Written:

@@ -68,7 +68,7 @@ class TopicOpener:
         self._partitioned = partitioned
         self._clock = clock
         self._random = random
-        self._pool = TailCachePool(settings.tail_cache_bytes_max)
+        self.pool = TailCachePool(settings.tail_cache_bytes_max)
         self._limits = topic_limits(settings)
         self._deduplication_limits = deduplication_limits(settings)
         self._delayed_limits = delayed_limits(settings)
@@ -78,11 +78,6 @@ class TopicOpener:
             at_once=asyncio.Semaphore(settings.compactions_at_once),
             clock=clock,
         )
-
-    @property
-    def cached_bytes(self) -> int:
-        """What the tail caches of all topics hold."""
-        return self._pool.size_bytes
 
     async def open(
         self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
@@ -112,7 +107,7 @@ class TopicOpener:
             await log.close()
             await self._deletion.finish(name)
             raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
-        topic = Topic(name, log, TailCache(self._pool), self._limits, tenure, policies)
+        topic = Topic(name, log, TailCache(self.pool), self._limits, tenure, policies)
         self._ends.attach(topic, log)
         follow_quorums(topic, log)
         storage = BucketLedgers(self._client, log)
@@ -132,7 +127,7 @@ class TopicOpener:
         self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
     ) -> tuple[Topic, ServedLog]:
         log = VolatileLog(str(name))
-        cache = TailCache(self._pool)
+        cache = TailCache(self.pool)
         topic = NonPersistentTopic(name, log, cache, self._limits, tenure, policies)
         self._ends.attach(topic, log)
         self._ends.check_wanted(topic, log)

@@ -16,6 +16,7 @@ from magnetar.broker.ownership import Ownership
 from magnetar.broker.partitions import PartitionedTopics
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.tail_cache import TailCachePool
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.loading import TopicLoader
@@ -189,6 +190,6 @@ class Topics:
         return self.ends.fenced
 
     @property
-    def cached_bytes(self) -> int:
-        """What the tail caches of all topics hold."""
-        return self._opener.cached_bytes
+    def cache(self) -> TailCachePool:
+        """What the tail caches of all topics share."""
+        return self._opener.pool

@@ -1,0 +1,105 @@
+"""Prometheus' text format, in portions. Pure.
+
+Prometheus wants all samples of a metric together. A `Table` has the values of many metrics for each
+of its rows (a topic, say), gathered at one time; the page is written from it metric by metric, a
+bounded number of lines per portion, so that neither the page of a large broker is ever whole in
+memory nor writing it takes long at a stretch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+LINES_AT_ONCE = 1_000
+"""Of one portion: about half a millisecond of work, and 100 KB."""
+
+Value = float | None
+"""None: the row has no sample of that metric."""
+
+
+class Kind(StrEnum):
+    """What Prometheus knows of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Named(NamedTuple):
+    """A metric: its name as it is stored, `_total` included, and what it means."""
+
+    name: str
+    kind: Kind
+    text: str
+
+
+@dataclass(slots=True)
+class Table:
+    """Several metrics of the same things."""
+
+    metrics: Sequence[Named]
+    rows: list[tuple[str, Sequence[Value]]] = field(default_factory=list)
+    """Labels as `labels_of` writes them, and a value for each of the metrics."""
+
+
+def counter(name: str, text: str) -> Named:
+    return Named(name, Kind.COUNTER, text)
+
+
+def gauge(name: str, text: str) -> Named:
+    return Named(name, Kind.GAUGE, text)
+
+
+def labels_of(labels: Mapping[str, str]) -> str:
+    """The labels of a sample: `{name="value",...}`, or nothing."""
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
+
+
+def single(metric: Named, value: float, labels: str = "") -> Table:
+    """A metric with one sample."""
+    return Table([metric], [(labels, [value])])
+
+
+def portions(table: Table) -> Iterator[str]:
+    """The table's part of a page; a metric without samples is left out."""
+    for index, metric in enumerate(table.metrics):
+        lines = [f"# HELP {metric.name} {_of_help(metric.text)}\n"]
+        lines.append(f"# TYPE {metric.name} {metric.kind}\n")
+        has_samples = False
+        for labels, values in table.rows:
+            value = values[index]
+            if value is None:
+                continue
+            has_samples = True
+            lines.append(f"{metric.name}{labels} {float(value)}\n")
+            if len(lines) >= LINES_AT_ONCE:
+                yield "".join(lines)
+                lines.clear()
+        if has_samples and lines:
+            yield "".join(lines)
+
+
+def histogram(
+    metric: Named, buckets: Sequence[tuple[str, float]], total: float, labels: str = ""
+) -> str:
+    """A histogram with one set of buckets: (upper bound, occurrences at or below it), the last
+    being `+Inf`; `total`: the sum of what was observed."""
+    inner = labels[1:-1] + "," if labels else ""
+    lines = [f"# HELP {metric.name} {_of_help(metric.text)}\n# TYPE {metric.name} histogram\n"]
+    lines += [
+        f'{metric.name}_bucket{{{inner}le="{bound}"}} {float(count)}\n' for bound, count in buckets
+    ]
+    lines.append(f"{metric.name}_sum{labels} {float(total)}\n")
+    lines.append(f"{metric.name}_count{labels} {float(buckets[-1][1])}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _of_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

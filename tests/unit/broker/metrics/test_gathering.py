@@ -1,0 +1,161 @@
+"""What is gathered of topics: bounded series, right sums, nobody held up."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar.broker.consumer import SHARED
+from magnetar.broker.metrics.page import Gathering, SumsOfCounters
+from magnetar.broker.metrics.sampler import STEPS_AT_ONCE, Sampler
+from magnetar.broker.metrics.settings import MetricsSettings
+from magnetar.broker.metrics.text import Table, Value
+from magnetar.broker.metrics.topic_values import TOPIC
+from magnetar.broker.services import Counters
+from magnetar.broker.topic import Topic
+from magnetar.sdk.wire import TopicName
+from tests.unit.broker.harness import Harness, ManualClock
+
+Samples = Mapping[str, Value]
+
+
+class _World:
+    """Some topics, and what is gathered of them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.harness = Harness()
+        self.settings = MetricsSettings(**settings)
+        self.clock = ManualClock()
+        self.topics: list[Topic] = []
+        self.sums = SumsOfCounters()
+        self.sampler = Sampler(
+            lambda: self.topics,
+            self.harness.topics.pool,
+            Counters(),
+            clock=self.clock,
+            interval_s=60,
+            with_consumers=self.settings.expose_consumer_level_metrics,
+        )
+
+    async def load(self, count: int, *, namespace: str = "public/default") -> None:
+        for number in range(len(self.topics), len(self.topics) + count):
+            name = TopicName.parse(f"persistent://{namespace}/t{number}")
+            self.topics.append(await self.harness.services.topics.get(name))
+
+    def gather(self) -> dict[str, Value]:
+        """Sample (name and labels) to value."""
+        gathering = Gathering(self.settings, self.sampler, cluster="c")
+        for topic in self.topics:
+            gathering.add(topic)
+        return _samples(gathering.tables(self.sums))
+
+
+def _samples(tables: list[Table]) -> dict[str, Value]:
+    return {
+        metric.name + labels: values[index]
+        for table in tables
+        for labels, values in table.rows
+        for index, metric in enumerate(table.metrics)
+        if values[index] is not None
+    }
+
+
+def _series_of(name: str, samples: Samples) -> list[str]:
+    return [each.removeprefix(name) for each in samples if each.startswith(name + "{")]
+
+
+async def test_topics_beyond_the_bound_are_added_up_by_namespace_and_counted() -> None:
+    world = _World(metrics_topics_max=2)
+    await world.load(5)
+    for number, topic in enumerate(world.topics):
+        topic.messages_in = 10**number
+    found = world.gather()
+    own = '{cluster="c",namespace="public/default",topic="persistent://public/default/t'
+    assert _series_of("pulsar_in_messages_total", found) == [
+        f'{own}0"}}',
+        f'{own}1"}}',
+        '{cluster="c",namespace="public/default"}',
+    ]
+    assert found['pulsar_in_messages_total{cluster="c",namespace="public/default"}'] == 11_100
+    assert found["magnetar_metrics_topics_left_out"] == 3
+    assert found['pulsar_topics_count{cluster="c",namespace="public/default"}'] == 5
+    assert found['pulsar_broker_topics_count{cluster="c"}'] == 5
+
+
+async def test_at_the_bound_nothing_is_left_out() -> None:
+    world = _World(metrics_topics_max=3)
+    await world.load(3)
+    found = world.gather()
+    assert len(_series_of("pulsar_rate_in", found)) == 3
+    assert found["magnetar_metrics_topics_left_out"] == 0
+
+
+async def test_without_topics_each_namespace_has_one_series_and_none_is_missing() -> None:
+    world = _World(expose_topic_level_metrics=False)
+    await world.load(4)
+    world.topics[0].bytes_in = 7
+    world.topics[3].bytes_in = 5
+    found = world.gather()
+    labels = '{cluster="c",namespace="public/default"}'
+    assert _series_of("pulsar_in_bytes_total", found) == [labels]
+    assert found[f"pulsar_in_bytes_total{labels}"] == 12
+    assert found[f"pulsar_subscription_delayed{labels}"] == 0
+    assert _series_of("pulsar_subscription_back_log", found) == []
+    assert found["magnetar_metrics_topics_left_out"] == 0, "that was asked for"
+
+
+async def test_subscriptions_have_a_bound_of_their_own() -> None:
+    world = _World(metrics_subscriptions_max=1)
+    client = world.harness.client()
+    await client.subscribe(subscription="one", subType=SHARED)
+    await client.subscribe(1, subscription="two", subType=SHARED)
+    world.topics.append(world.harness.topic)
+    found = world.gather()
+    assert len(_series_of("pulsar_subscription_back_log", found)) == 1
+    assert found["magnetar_metrics_subscriptions_left_out"] == 1
+    assert [value for name, value in found.items() if "pulsar_consumers_count" in name] == [2]
+
+
+async def test_consumers_have_series_if_that_is_asked_for() -> None:
+    for is_shown in (False, True):
+        world = _World(expose_consumer_level_metrics=is_shown)
+        client = world.harness.client()
+        await client.subscribe(subscription="one", subType=SHARED)
+        world.topics.append(world.harness.topic)
+        assert len(_series_of("pulsar_consumer_available_permits", world.gather())) == is_shown
+
+
+async def test_a_topic_that_leaves_takes_nothing_from_the_counters_of_its_namespace() -> None:
+    world = _World(expose_topic_level_metrics=False)
+    await world.load(2)
+    world.topics[0].messages_in, world.topics[1].messages_in = 100, 5
+    name = 'pulsar_in_messages_total{cluster="c",namespace="public/default"}'
+    gauge = 'pulsar_subscriptions_count{cluster="c",namespace="public/default"}'
+    assert world.gather()[name] == 105
+    del world.topics[0]
+    assert world.gather()[name] == 105, "less would look like a restart"
+    world.topics[0].messages_in += 3
+    found = world.gather()
+    assert found[name] == 108
+    assert found[gauge] == 0
+
+
+async def test_rates_are_sampled_in_slices_and_shown() -> None:
+    world = _World()
+    await world.load(2 * STEPS_AT_ONCE + 1)
+    turns = 0
+
+    def on_turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(on_turn)
+
+    await world.sampler.sample()
+    world.topics[-1].messages_in = 120
+    world.clock.advance(60_000)
+    on_turn()
+    await world.sampler.sample()
+    assert turns >= 3, "the loop had no turn while all topics were sampled"
+    shown = world.sampler.topics.of(world.topics[-1])
+    assert shown[0] == 2
+    assert world.sampler.topics.of(world.topics[0])[0] == 0
+    assert len(TOPIC) == len(set(TOPIC))

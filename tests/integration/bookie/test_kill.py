@@ -22,7 +22,7 @@ from tests.bookie_parts import (
 from tests.ledger_storage import ENGINES
 from tests.processes import ROOT, magnetar_environment
 
-KILLS = 8
+KILLS = 6
 ENTRIES_PER_ADD = 5
 PAYLOAD = b"x" * 700
 

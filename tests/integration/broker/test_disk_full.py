@@ -80,7 +80,10 @@ def _assert_kept(server: Standalone, answers: _Answers) -> None:
 
 
 @pytest.mark.parametrize("which", ["everything", "the journal"])
-def test_a_full_disk_refuses_publishes_and_loses_nothing(tmp_path: Path, which: str) -> None:
+def test_a_full_disk_refuses_publishes_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setenv("MAGNETAR_BOOKIE_DISK_CHECK_INTERVAL_S", "0.2")
     data = tmp_path / "data"
     mounted_at = data if which == "everything" else data / "bookie-1" / "journal"
     with (

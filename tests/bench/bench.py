@@ -32,6 +32,7 @@ from tests.bench.storage_bench import StorageBench
 from tests.bench.storage_client import LoadProcess
 from tests.bench.storage_upkeep import UpkeepBench
 from tests.bench.topics_bench import TopicsBench
+from tests.bench.websocket_bench import WebSocketBench
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -223,6 +224,7 @@ def main() -> None:
             gaps.gaps,
             recovery.recovery,
             TopicsBench(report, effort).topics,
+            WebSocketBench(report, effort).websocket,
         ):
             if arguments.only is None or arguments.only in measurement.__name__:
                 measurement()

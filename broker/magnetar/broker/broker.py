@@ -361,22 +361,25 @@ class Broker:
         return self._app
 
     def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":
-        """Imported late, as the application is: it brings the client and its codecs."""
-        if not self._settings.websocket:
-            return None
-        if self.websocket is not None:
-            return self.websocket.connection
-        from magnetar.broker.websocket.service import WebSocketService
+        return self._take_websocket if self._settings.websocket else None
 
-        self.websocket = WebSocketService(
-            self.services,
-            self.network,
-            port=lambda: self.port,
-            advertised=lambda: [self.service_url, *self._listeners.values()],
-            client_token=lambda: self.security.client_token,
-        )
-        self.websocket.start()
-        return self.websocket.connection
+    def _take_websocket(self, **parts: object) -> asyncio.Protocol:
+        """From the HTTP server: a client asks for an upgrade. `parts` are what uvicorn gives.
+
+        What serves it is imported for the first one: it brings the client and its codecs.
+        """
+        if self.websocket is None:
+            from magnetar.broker.websocket.service import WebSocketService
+
+            self.websocket = WebSocketService(
+                self.services,
+                self.network,
+                port=lambda: self.port,
+                advertised=lambda: [self.service_url, *self._listeners.values()],
+                client_token=lambda: self.security.client_token,
+            )
+            self.websocket.start(is_stopping=self._is_stopping)
+        return self.websocket.connection(**parts)
 
     def _next_producer_name(self) -> str:
         self._producer_names += 1

@@ -33,7 +33,7 @@ _FRAMES = (
     | _VALUES.map(lambda body: json.dumps(body).encode())
     | st.binary()
 )
-_TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+_TEXT = st.text()
 _IDS = st.builds(
     MessageId,
     st.integers(0, (1 << 63) - 1),

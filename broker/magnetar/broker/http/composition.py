@@ -25,6 +25,7 @@ from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
+from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -52,6 +53,7 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
     app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))
     app.include_router(partitions_router(context))
     app.include_router(life_router(context))
+    app.include_router(proxy_stats_router(lambda: broker.websocket))
 
 
 def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:

@@ -12,6 +12,7 @@ from magnetar.broker.websocket.endpoint import Endpoint
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import END_OF_TOPIC
 from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
+from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.sources import Sources
@@ -39,9 +40,14 @@ class _Receiving:
         self._settings = settings
         self._clock = clock
         self._sources = Sources(self._open_one, on_ready=self._pump_soon)
+        self.traffic = Traffic()
         self._socket: Socket | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._is_closed = False
+
+    @property
+    def topics(self) -> list[TopicName]:
+        return self._sources.topics
 
     @property
     def discovers(self) -> bool:
@@ -103,6 +109,8 @@ class _Receiving:
             if deliveries.dead:
                 self._put_dead(consumer, deliveries.dead)
             if deliveries.frames:
+                self.traffic.messages += len(deliveries.frames)
+                self.traffic.payload_bytes += sum(len(each.data) for each in messages)
                 socket.send(deliveries.frames)
                 self._after_sent(consumer, messages[-1].message_id)
 

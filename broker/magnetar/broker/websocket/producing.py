@@ -10,6 +10,7 @@ from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import Publish
 from magnetar.broker.websocket.parameters import ProducerParameters
 from magnetar.broker.websocket.producer_core import ProducerCore, deliver_at_ms
+from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.routing import Router
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
@@ -51,10 +52,15 @@ class ProducerSession:
         self._core = ProducerCore(
             messages_max=messages_max, bytes_max=settings.websocket_pending_bytes_max
         )
+        self.traffic = Traffic()
         self._producers: list[Producer] = []
         self._socket: Socket | None = None
         self._flush: asyncio.Handle | None = None
         self._is_closed = False
+
+    @property
+    def topics(self) -> list[TopicName]:
+        return [self._topic]
 
     @property
     def discovers(self) -> bool:
@@ -126,6 +132,9 @@ class ProducerSession:
         self, publish: Publish, message_id: MessageId | None, error: SdkError | None
     ) -> None:
         self._core.on_outcome(publish, message_id, error)
+        if message_id is not None:
+            self.traffic.messages += 1
+            self.traffic.payload_bytes += len(publish.payload)
         self._answer_soon()
 
     def _answer_soon(self) -> None:

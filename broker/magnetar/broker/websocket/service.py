@@ -7,7 +7,8 @@ A few clients serve all sessions; a topic always goes by the same one.
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import structlog
@@ -28,6 +29,7 @@ from magnetar.broker.websocket.parameters import (
     ReaderParameters,
 )
 from magnetar.broker.websocket.producing import ProducerSession
+from magnetar.broker.websocket.proxy_stats import SessionStats
 from magnetar.broker.websocket.session import Session
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.ports import Clock, Network
@@ -46,6 +48,15 @@ _LOOKS_PER_TIMEOUT = 4
 _LOOK_S_MAX = 10.0
 _STOP_S = 3.0
 """What sessions get to end when the broker stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An open session: what it was asked for, by whom, since when."""
+
+    endpoint: Endpoint
+    peer: str
+    since_s: float
 
 
 class WebSocketService:
@@ -76,7 +87,7 @@ class WebSocketService:
         self._clients: list[Client] = []
         self._connections: dict[WebSocketConnection, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._sessions: dict[Session, None] = {}
+        self._sessions: dict[Session, _Listed] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._discovering: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -86,14 +97,22 @@ class WebSocketService:
         """Sessions that are open."""
         return len(self._sessions)
 
-    def start(self) -> None:
+    def stats(self) -> list[SessionStats]:
+        """Of every session."""
+        now_s = self.clock.monotonic_s()
+        return [_stats(session, listed, now_s) for session, listed in self._sessions.items()]
+
+    def start(self, *, is_stopping: bool = False) -> None:
         """Begin to look after sessions. Nothing is connected before the first one."""
+        if is_stopping:
+            self._is_stopping = True
+            return
         self._look_later()
         self._discovering = asyncio.create_task(self._discover(), name="websocket-discovery")
 
-    def connection(self, *, server_state: object, **_others: object) -> WebSocketConnection:
+    def connection(self, **parts: Any) -> WebSocketConnection:
         """For uvicorn: takes a socket over, from the upgrade request on."""
-        connections: set[object] = server_state.connections  # type: ignore[attr-defined]
+        connections: set[object] = parts["server_state"].connections
         return WebSocketConnection(self, connections)
 
     async def stop(self) -> None:
@@ -154,7 +173,7 @@ class WebSocketService:
         except BaseException:
             self._close_soon(session)
             raise
-        self._sessions[session] = None
+        self._sessions[session] = _Listed(endpoint, connection.peer, self.clock.monotonic_s())
         return session
 
     def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
@@ -280,6 +299,24 @@ class WebSocketService:
                 except Exception:  # noqa: BLE001
                     # A defect must not end the looks for all others.
                     _log.exception("websocket_discovery_failed")
+
+
+def _stats(session: Session, listed: _Listed, now_s: float) -> SessionStats:
+    topics = dict.fromkeys(topic.partitioned for topic in session.topics)
+    is_consumer = listed.endpoint.kind is Kind.CONSUMER
+    default = "Exclusive"
+    return SessionStats(
+        topics=tuple(map(str, topics)),
+        namespaces=tuple(dict.fromkeys(topic.namespace_name for topic in topics)),
+        is_producer=listed.endpoint.kind is Kind.PRODUCER,
+        subscription=listed.endpoint.subscription,
+        subscription_type=(
+            listed.endpoint.query.get("subscriptionType", default) if is_consumer else default
+        ),
+        remote=listed.peer,
+        age_s=now_s - listed.since_s,
+        traffic=session.traffic,
+    )
 
 
 def _joined(request: Request) -> dict[str, str]:

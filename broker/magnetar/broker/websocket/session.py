@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.sdk.client import Client
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -30,6 +31,16 @@ class Socket(Protocol):
 
 class Session(Protocol):
     """A producer, consumer or reader behind a web socket."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went through it."""
+        ...
+
+    @property
+    def topics(self) -> list[TopicName]:
+        """What it is on, each partition by itself."""
+        ...
 
     @property
     def discovers(self) -> bool:

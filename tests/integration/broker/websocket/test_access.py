@@ -5,6 +5,7 @@ import base64
 import json
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import jwt
 import pytest
@@ -64,7 +65,7 @@ def put(server: Standalone, path: str, body: object) -> None:
 
 async def test_who_is_allowed_produces_consumes_and_reads(guarded: Standalone) -> None:
     topic = Topic(guarded.http_port, "red/n/t")
-    red = {"additional_headers": bearer("red")}
+    red: dict[str, Any] = {"additional_headers": bearer("red")}
     # Browsers cannot set headers: the token may be a parameter, with or without its prefix.
     by_query = f"token={token('red')}"
     prefixed = f"messageId=earliest&token=Bearer%20{token('red')}"
@@ -92,7 +93,9 @@ async def test_without_good_credentials_there_is_no_session(
     guarded: Standalone, header: str | None
 ) -> None:
     topic = Topic(guarded.http_port, "red/n/t")
-    options = {} if header is None else {"additional_headers": {"Authorization": header}}
+    options: dict[str, Any] = (
+        {} if header is None else {"additional_headers": {"Authorization": header}}
+    )
     for opening in (
         topic.producer(**options),
         topic.consumer(**options),
@@ -103,14 +106,14 @@ async def test_without_good_credentials_there_is_no_session(
 
 async def test_a_header_counts_before_a_parameter(guarded: Standalone) -> None:
     topic = Topic(guarded.http_port, "red/n/t")
-    options = {"additional_headers": {"Authorization": "Bearer nonsense"}}
+    options: dict[str, Any] = {"additional_headers": {"Authorization": "Bearer nonsense"}}
     assert await status_of(topic.producer(f"token={token('red')}", **options)) == 401
 
 
 async def test_nobody_reaches_another_tenant_by_any_way(guarded: Standalone) -> None:
     port = guarded.http_port
     own, foreign = Topic(port, "red/n/own"), Topic(port, "blue/n/t")
-    red = {"additional_headers": bearer("red")}
+    red: dict[str, Any] = {"additional_headers": bearer("red")}
     there = "persistent://blue/n/"
     open_ways = (
         foreign.producer(**red),

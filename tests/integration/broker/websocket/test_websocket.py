@@ -726,6 +726,31 @@ async def test_foreign_pages_may_not_connect_unless_they_are_listed(topic: Topic
             await producer.publish_ok("x")
 
 
+async def test_statistics_list_the_sessions_of_a_topic(topic: Topic) -> None:
+    path = f"/admin/v2/proxy-stats/{topic.path}/stats"
+    assert (await request(topic.port, "GET", path)).status == 404
+    query = "subscriptionType=Shared"
+    async with topic.producer() as producer, topic.consumer(query) as consumer:
+        await producer.publish_ok("a", "b")
+        await consumer.payloads(2)
+        answer = await request(topic.port, "GET", path)
+        (sender,), (receiver,) = answer.json["producerStats"], answer.json["consumerStats"]
+        host, port = producer.connection.local_address[:2]
+        assert sender == {"remoteConnection": f"{host}:{port}", "numberOfMsgDelivered": 2}
+        assert receiver["subscriptionName"] == "s"
+        assert receiver["subscriptionType"] == "Shared"
+        assert receiver["numberOfMsgDelivered"] == 2
+        every = await request(topic.port, "GET", "/admin/v2/proxy-stats/stats")
+        assert every.json[topic.url] == answer.json
+        (rates,) = (
+            each["metrics"]
+            for each in (await request(topic.port, "GET", "/admin/v2/proxy-stats/metrics")).json
+            if each["dimensions"] == {"namespace": "public/default"}
+        )
+        assert rates["ns_msg_publish_rate"] > 0
+        assert rates["ns_byte_deliver_rate"] > 0
+
+
 # -- the socket
 
 

@@ -12,9 +12,11 @@ from websockets.uri import parse_uri
 
 from magnetar.broker.websocket.connection import PING, WebSocketConnection
 from magnetar.broker.websocket.errors import BadFrameError, Code, UpgradeRefusedError
+from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.session import Session, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
 
 
 class FakeClock:
@@ -69,8 +71,10 @@ class FakeTransport(asyncio.Transport):
 
 class FakeSession:
     discovers = False
+    topics: list[TopicName] = []
 
     def __init__(self) -> None:
+        self.traffic = Traffic()
         self.texts: list[bytes] = []
         self.writable = 0
         self.socket: Socket | None = None
@@ -100,7 +104,7 @@ class FakeSession:
 
 class FakeHost:
     def __init__(self, **settings: int) -> None:
-        self.settings = WebSocketSettings(**settings)
+        self.settings = WebSocketSettings.model_validate(settings)
         self.fake_clock = FakeClock()
         self.clock: Clock = cast(Clock, self.fake_clock)
         self.session = FakeSession()

@@ -1,0 +1,151 @@
+"""Statistics of WebSocket sessions over REST. Source: WebSocket sheet, section 1.
+
+The shapes are Pulsar's.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from magnetar.broker import naming
+from magnetar.broker.errors import TopicNotFoundError
+
+if TYPE_CHECKING:
+    from magnetar.broker.websocket.service import WebSocketService
+
+_PATH = "/admin/v2/proxy-stats"
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went through one session since it began."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """One session now."""
+
+    topics: tuple[str, ...]
+    """Full names, partitions by their topic; of a pattern, those it has found."""
+    namespaces: tuple[str, ...]
+    is_producer: bool
+    subscription: str
+    subscription_type: str
+    remote: str
+    age_s: float
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+class ProducerStats(BaseModel):
+    """A producer's session."""
+
+    remoteConnection: str
+    numberOfMsgDelivered: int
+
+
+class ConsumerStats(ProducerStats):
+    """A consumer's or reader's session; a reader has no subscription."""
+
+    subscriptionName: str
+    subscriptionType: str
+
+
+class TopicStats(BaseModel):
+    """The sessions of one topic."""
+
+    producerStats: list[ProducerStats] = Field(default_factory=list)
+    consumerStats: list[ConsumerStats] = Field(default_factory=list)
+
+
+class Metrics(BaseModel):
+    """Rates of one namespace: averages over the time of the sessions that are open."""
+
+    metrics: dict[str, float]
+    dimensions: dict[str, str]
+
+
+def by_topic(sessions: Iterable[SessionStats]) -> dict[str, TopicStats]:
+    """Sessions by topic; one on several topics counts with each."""
+    found: dict[str, TopicStats] = {}
+    for session in sessions:
+        for topic in session.topics:
+            stats = found.setdefault(topic, TopicStats())
+            count = session.traffic.messages
+            if session.is_producer:
+                stats.producerStats.append(
+                    ProducerStats(remoteConnection=session.remote, numberOfMsgDelivered=count)
+                )
+            else:
+                stats.consumerStats.append(
+                    ConsumerStats(
+                        remoteConnection=session.remote,
+                        numberOfMsgDelivered=count,
+                        subscriptionName=session.subscription,
+                        subscriptionType=session.subscription_type,
+                    )
+                )
+    return found
+
+
+def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
+    """Rates per second; a session in several namespaces counts with the first."""
+    found: dict[str, dict[str, float]] = {}
+    for session in sessions:
+        if not session.namespaces:
+            continue
+        rates = found.setdefault(
+            session.namespaces[0],
+            dict.fromkeys(
+                (
+                    "ns_msg_publish_rate",
+                    "ns_byte_publish_rate",
+                    "ns_msg_deliver_rate",
+                    "ns_byte_deliver_rate",
+                ),
+                0.0,
+            ),
+        )
+        kind = "publish" if session.is_producer else "deliver"
+        age_s = max(session.age_s, 1.0)
+        rates[f"ns_msg_{kind}_rate"] += session.traffic.messages / age_s
+        rates[f"ns_byte_{kind}_rate"] += session.traffic.payload_bytes / age_s
+    return [
+        Metrics(metrics=rates, dimensions={"namespace": namespace})
+        for namespace, rates in sorted(found.items())
+    ]
+
+
+def proxy_stats_router(service: "Callable[[], WebSocketService | None]") -> APIRouter:
+    """The routes; `service` gives None while nobody has used WebSocket."""
+    router = APIRouter(tags=["proxy-stats"], prefix=_PATH)
+
+    def sessions() -> list[SessionStats]:
+        found = service()
+        return [] if found is None else found.stats()
+
+    @router.get("/metrics")
+    async def metrics() -> list[Metrics]:
+        """Rates by namespace, of WebSocket sessions of this broker."""
+        return by_namespace(sessions())
+
+    @router.get("/stats")
+    async def stats() -> dict[str, TopicStats]:
+        """WebSocket sessions of this broker, by topic."""
+        return by_topic(sessions())
+
+    @router.get("/{domain}/{tenant}/{namespace}/{topic}/stats")
+    async def topic_stats(domain: str, tenant: str, namespace: str, topic: str) -> TopicStats:
+        """WebSocket sessions of this broker on one topic. 404: there are none."""
+        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
+        found = by_topic(sessions()).get(str(name))
+        if found is None:
+            raise TopicNotFoundError(f"{name}: no WebSocket session of this broker is on it")
+        return found
+
+    return router

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from magnetar.deploy.credentials import ClientCredentials
 from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
@@ -20,8 +21,15 @@ REDIRECTS_MAX = 10
 class AdminClient:
     """Asks brokers, one request at a time. Blocks."""
 
-    def __init__(self, urls: str, *, timeout_s: float = 60.0) -> None:
-        """`urls`: http://host:port of one or more brokers, with commas between.
+    def __init__(
+        self,
+        urls: str,
+        *,
+        timeout_s: float = 60.0,
+        credentials: ClientCredentials | None = None,
+    ) -> None:
+        """`urls`: http://host:port, or https://, of one or more brokers, with commas between.
+        `credentials`: by default those of the environment.
 
         Raises:
             SettingsError: of another form.
@@ -30,6 +38,7 @@ class AdminClient:
         if not self._urls:
             raise SettingsError("no address of a broker: give --admin-url http://host:port")
         self._timeout_s = timeout_s
+        self._credentials = credentials or ClientCredentials.of_environment()
 
     def get(self, path: str, query: dict[str, str] | None = None) -> Any:
         """The JSON value, or text, that a GET answers.
@@ -80,9 +89,18 @@ class AdminClient:
     def _connect(self, url: str, refusals: list[str]) -> http.client.HTTPConnection | None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        connection = http.client.HTTPConnection(
-            parts.hostname, parts.port or 80, timeout=self._timeout_s
-        )
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                parts.hostname,
+                parts.port or 443,
+                timeout=self._timeout_s,
+                context=self._credentials.tls(),
+            )
+        else:
+            connection = http.client.HTTPConnection(
+                parts.hostname, parts.port or 80, timeout=self._timeout_s
+            )
         try:
             connection.connect()
         except OSError as error:
@@ -101,7 +119,13 @@ class AdminClient:
         for _ in range(REDIRECTS_MAX):
             try:
                 connection.request(
-                    method, target, body=content, headers={"Content-Type": "application/json"}
+                    method,
+                    target,
+                    body=content,
+                    headers={
+                        "Content-Type": "application/json",
+                        **self._credentials.http_headers(),
+                    },
                 )
                 response = connection.getresponse()
                 answer = response.read()
@@ -115,7 +139,11 @@ class AdminClient:
             if response.status != 307:
                 return _result(url, response, answer)
             location = response.getheader("Location") or ""
+            from_url = url
             url, target = _parted(location)
+            if from_url.startswith("https:") and not url.startswith("https:"):
+                # What follows would show credentials to everybody on the way.
+                raise BrokerUnreachableError(f"{from_url} redirects to {url}, which has no TLS")
             refusals: list[str] = []
             redirected = self._connect(url, refusals)
             if redirected is None:
@@ -157,7 +185,7 @@ def topic_path(topic: TopicName) -> str:
 def _checked(url: str) -> str:
     parts = urlsplit(url)
     try:
-        is_usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number
         is_usable = False
     if not is_usable:
@@ -167,9 +195,11 @@ def _checked(url: str) -> str:
 
 def _parted(location: str) -> tuple[str, str]:
     parts = urlsplit(location)
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BrokerUnreachableError(f"redirected to {location!r}, which is no http:// address")
-    return f"http://{parts.netloc}", parts.path + (f"?{parts.query}" if parts.query else "")
+    return f"{parts.scheme}://{parts.netloc}", parts.path + (
+        f"?{parts.query}" if parts.query else ""
+    )
 
 
 def _result(url: str, response: http.client.HTTPResponse, answer: bytes) -> Any:

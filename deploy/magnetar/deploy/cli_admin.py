@@ -15,6 +15,7 @@ from magnetar.deploy.cli_bookies import bookies
 from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_recovery import recovery
 from magnetar.deploy.cli_tenants import add_to, tenants
+from magnetar.deploy.cli_tokens import tokens
 from magnetar.deploy.cli_topics import add_commands
 from magnetar.deploy.errors import SettingsError
 
@@ -43,6 +44,7 @@ add_commands(topics)
 admin.add_typer(topics, name="topics")
 admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")
+admin.add_typer(tokens, name="tokens")
 
 UrlOption = Annotated[
     str,

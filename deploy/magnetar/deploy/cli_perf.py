@@ -58,12 +58,14 @@ def produce(
 ) -> None:
     """Publish to a topic; latency is from the call to its receipt."""
     from magnetar.deploy import tools
+    from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import ProduceOptions
     from magnetar.sdk.perf import produce as run_load
     from magnetar.sdk.wire.compression import Compression
 
     options = ProduceOptions(
         url=url,
+        client=ClientCredentials.of_environment().client_settings(),
         topic=topic,
         messages=messages or None,
         seconds=seconds or None,
@@ -108,6 +110,7 @@ def consume(
 ) -> None:
     """Consume from a subscription; latency is from publish time to arrival."""
     from magnetar.deploy import tools
+    from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import AckMode, ConsumeOptions
     from magnetar.sdk.perf import consume as run_load
     from magnetar.sdk.settings import SubscriptionType
@@ -115,6 +118,7 @@ def consume(
     try:
         options = ConsumeOptions(
             url=url,
+            client=ClientCredentials.of_environment().client_settings(),
             topic=topic,
             subscription=subscription,
             subscription_type=tools.choose(SubscriptionType, "--type", kind),

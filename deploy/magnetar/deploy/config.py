@@ -16,6 +16,7 @@ A key of a component's table that is no field is an error; other commands' table
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,9 @@ from magnetar.deploy.errors import SettingsError
 M = TypeVar("M", bound=BaseModel)
 
 Table = Mapping[str, object]
+
+_SECRETS = re.compile("secret|token|password|key", re.IGNORECASE)
+"""Settings by whose names, also misspelt ones, nobody can say whether the value may be shown."""
 
 
 def read_config_file(path: Path) -> dict[str, Table]:
@@ -108,4 +112,6 @@ def _one_line(component: str, error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not field:  # a relation between fields: the message names them
         return f"bad settings of {component}: {message}"
+    if _SECRETS.search(field):
+        return f"bad setting {component}.{field}: {message}"
     return f"bad setting {component}.{field}: {message} (got {first['input']!r})"

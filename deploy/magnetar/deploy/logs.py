@@ -66,10 +66,16 @@ def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO)
 def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list[Processor]:
     is_human = log_format is LogFormat.HUMAN or (log_format is LogFormat.AUTO and stream.isatty())
     if is_human:
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty()), *_if(name, _prefixed)]
+        console = structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        return [console, *_if(name, _prefixed)]
     return [
         *_if(name, _with_server),
-        structlog.processors.dict_tracebacks,
+        # Without the local variables of functions: among them may be tokens and passwords.
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        ),
         structlog.processors.JSONRenderer(default=str),
     ]
 

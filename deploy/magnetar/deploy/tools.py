@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import uvloop
 
+from magnetar.deploy.credentials import ClientCredentials
 from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.sdk.client import Client
@@ -23,7 +24,6 @@ from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.reader import Reader
 from magnetar.sdk.settings import (
-    ClientSettings,
     ConsumerSettings,
     InitialPosition,
     ProducerSettings,
@@ -157,7 +157,8 @@ async def read(
 
 
 def _client(url: str) -> Client:
-    return Client(url, ClientSettings(operation_timeout_ms=_OPERATION_TIMEOUT_MS))
+    credentials = ClientCredentials.of_environment()
+    return Client(url, credentials.client_settings(operation_timeout_ms=_OPERATION_TIMEOUT_MS))
 
 
 def _parse_start(text: str) -> tuple[MessageId, bool]:

@@ -28,6 +28,7 @@ from magnetar.sdk.settings import (
     ProducerSettings,
     ReaderSettings,
 )
+from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.topic_name import TopicName
 
 _PLAIN_TOPICS_MAX = 100_000
@@ -49,13 +50,15 @@ class Client:
         """Nothing is connected before the first producer, consumer or reader is made.
 
         Raises:
-            InvalidUrlError, NotSupportedError: the URL cannot be used.
+            InvalidUrlError: the URL cannot be used.
+            TlsFileError: a certificate, or list of authorities, cannot be used.
         """
         self._settings = settings or ClientSettings()
-        self._pool = ConnectionPool(self._settings, network or SystemNetwork())
-        self._lookup = Lookup(
-            ServiceUrl.parse(url), self._pool, listener_name=self._settings.listener_name
-        )
+        service_url = ServiceUrl.parse(url)
+        if network is None:
+            network = SystemNetwork(tls_context(self._settings) if service_url.is_tls else None)
+        self._pool = ConnectionPool(self._settings, network)
+        self._lookup = Lookup(service_url, self._pool, listener_name=self._settings.listener_name)
         self._open: dict[Closable, None] = {}  # in the order of their making
         self._context = ClientContext(
             settings=self._settings,

@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
                 connect=CommandConnect(
                     client_version=CLIENT_VERSION,
                     auth_method_name=settings.auth_method_name,
-                    auth_data=settings.auth_data or None,
+                    auth_data=settings.credentials or None,
                     protocol_version=PROTOCOL_VERSION,
                     proxy_to_broker_url=self._proxy_to or None,
                     feature_flags=FeatureFlags(
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
                 authResponse=CommandAuthResponse(
                     client_version=CLIENT_VERSION,
                     response=AuthData(
-                        auth_method_name=settings.auth_method_name, auth_data=settings.auth_data
+                        auth_method_name=settings.auth_method_name, auth_data=settings.credentials
                     ),
                 ),
             )

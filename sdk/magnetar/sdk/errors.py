@@ -4,6 +4,7 @@ SdkError                          root; `retryable`: may the same call succeed l
 ├── WireError, ServiceError       see `magnetar.sdk.wire.errors`
 └── ClientError
     ├── InvalidUrlError           a service URL that cannot be used
+    ├── TlsFileError              a certificate or list of authorities that cannot be used
     ├── BrokerUnavailableError    no connection, or it broke while a request was under way
     ├── OperationTimeoutError     no answer to a request in time
     ├── SendTimeoutError          no receipt in time: the message may or may not be stored
@@ -30,6 +31,7 @@ __all__ = [
     "SdkError",
     "SendTimeoutError",
     "ServiceError",
+    "TlsFileError",
     "WireError",
     "service_error",
 ]
@@ -41,6 +43,10 @@ class ClientError(SdkError):
 
 class InvalidUrlError(ClientError):
     """A service URL that is not of the form pulsar://host[:port][,host[:port]…]."""
+
+
+class TlsFileError(ClientError):
+    """A certificate, key or list of authorities that cannot be read or does not fit."""
 
 
 class BrokerUnavailableError(ClientError):

@@ -21,6 +21,7 @@ class Lookup:
 
     def __init__(self, url: ServiceUrl, pool: ConnectionPool, *, listener_name: str) -> None:
         self._addresses = url.addresses
+        self._is_tls = url.is_tls
         self._pool = pool
         self._listener_name = listener_name
         self._next = 0
@@ -49,7 +50,7 @@ class Lookup:
             answer = await self._ask(connection, topic, authoritative)
             if answer.response == CommandLookupTopicResponse.Failed:
                 raise service_error(answer.error, str(answer.message))
-            address = ServiceUrl.parse(answer.brokerServiceUrl).addresses[0]
+            address = self._address_in(topic, answer)
             if answer.response == CommandLookupTopicResponse.Connect:
                 if answer.proxy_through_service_url:
                     if address == service_address:
@@ -61,6 +62,14 @@ class Lookup:
         raise BrokerUnavailableError(
             f"{topic}: redirected {HOPS_MAX} times without finding a broker"
         )
+
+    def _address_in(self, topic: str, answer: CommandLookupTopicResponse) -> Address:
+        """Where an answer leads. Who came by TLS never goes on without it."""
+        url = answer.brokerServiceUrlTls if self._is_tls else answer.brokerServiceUrl
+        if not url:
+            how = "for" if self._is_tls else "without"
+            raise BrokerUnavailableError(f"{topic}: its broker has told no address {how} TLS")
+        return ServiceUrl.parse(url).addresses[0]
 
     async def partitions(self, topic: str) -> int:
         """Number of partitions of a topic; 0 if it is not partitioned.

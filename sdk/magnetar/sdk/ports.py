@@ -5,6 +5,7 @@ implementation serves both; the SDK does not import them, because it stands on t
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -43,12 +44,15 @@ class SystemClock:
 
 
 class SystemNetwork:
-    """TCP sockets of the running event loop."""
+    """TCP sockets of the running event loop, with TLS if there is a context for it."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            transport, _ = await loop.create_connection(factory, host, port)
+            transport, _ = await loop.create_connection(factory, host, port, ssl=self._tls)
         return transport

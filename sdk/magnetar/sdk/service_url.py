@@ -1,12 +1,13 @@
-"""Service URLs: `pulsar://host[:port][,host[:port]…]`."""
+"""Service URLs: `pulsar://host[:port][,host[:port]…]`, or `pulsar+ssl://…` for TLS."""
 
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from magnetar.sdk.errors import InvalidUrlError, NotSupportedError
+from magnetar.sdk.errors import InvalidUrlError
 
 PORT_DEFAULT = 6650
+TLS_PORT_DEFAULT = 6651
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +27,18 @@ class ServiceUrl:
     """The brokers to begin with; any of them will do."""
 
     addresses: tuple[Address, ...]
+    is_tls: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Parse a URL of one or several hosts; the port is 6650 if none is given.
+        """Parse a URL of one or several hosts; the port is 6650 if none is given, 6651 for TLS.
 
         Raises:
             InvalidUrlError: of another form.
-            NotSupportedError: pulsar+ssl.
         """
         scheme, separator, rest = url.partition("://")
-        if scheme == "pulsar+ssl":
-            raise NotSupportedError(f"{url!r}: TLS is not built yet, use pulsar://")
-        if scheme != "pulsar" or not separator:
+        is_tls = scheme == "pulsar+ssl"
+        if scheme not in ("pulsar", "pulsar+ssl") or not separator:
             raise InvalidUrlError(f"{url!r} is not of the form pulsar://host:port")
         addresses: list[Address] = []
         for part in rest.rstrip("/").split(","):
@@ -49,5 +49,7 @@ class ServiceUrl:
                 raise InvalidUrlError(f"{url!r}: {error}") from error
             if not host or parsed.path or parsed.query or parsed.fragment or parsed.username:
                 raise InvalidUrlError(f"{url!r}: {part!r} is not of the form host:port")
-            addresses.append(Address(host, PORT_DEFAULT if port is None else port))
-        return cls(tuple(addresses))
+            if port is None:
+                port = TLS_PORT_DEFAULT if is_tls else PORT_DEFAULT
+            addresses.append(Address(host, port))
+        return cls(tuple(addresses), is_tls)

@@ -3,6 +3,7 @@
 Frozen values with the unit last in each name; a value out of bounds raises ValueError at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -102,8 +103,23 @@ class ClientSettings:
     auth_method_name: str = "none"
     """`none`, `token`, `basic`, …; `token` sends the token as it is."""
     auth_data: bytes = field(default=b"", repr=False)
+    auth_supplier: Callable[[], bytes] | None = field(default=None, repr=False)
+    """Gives the `auth_data` of the moment: asked at each connection, and when the broker says that
+    they have expired. It must not block."""
+    tls_trust_file: str = ""
+    """PEM: who may vouch for brokers, with pulsar+ssl://; empty: the system's authorities."""
+    tls_certificate_file: str = ""
+    """PEM: the client's own certificate, for mutual TLS."""
+    tls_key_file: str = ""
+    tls_checks_host: bool = True
+    """Whether a broker's certificate must be for the host that was connected to."""
     listener_name: str = ""
     """Which of the broker's advertised listeners to ask for; empty for the default one."""
+
+    @property
+    def credentials(self) -> bytes:
+        """The `auth_data` of the moment."""
+        return self.auth_data if self.auth_supplier is None else self.auth_supplier()
 
     def __post_init__(self) -> None:
         _check("connect_timeout_ms", self.connect_timeout_ms, 1, 3_600_000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.sdk.errors import InvalidUrlError, NotSupportedError
+from magnetar.sdk.errors import InvalidUrlError
 from magnetar.sdk.service_url import Address, ServiceUrl
 
 
@@ -27,6 +27,8 @@ def test_other_forms_are_refused(url: str) -> None:
         ServiceUrl.parse(url)
 
 
-def test_tls_is_refused_by_name() -> None:
-    with pytest.raises(NotSupportedError, match="TLS"):
-        ServiceUrl.parse("pulsar+ssl://a")
+def test_tls_has_a_scheme_and_a_port_of_its_own() -> None:
+    url = ServiceUrl.parse("pulsar+ssl://one,two:7651")
+    assert url.is_tls
+    assert [str(each) for each in url.addresses] == ["one:6651", "two:7651"]
+    assert not ServiceUrl.parse("pulsar://one").is_tls

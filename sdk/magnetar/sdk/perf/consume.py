@@ -8,7 +8,7 @@ moment the entry was taken: end to end on a live topic, the age of the backlog w
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import uvloop
@@ -18,7 +18,12 @@ from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.perf.histogram import LatencyHistogram
 from magnetar.sdk.perf.result import PerfResult
-from magnetar.sdk.settings import ConsumerSettings, InitialPosition, SubscriptionType
+from magnetar.sdk.settings import (
+    ClientSettings,
+    ConsumerSettings,
+    InitialPosition,
+    SubscriptionType,
+)
 
 _ENTRIES_PER_TURN_MAX = 500
 _WAIT_S = 0.25
@@ -37,6 +42,7 @@ class ConsumeOptions:
     """What to take. Without `messages` and `seconds`: until nothing came for `idle_s`."""
 
     url: str = "pulsar://127.0.0.1:6650"
+    client: ClientSettings = field(default_factory=ClientSettings)
     topic: str = "perf"
     subscription: str = "perf"
     subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
@@ -109,7 +115,7 @@ async def consume(
         ),
         receiver_queue_messages=options.receiver_queue,
     )
-    clients = [Client(options.url) for _ in range(options.consumers)]
+    clients = [Client(options.url, options.client) for _ in range(options.consumers)]
     try:
         consumers = [
             await client.consumer(options.topic, options.subscription, settings)

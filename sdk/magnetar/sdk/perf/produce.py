@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvloop
 
@@ -17,7 +17,7 @@ from magnetar.sdk.pending_sends import PendingSend
 from magnetar.sdk.perf.histogram import LatencyHistogram
 from magnetar.sdk.perf.result import PerfResult
 from magnetar.sdk.producer import Producer
-from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.settings import ClientSettings, ProducerSettings
 from magnetar.sdk.wire.compression import Compression
 
 MESSAGES_DEFAULT = 100_000
@@ -29,6 +29,7 @@ class ProduceOptions:
     """What to send. Give `messages` or `seconds`; with neither, 100 000 messages are sent."""
 
     url: str = "pulsar://127.0.0.1:6650"
+    client: ClientSettings = field(default_factory=ClientSettings)
     topic: str = "perf"
     messages: int | None = None
     seconds: float | None = None
@@ -82,7 +83,7 @@ async def produce(
     Raises:
         SdkError: the broker is not reachable, or a message failed.
     """
-    async with Client(options.url) as client:
+    async with Client(options.url, options.client) as client:
         producer = await client.producer(options.topic, options.producer_settings())
         latency = LatencyHistogram()
 

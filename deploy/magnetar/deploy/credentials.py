@@ -1,0 +1,98 @@
+"""How the tools prove who uses them, and whom they trust: from the environment.
+
+    MAGNETAR_TOKEN             a token, or file:///path of one
+    MAGNETAR_BASIC             user:password, or file:///path
+    MAGNETAR_TLS_TRUST         PEM file: who may vouch for brokers; default: the system's
+    MAGNETAR_TLS_CERTIFICATE   PEM file: a certificate of one's own, for mutual TLS
+    MAGNETAR_TLS_KEY           PEM file: its key
+
+There are no options for them: a command line is there for everybody on the machine to read.
+"""
+
+import base64
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from magnetar.deploy.errors import SettingsError
+from magnetar.sdk.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """What the environment says."""
+
+    token: str = field(default="", repr=False)
+    basic: str = field(default="", repr=False)
+    tls_trust: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """
+        Raises:
+            SettingsError: a file cannot be read.
+        """
+        found = os.environ if environment is None else environment
+        return cls(
+            _secret(found, "MAGNETAR_TOKEN"),
+            _secret(found, "MAGNETAR_BASIC"),
+            found.get("MAGNETAR_TLS_TRUST", ""),
+            found.get("MAGNETAR_TLS_CERTIFICATE", ""),
+            found.get("MAGNETAR_TLS_KEY", ""),
+        )
+
+    def client_settings(self, *, operation_timeout_ms: int = 30_000) -> ClientSettings:
+        """Settings of the SDK's client."""
+        method, data = "none", b""
+        if self.token:
+            method, data = "token", self.token.encode()
+        elif self.basic:
+            method, data = "basic", self.basic.encode()
+        elif self.tls_certificate:
+            method = "tls"
+        return ClientSettings(
+            auth_method_name=method,
+            auth_data=data,
+            tls_trust_file=self.tls_trust,
+            tls_certificate_file=self.tls_certificate,
+            tls_key_file=self.tls_key,
+            operation_timeout_ms=operation_timeout_ms,
+        )
+
+    def http_headers(self) -> dict[str, str]:
+        """What an HTTP request carries."""
+        if self.token:
+            return {"Authorization": f"Bearer {self.token}"}
+        if self.basic:
+            return {"Authorization": f"Basic {base64.b64encode(self.basic.encode()).decode()}"}
+        return {}
+
+    def tls(self) -> ssl.SSLContext:
+        """For https.
+
+        Raises:
+            SettingsError: a file cannot be used.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.tls_trust or None)
+            if self.tls_certificate:
+                context.load_cert_chain(self.tls_certificate, self.tls_key or None)
+        except OSError as error:
+            raise SettingsError(f"MAGNETAR_TLS_…: a file cannot be used: {error}") from error
+        return context
+
+
+def _secret(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value.startswith("file://"):
+        return value
+    path = Path(value.removeprefix("file://"))
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}: cannot read {path}: {error}") from error

@@ -30,6 +30,7 @@ from magnetar.broker.security.composition import Security
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic_watch import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
@@ -121,9 +122,13 @@ class Broker:
             settings,
             clock,
         )
+        topics = Topics(settings, client, store, policies, ownership, clock=clock, random=random)
         self.services: Services = Services(
             settings=settings,
-            topics=Topics(settings, client, store, policies, ownership, clock=clock, random=random),
+            topics=topics,
+            topic_lists=FollowedLists(
+                store, topics.names, clock, pause_ms=settings.topic_list_pause_ms
+            ),
             policies=policies,
             schemas=schemas,
             ownership=ownership,

@@ -36,6 +36,7 @@ from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
+from magnetar.broker.topic_watch import TopicWatchers
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import (
@@ -102,6 +103,7 @@ class Connection:
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
         self.lookups = Lookups(self)
+        self.watchers = TopicWatchers(self)
         self.login = Login(self, certificate_role)
         self._io = io
         self._address = address
@@ -172,6 +174,7 @@ class Connection:
         table.update(self.lookups.handlers())
         table.update(self.publishing.handlers())
         table.update(self.consuming.handlers())
+        table.update(self.watchers.handlers())
         for kind in _NOT_BUILT:
             table[kind] = self._refuse_unbuilt
         return table
@@ -216,6 +219,7 @@ class Connection:
         self.is_writable = is_writable
         if is_writable:
             self.consuming.wake()
+            self.watchers.wake()
         self._check_pressure()
 
     # Requests that wait
@@ -372,6 +376,7 @@ class Connection:
         self.login.close()
         self.publishing.lost()
         self.consuming.lost()
+        self.watchers.lost()
 
 
 _NOT_BUILT = (
@@ -382,7 +387,5 @@ _NOT_BUILT = (
     BaseCommand.END_TXN_ON_PARTITION,
     BaseCommand.END_TXN_ON_SUBSCRIPTION,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST,
-    BaseCommand.WATCH_TOPIC_LIST,
-    BaseCommand.WATCH_TOPIC_LIST_CLOSE,
 )
 """Requests that get NotAllowedError, by their request id."""

@@ -18,7 +18,7 @@ from magnetar.broker.schemas.model import (
 )
 from magnetar.broker.schemas.record import schema_id
 from magnetar.broker.security import Action, Namespace, Topic
-from magnetar.sdk.wire import BaseCommand, checksum
+from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandGetOrCreateSchema,
     CommandGetSchema,
@@ -30,13 +30,6 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
-
-
-def topics_hash(names: list[str]) -> str:
-    """Hash of a sorted topic list: CRC32C, its four bytes in little-endian order as hex digits."""
-    if not names:
-        return "00000000"
-    return checksum(",".join(names).encode()).to_bytes(4, "little").hex()
 
 
 class Lookups:
@@ -110,7 +103,7 @@ class Lookups:
         names = await topic_lists.names_of(
             services.topics, request.namespace, request.mode, services.settings.message_bytes_max
         )
-        current = topics_hash(names)
+        current = topic_lists.topics_hash(names)
         # Not filtered by the pattern: the client does that itself.
         is_changed = not request.topics_hash or request.topics_hash != current
         self._connection.write(

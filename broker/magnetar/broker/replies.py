@@ -27,7 +27,8 @@ def connected(*, server_version: str, protocol_version: int, message_bytes_max: 
     """CONNECTED, with the feature flags that this broker honours."""
     flags = pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
-        # Not offered: topic watchers, so that pattern consumers poll.
+        supports_topic_watchers=True,
+        supports_topic_watcher_reconcile=True,
     )
     return encode_command(
         BaseCommand(
@@ -287,6 +288,35 @@ def topics_of_namespace(
                 filtered=False,
                 topics_hash=topics_hash,
                 changed=is_changed,
+            ),
+        )
+    )
+
+
+def watch_topic_list_success(
+    request_id: int, watcher_id: int, topics: Sequence[str], *, topics_hash: str
+) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
+            watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
+                request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+            ),
+        )
+    )
+
+
+def watch_topic_update(
+    watcher_id: int, new: Sequence[str], deleted: Sequence[str], *, topics_hash: str
+) -> bytes:
+    return encode_command(
+        BaseCommand(
+            type=BaseCommand.WATCH_TOPIC_UPDATE,
+            watchTopicUpdate=pb.CommandWatchTopicUpdate(
+                watcher_id=watcher_id,
+                new_topics=new,
+                deleted_topics=deleted,
+                topics_hash=topics_hash,
             ),
         )
     )

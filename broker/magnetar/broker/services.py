@@ -12,6 +12,7 @@ from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security import Authenticator, Authorizer
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.ledger.ports import Clock
 
@@ -43,6 +44,7 @@ class Services:
 
     settings: BrokerSettings
     topics: Topics
+    topic_lists: FollowedLists
     policies: PolicyRegistry
     schemas: SchemaRegistry
     ownership: Ownership

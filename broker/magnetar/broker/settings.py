@@ -143,6 +143,22 @@ class BrokerSettings(
         ge=1,
         description="Unanswered requests of one connection; more get TooManyRequests.",
     )
+    topic_watchers_per_connection_max: int = Field(
+        default=100,
+        ge=0,
+        description="Patterns whose topics one connection may watch; more get NotAllowed.",
+    )
+    topics_pattern_length_max: int = Field(
+        default=50,
+        ge=1,
+        description="Characters of a pattern whose topics are watched; longer ones get NotAllowed.",
+    )
+    topic_list_pause_ms: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description="Time between two readings of a list of topics that is watched.",
+    )
     producers_per_connection_max: int = Field(
         default=10_000, ge=1, description="Producers of one connection."
     )

@@ -1,18 +1,18 @@
 """What a client is told of the topics of a namespace: those of the mode it asks for, in one frame.
 
-The pattern that a client may send along is not applied: clients do that themselves, and a pattern
-from outside could keep the broker's loop busy for as long as it likes. For the same reason there
-are no watchers (WATCH_TOPIC_LIST), whose answers would have to be filtered here: clients poll.
+The pattern that a client may send along with the question is not applied: clients do that
+themselves. Watchers (`topic_watch/`) have theirs applied here.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from magnetar.broker import naming
 from magnetar.broker.errors import NotAllowedError
+from magnetar.sdk.wire import checksum
 from magnetar.sdk.wire.pulsar_pb2 import CommandGetTopicsOfNamespace
 
-_FIELD_BYTES = 4
+NAME_BYTES = 4
 """What a name needs in a frame beside itself."""
 
 
@@ -42,10 +42,25 @@ async def names_of(
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
         names += await topics.names(namespace)
     names = sorted(name for name in names if not naming.is_system_topic(name))
-    size = sum(len(name.encode()) + _FIELD_BYTES for name in names)
+    check_size(names, namespace, bytes_max)
+    return names
+
+
+def check_size(names: Sequence[str], namespace: str, bytes_max: int) -> None:
+    """
+    Raises:
+        NotAllowedError: they are too many for a frame.
+    """
+    size = sum(len(name.encode()) + NAME_BYTES for name in names)
     if size > bytes_max:
         raise NotAllowedError(
             f"the names of the {len(names)} topics of {namespace} have {size} bytes, and an answer "
             f"has room for {bytes_max}"
         )
-    return names
+
+
+def topics_hash(names: Sequence[str]) -> str:
+    """Hash of a sorted topic list: CRC32C, its four bytes in little-endian order as hex digits."""
+    if not names:
+        return "00000000"
+    return checksum(",".join(names).encode()).to_bytes(4, "little").hex()

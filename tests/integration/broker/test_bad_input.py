@@ -266,12 +266,6 @@ def _not_built() -> list[BaseCommand]:
             newTxn=pulsar_pb2.CommandNewTxn(request_id=5, txn_ttl_millis=1),
         ),
         BaseCommand(
-            type=BaseCommand.WATCH_TOPIC_LIST,
-            watchTopicList=pulsar_pb2.CommandWatchTopicList(
-                request_id=5, watcher_id=1, namespace="public/default", topics_pattern=".*"
-            ),
-        ),
-        BaseCommand(
             type=BaseCommand.TC_CLIENT_CONNECT_REQUEST,
             tcClientConnectRequest=pulsar_pb2.CommandTcClientConnectRequest(request_id=5, tc_id=0),
         ),

@@ -35,6 +35,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic, TopicLimits
 from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
+from magnetar.broker.topic_watch import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogError, LogTerminatedError
@@ -520,6 +521,12 @@ class Harness:
         self.services = Services(
             settings=self.settings,
             topics=cast(Topics, self.topics),
+            topic_lists=FollowedLists(
+                self.store,
+                self.topics.names,
+                SystemClock(),
+                pause_ms=self.settings.topic_list_pause_ms,
+            ),
             policies=cast(PolicyRegistry, self.policies),
             schemas=memory_schemas(self.settings),
             ownership=SoleOwner(lambda: SERVICE_URL),

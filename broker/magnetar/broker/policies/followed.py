@@ -156,7 +156,7 @@ class Followed(Generic[T]):
                 async with self._at_once:
                     await self.get()
             except BrokerMetadataError as error:
-                _log.warning("policies_not_read", path=self._path, error=str(error))
+                _log.warning("node_not_read", path=self._path, error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
     def close(self) -> None:

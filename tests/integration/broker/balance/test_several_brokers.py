@@ -9,9 +9,11 @@ import pulsar
 import pytest
 
 from magnetar.broker.balance.bundles import Layout
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.http.http_calls import Answer, request
 from tests.integration.broker.websocket.sockets import Topic, status_of
+from tests.integration.broker.wire_client import WireClient
 from tests.real_cluster import RealCluster
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
@@ -390,3 +392,35 @@ def test_a_partitioned_topic_is_managed_through_any_broker(cluster: RealCluster)
     assert call(cluster, "broker-2", "DELETE", f"{path}/partitions?force=true").status == 204
     listed = call(cluster, "broker-1", "GET", "/admin/v2/persistent/public/default").json
     assert not [each for each in listed if "spread" in each]
+
+
+async def connected(cluster: RealCluster, broker: str) -> WireClient:
+    host, _, port = cluster.url(broker).removeprefix("pulsar://").partition(":")
+    return await WireClient.open(int(port), host=host)
+
+
+async def test_a_topic_is_told_to_those_who_watch_at_the_other_broker(
+    cluster: RealCluster,
+) -> None:
+    makers, watchers = [await connected(cluster, name) for name in ("broker-1", "broker-2")]
+    watchers.send(
+        BaseCommand.WATCH_TOPIC_LIST,
+        watchTopicList=pb.CommandWatchTopicList(
+            request_id=1,
+            watcher_id=1,
+            namespace="public/default",
+            topics_pattern="public/default/watched-.*",
+        ),
+    )
+    answer = await watchers.next(BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+    assert not answer.watchTopicListSuccess.topic
+    names = [f"watched-{number}" for number in range(20)]
+    owners_of = await asyncio.to_thread(
+        lambda: {name: lookup(cluster, "broker-1", name) for name in names}
+    )
+    owned = next(name for name in names if owners_of[name] == "broker-1")
+    await makers.produce(f"persistent://public/default/{owned}")
+    update = (await watchers.next(BaseCommand.WATCH_TOPIC_UPDATE)).watchTopicUpdate
+    assert list(update.new_topics) == [f"persistent://public/default/{owned}"]
+    for client in (makers, watchers):
+        await client.close()

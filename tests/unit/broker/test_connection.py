@@ -16,7 +16,8 @@ async def test_connected_announces_version_limit_and_flags() -> None:
     assert connected.protocol_version == 20
     assert connected.max_message_size == 5 * 1024 * 1024
     assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
-    assert not connected.feature_flags.supports_topic_watchers
+    assert connected.feature_flags.supports_topic_watchers
+    assert connected.feature_flags.supports_topic_watcher_reconcile
 
 
 @pytest.mark.parametrize(("offered", "agreed"), [(7, 7), (20, 20), (99, 21)])
@@ -117,14 +118,6 @@ async def test_a_command_that_is_for_clients_ends_the_connection() -> None:
         (
             BaseCommand.TC_CLIENT_CONNECT_REQUEST,
             {"tcClientConnectRequest": pb.CommandTcClientConnectRequest(request_id=3, tc_id=0)},
-        ),
-        (
-            BaseCommand.WATCH_TOPIC_LIST,
-            {
-                "watchTopicList": pb.CommandWatchTopicList(
-                    request_id=3, watcher_id=1, namespace="public/default", topics_pattern=".*"
-                )
-            },
         ),
     ],
 )

@@ -188,14 +188,6 @@ async def test_a_watcher_is_told_what_matches_and_then_what_changes() -> None:
     assert await _update(client) == ([], _full("a1"), topics_hash(_full("a2")))
 
 
-async def test_the_feature_is_announced() -> None:
-    client = Harness().client(connect=False)
-    client.send(BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="t"))
-    flags = (await client.next()).connected.feature_flags
-    assert flags.supports_topic_watchers
-    assert flags.supports_topic_watcher_reconcile
-
-
 async def test_a_client_that_knows_the_list_is_not_told_it_again() -> None:
     scene = _Scene()
     scene.now("a1")

@@ -72,6 +72,20 @@ class AdminClient:
         """
         self._call(method, path, query or {}, body)
 
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: object | None = None,
+    ) -> Any:
+        """The JSON value that any request answers.
+
+        Raises:
+            BrokerUnreachableError: nobody answered, or it was refused.
+        """
+        return self._call(method, path, query or {}, body)
+
     def _call(self, method: str, path: str, query: dict[str, str], body: object | None) -> Any:
         target = path + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()

@@ -72,7 +72,7 @@ def delete(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Delete a topic with everything in it; of a partitioned one, all partitions."""
-    _confirm(f"Delete {topic} and all its messages?", yes=yes)
+    confirm(f"Delete {topic} and all its messages?", yes=yes)
     path = _path_of(topic)
     if _partitions_of(url, path):
         path += "/partitions"
@@ -83,7 +83,7 @@ def terminate(
     topic: TopicArgument, yes: YesOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
     """End a topic for good: it takes no more messages, and can be read to its end."""
-    _confirm(f"Terminate {topic}? That cannot be undone.", yes=yes)
+    confirm(f"Terminate {topic}? That cannot be undone.", yes=yes)
     path = _path_of(topic)
     end = "terminate/partitions" if _partitions_of(url, path) else "terminate"
     _change(url, "POST", f"{path}/{end}")
@@ -109,7 +109,7 @@ def _change(
     AdminClient(url).change(method, path, query, body)
 
 
-def _confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask before messages are lost.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -47,6 +48,36 @@ def test_a_lookup_names_the_broker_and_the_bundle(server: Standalone) -> None:
     assert HELD in shown
     found = json.loads(done(server, "lookup", TOPIC, "--json"))
     assert (found["brokerUrl"], found["bundle"]) == (server.url, HELD)
+
+
+def test_schemas_are_registered_compared_shown_and_deleted(
+    server: Standalone, tmp_path: Path
+) -> None:
+    def file(*names: str) -> str:
+        fields = [{"name": each, "type": "int"} for each in names]
+        definition = json.dumps({"type": "record", "name": "R", "fields": fields})
+        path = tmp_path / "-".join(names)
+        path.write_text(json.dumps({"type": "AVRO", "schema": definition, "properties": {}}))
+        return str(path)
+
+    topic = "with-schema"
+    assert done(server, "schemas", "upload", topic, "-f", file("a")) == "0\n"
+    assert done(server, "schemas", "version", topic, "-f", file("a")) == "0\n"
+    refused = admin(server, "schemas", "compatibility", topic, "-f", file("a", "b"))
+    assert (refused.status, refused.stdout) == (1, "it does not fit, by FULL\n")
+    conflict = admin(server, "schemas", "upload", topic, "-f", file("a", "b"))
+    assert conflict.status != 0
+    assert "/b: it is not written" in conflict.stderr
+    assert "AVRO" in done(server, "schemas", "list", topic)
+    assert '"name": "a"' in done(server, "schemas", "get", topic, "--version", "0")
+    assert json.loads(done(server, "schemas", "get", topic, "--json"))["type"] == "AVRO"
+    assert json.loads(done(server, "schemas", "metadata", topic))["info"]["version"] == 0
+    assert admin(server, "schemas", "delete", topic).status != 0  # Nobody is there to ask.
+    assert done(server, "schemas", "delete", topic, "--yes") == "1\n"
+    assert "has none" in admin(server, "schemas", "get", topic).stderr
+    (tmp_path / "list").write_text("[]")
+    odd = admin(server, "schemas", "upload", topic, "-f", str(tmp_path / "list"))
+    assert "no JSON object" in odd.stderr
 
 
 def test_the_brokers_are_a_table_for_people_and_json_for_programs(server: Standalone) -> None:

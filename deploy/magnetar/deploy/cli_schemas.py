@@ -1,0 +1,155 @@
+"""The commands of `magnetar admin schemas`: look at schemas, register and delete them."""
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.deploy.cli_topics import (
+    DEFAULT_ADMIN_URL,
+    TopicArgument,
+    UrlOption,
+    YesOption,
+    confirm,
+)
+from magnetar.deploy.errors import SettingsError
+
+schemas = typer.Typer(
+    no_args_is_help=True, help="See the schemas of topics, register and delete them."
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+FileOption = Annotated[
+    typer.FileText,
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help='The schema as JSON: {"type": "AVRO", "schema": "...", "properties": {}}; - is stdin.',
+    ),
+]
+
+
+@schemas.command("get")
+def get_schema(
+    topic: TopicArgument,
+    version: Annotated[
+        int, typer.Option("--version", min=-1, help="Which version; -1: the one that counts.")
+    ] = -1,
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print the schema of a topic."""
+    found = _ask(url, "GET", topic, "schema" if version < 0 else f"schema/{version}")
+    if as_json:
+        _print_json(found)
+        return
+    for name in ("version", "type", "timestamp", "properties"):
+        value = _time(found[name]) if name == "timestamp" else found[name]
+        _say(f"{name:<10}  {json.dumps(value) if isinstance(value, dict) else value}")
+    _say(f"{'schema':<10}  {found['data']}")
+
+
+@schemas.command("list")
+def list_schemas(
+    topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Print all versions of a topic's schema, oldest first."""
+    found = _ask(url, "GET", topic, "schemas")["getSchemaResponses"]
+    if as_json:
+        _print_json(found)
+        return
+    _say(f"{'version':>7}  {'type':<15}  {'registered':<25}  bytes")
+    for each in found:
+        size = len(each["data"].encode())
+        time = _time(each["timestamp"])
+        _say(f"{each['version']:>7}  {each['type']:<15}  {time:<25}  {size}")
+
+
+@schemas.command("metadata")
+def metadata(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print, as JSON, in which ledger each version is."""
+    _print_json(_ask(url, "GET", topic, "metadata"))
+
+
+@schemas.command("upload")
+def upload(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Give a topic a schema, and print its version. It has to fit those before it."""
+    _say(str(_ask(url, "POST", topic, "schema", _read(file))["version"]["version"]))
+
+
+@schemas.command("version")
+def version_of(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print which version of a topic's schema a schema is."""
+    _say(str(_ask(url, "POST", topic, "version", _read(file))["version"]))
+
+
+@schemas.command("compatibility")
+def compatibility(
+    topic: TopicArgument,
+    file: FileOption,
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print whether a schema could be registered; ends with status 1 if it could not."""
+    found = _ask(url, "POST", topic, "compatibility", _read(file))
+    if as_json:
+        _print_json(found)
+    else:
+        fits = "it fits" if found["compatibility"] else "it does not fit"
+        _say(f"{fits}, by {found['schemaCompatibilityStrategy']}")
+    if not found["compatibility"]:
+        raise typer.Exit(1)
+
+
+@schemas.command("delete")
+def delete(
+    topic: TopicArgument,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Old versions go, too: their messages cannot be read."),
+    ] = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Have a topic have no schema; what is published with it can still be read."""
+    what = "with all versions, so that messages cannot be read any more?" if force else "?"
+    confirm(f"Delete the schema of {topic}{' ' if force else ''}{what}", yes=yes)
+    found = _ask(url, "DELETE", topic, "schema?force=true" if force else "schema")
+    _say(str(found["version"]))
+
+
+def _ask(url: str, method: str, topic: str, action: str, body: object = None) -> Any:
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic)).partition("/")[2]
+    path = f"/admin/v2/schemas/{name}/{action}"
+    return admin_client.AdminClient(url).ask(method, path, body=body)
+
+
+def _read(file: typer.FileText) -> object:
+    """
+    Raises:
+        SettingsError: it is no JSON object.
+    """
+    try:
+        found = json.loads(file.read())
+    except ValueError as error:
+        raise SettingsError(f"{file.name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SettingsError(f'{file.name} is no JSON object: give {{"type": ..., "schema": ...}}')
+    return found
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _print_json(value: object) -> None:
+    _say(json.dumps(value, indent=2))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from magnetar.broker.http.composition import add_routers
+from magnetar.broker.http.description import add_description
 from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Cluster
 from magnetar.broker.security.http import Authentication
@@ -33,7 +34,7 @@ class Health(BaseModel):
 
 def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
     """The application of one broker."""
-    app = FastAPI(title="Magnetar broker", version=broker.version, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None)
 
     @app.get("/health")
     async def health(response: Response) -> Health:
@@ -57,7 +58,7 @@ def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
             await broker.services.authorizer.check(identity, Action.ADMINISTER, Cluster())
         return StreamingResponse(page.written(), media_type=METRICS_TYPE)
 
-    add_routers(app, broker)
+    add_routers(app, broker, page)
     open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}
     app.add_middleware(
         Authentication,
@@ -66,4 +67,5 @@ def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
         certificate_roles=broker.certificate_roles,
         open_paths=frozenset(open_paths),
     )
+    add_description(app)
     return app

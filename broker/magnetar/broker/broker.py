@@ -16,6 +16,7 @@ from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.compaction.compaction import look_at
 from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
@@ -72,11 +73,15 @@ class Broker:
         is_clustered: bool = False,
         usage: Callable[[], ProcessUsage] = lambda: ProcessUsage(0.0, 0),
         read_file: Callable[[str], bytes] = no_files,
+        metadata_url: str = "",
+        request_stop: Callable[[], None] | None = None,
     ) -> None:
         """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
         other brokers on this metadata store; otherwise it takes itself for the only one. `usage`:
         what this process has used so far, for its load report. `read_file`: reads the files that
-        the settings of security name."""
+        the settings of security name. `metadata_url`: of the store, for operators. `request_stop`:
+        have this process end in order; None: nobody may ask for that.
+        """
         self._settings = settings
         self.collectors = tuple(collectors)
         self._random = random
@@ -178,6 +183,9 @@ class Broker:
         self.store = store
         self.network = network
         self.usage = usage
+        self.metadata_url = metadata_url
+        self.bookies = client.registry.registered
+        self._request_stop = request_stop
         self.is_serving = False
         self._is_stopping = False
 
@@ -337,6 +345,16 @@ class Broker:
             await self._https.stop()
         if self._sampler is not None:
             await self._sampler.stop()
+
+    def request_stop(self) -> None:
+        """Have this process end in order.
+
+        Raises:
+            NotAllowedError: it does not belong to the broker alone.
+        """
+        if self._request_stop is None:
+            raise NotAllowedError("this broker is part of a process that cannot be stopped by it")
+        self._request_stop()
 
     def _describe(self, session_token: str) -> BrokerRecord:
         return BrokerRecord(

@@ -45,12 +45,7 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     Raises:
         LedgerError: an entry could not be read.
     """
-    ledgers = [(ledger.ledger_id, ledger.entries) for ledger in log.ledgers if ledger.entries]
-    last = log.last_confirmed
-    ledgers = [
-        (ledger_id, min(entries, last.entry_id + 1) if ledger_id == last.ledger_id else entries)
-        for ledger_id, entries in ledgers
-    ]
+    ledgers = _confirmed(log)
     low, high = 0, sum(entries for _, entries in ledgers)
     while low < high:
         middle = (low + high) // 2
@@ -60,6 +55,31 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
         else:
             high = middle
     return _nth(ledgers, low)
+
+
+def entries_in(log: ListedLog) -> int:
+    """Confirmed entries that are not trimmed."""
+    return sum(entries for _, entries in _confirmed(log))
+
+
+def nth_position(log: ListedLog, index: int) -> Position:
+    """Entry number `index` of what is not trimmed, from 0; `LATEST` beyond the end."""
+    return _nth(_confirmed(log), index)
+
+
+def _confirmed(log: ListedLog) -> list[tuple[int, int]]:
+    """Ledgers with their confirmed entries, without those that have none."""
+    last = log.last_confirmed
+    counted = (
+        (
+            each.ledger_id,
+            min(each.entries, last.entry_id + 1)
+            if each.ledger_id == last.ledger_id
+            else each.entries,
+        )
+        for each in log.ledgers
+    )
+    return [(ledger_id, entries) for ledger_id, entries in counted if entries]
 
 
 def _nth(ledgers: Sequence[tuple[int, int]], index: int) -> Position:

@@ -8,7 +8,7 @@ durable kind. A broker calls them once per ack command.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from magnetar.cursors.ack_state import AckState
+from magnetar.cursors.ack_state import AckRange, AckState
 from magnetar.ledger.position import Position
 
 
@@ -54,6 +54,10 @@ class SubscriptionCursor(ABC):
     def range_count(self) -> int:
         """Runs of acknowledged entries above the mark-delete position."""
         return self._state.range_count
+
+    def ranges(self, ranges_max: int) -> Sequence[AckRange]:
+        """The first ranges of individually acknowledged entries, in log order."""
+        return self._state.snapshot(ranges_max=ranges_max, batches_max=0).ranges
 
     @property
     def batch_count(self) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -214,6 +215,7 @@ class BrokerServer:
                     name=settings.name,
                     advertised_listeners=settings.advertised_listeners,
                     insecure=settings.insecure,
+                    metadata_url=settings.metadata_url,
                 )
                 self._opened = opened.pop_all()
 
@@ -299,11 +301,12 @@ async def start_broker(
     name: str = "",
     advertised_listeners: str = "",
     insecure: bool = False,
+    metadata_url: str,
 ) -> Broker:
     """Start a ledger client and a broker on it; `opened` gets what must be closed again.
 
     `collectors`: what its /metrics shows besides its own. `is_clustered`: it may have others
-    beside it.
+    beside it. `metadata_url`: of the store.
     """
     given: dict[str, object] = {
         "name": name,
@@ -344,6 +347,8 @@ async def start_broker(
         is_clustered=is_clustered,
         usage=process_usage,
         read_file=SystemDisk().read_file,
+        metadata_url=metadata_url,
+        request_stop=lambda: signal.raise_signal(signal.SIGTERM),
     )
     await broker.start()
     opened.push_async_callback(broker.stop)

@@ -110,6 +110,7 @@ class Standalone:
                     quorum=settings.quorum,
                     insecure=settings.insecure,
                     collectors=[BookieCollector(bookies), *process_collectors(opened)],
+                    metadata_url=metadata_url,
                 )
                 self._opened = opened.pop_all()
 

@@ -26,6 +26,10 @@ def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         name = await context.namespace(tenant, namespace)
         return [parse_topic_name(each) for each in await context.topics.names(name)]
 
+    async def topics_in(tenant: str, namespace: str, bundle: str) -> list[TopicName]:
+        held = await context.bundle(tenant, namespace, bundle)
+        return [each for each in await topics_of(tenant, namespace) if held.holds(each)]
+
     async def durable(topic: TopicName) -> list[Subscription]:
         there = await context.served(topic)
         return [each for each in there.subscriptions.values() if each.is_durable and each.is_open]
@@ -61,6 +65,20 @@ def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     async def clear_subscription(tenant: str, namespace: str, sub: str) -> Response:
         """Forget the backlogs of one subscription on all topics of a namespace."""
         await clear(await topics_of(tenant, namespace), sub)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/{bundle}/clearBacklog", status_code=204)
+    async def clear_bundle(tenant: str, namespace: str, bundle: str) -> Response:
+        """Forget the backlogs of all subscriptions of one bundle."""
+        await clear(await topics_in(tenant, namespace, bundle), None)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/{bundle}/clearBacklog/{sub:path}", status_code=204)
+    async def clear_subscription_of_bundle(
+        tenant: str, namespace: str, bundle: str, sub: str
+    ) -> Response:
+        """Forget the backlogs of one subscription on all topics of one bundle."""
+        await clear(await topics_in(tenant, namespace, bundle), sub)
         return Response(status_code=204)
 
     @router.post(_NAMESPACE + "/unsubscribe/{sub:path}", status_code=204)

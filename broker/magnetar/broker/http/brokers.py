@@ -4,14 +4,15 @@ Source: HTTP sheet, sections 3 to 5.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from magnetar.broker.balance.load_report import BundleLoad, LoadReport
 from magnetar.broker.http.admin import KnownBroker
+from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 
@@ -54,9 +55,12 @@ class BrokerView(BaseModel):
         )
 
 
-def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRouter:
+def brokers_router(
+    context: HttpContext, *, status: Callable[[], str], request_stop: Callable[[], None]
+) -> APIRouter:
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
-    /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not."""
+    /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not. `request_stop`:
+    have this process end in order."""
     router = APIRouter(tags=["brokers"])
 
     @router.get("/admin/v2/brokers/leaderBroker")
@@ -72,23 +76,53 @@ def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRou
         """The version of this broker."""
         return PlainTextResponse(context.version)
 
-    @router.get("/admin/v2/brokers/health")
-    @router.get("/admin/v2/brokers/ready")
-    async def health() -> PlainTextResponse:
-        """`ok` while this broker may own topics and serves them."""
+    @router.get(
+        "/admin/v2/brokers/health",
+        summary="`ok` while a broker may own topics and serves them",
+        response_class=PlainTextResponse,
+    )
+    async def health(broker_id: Annotated[str, Query(alias="brokerId")] = "") -> PlainTextResponse:
+        """503: it does not, and why. Of another broker than this one: 307 to it."""
+        known = _broker(broker_id) if broker_id else None
+        if known is not None and not known.is_self:
+            raise ElsewhereError(known.record.http_url)
+        return await ready()
+
+    @router.get(
+        "/admin/v2/brokers/ready",
+        summary="`ok` while this broker may own topics and serves them",
+        response_class=PlainTextResponse,
+    )
+    async def ready() -> PlainTextResponse:
         said = status()
         if said != "ok":
             raise HttpRefusal(503, said)
         return PlainTextResponse("ok")
 
-    @router.get("/admin/v2/brokers")
+    @router.get(
+        "/status.html", summary="`OK`, for load balancers", response_class=PlainTextResponse
+    )
+    async def status_page() -> PlainTextResponse:
+        await ready()
+        return PlainTextResponse("OK")
+
+    @router.post(
+        "/admin/v2/brokers/shutdown", status_code=204, summary="Have this broker stop in order"
+    )
+    async def shutdown(
+        forcedTerminateTopic: bool = True,
+        maxConcurrentUnloadPerSec: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    ) -> Response:
+        """It hands its topics over and ends. How many at a time is a setting of its own."""
+        request_stop()
+        return done()
+
+    @router.get("/admin/v2/brokers", summary="Ids of the registered brokers")
     async def brokers() -> list[str]:
-        """Ids of the registered brokers."""
         return [known.broker_id for known in context.admin.brokers()]
 
-    @router.get("/admin/v2/brokers/{cluster}")
+    @router.get("/admin/v2/brokers/{cluster}", summary="Ids of the brokers of a cluster")
     async def brokers_of(cluster: str) -> list[str]:
-        """The same, for the name of the one cluster."""
         _check_cluster(cluster)
         return await brokers()
 
@@ -96,16 +130,7 @@ def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRou
     async def owned_namespaces(cluster: str, broker_id: str) -> dict[str, dict[str, Any]]:
         """The bundles of a broker; 307 to it, if it is not this one."""
         _check_cluster(cluster)
-        known = next(
-            (
-                each
-                for each in context.admin.brokers()
-                if broker_id in (each.broker_id, each.record.name)
-            ),
-            None,
-        )
-        if known is None:
-            raise HttpRefusal(404, f"there is no broker {broker_id}")
+        known = _broker(broker_id)
         if not known.is_self:
             raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
         return {
@@ -129,6 +154,12 @@ def brokers_router(context: HttpContext, *, status: Callable[[], str]) -> APIRou
     async def all_brokers() -> list[BrokerView]:
         """The registered brokers with their addresses and last load reports."""
         return [BrokerView.of(known) for known in context.admin.brokers()]
+
+    def _broker(broker_id: str) -> KnownBroker:
+        for each in context.admin.brokers():
+            if broker_id in (each.broker_id, each.record.name):
+                return each
+        raise HttpRefusal(404, f"there is no broker {broker_id}")
 
     def _check_cluster(name: str) -> None:
         if name != context.cluster_name:

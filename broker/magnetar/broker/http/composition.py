@@ -3,36 +3,48 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
 
 from magnetar.broker.balance.layouts import Layouts
 from magnetar.broker.balance.orders import HttpOrders
 from magnetar.broker.balance.reporter import LoadReporter
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.http import refusals
+from magnetar.broker.http.absent import absent_router
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
 from magnetar.broker.http.backlogs import backlogs_router
+from magnetar.broker.http.bookies import bookies_router
+from magnetar.broker.http.broker_stats import broker_stats_router
 from magnetar.broker.http.brokers import brokers_router
+from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.compaction import compaction_router
+from magnetar.broker.http.configuration import configuration_router
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import life_router
 from magnetar.broker.http.lookup import lookup_router
-from magnetar.broker.http.namespaces import namespaces_router
+from magnetar.broker.http.messages import messages_router
+from magnetar.broker.http.namespace_details import namespace_details_router
+from magnetar.broker.http.namespaces import bundles_router, namespaces_router
+from magnetar.broker.http.non_persistent import bundle_lists_router, non_persistent_router
 from magnetar.broker.http.partitions import partitions_router
+from magnetar.broker.http.permissions import permissions_router
 from magnetar.broker.http.policies import policies_router
+from magnetar.broker.http.resources import resources_router
+from magnetar.broker.http.rights import need_of
 from magnetar.broker.http.schemas import schemas_router
 from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
+from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
 
-def add_routers(app: FastAPI, broker: "Broker") -> None:
-    """Put lookup, brokers, namespaces and topics into an application."""
+def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
+    """Put lookup, brokers, namespaces and topics into an application. `page`: the metrics."""
     context = HttpContext(
         _cluster_admin(broker) if broker.cluster is not None else _sole_admin(broker),
         broker.services,
@@ -40,20 +52,47 @@ def add_routers(app: FastAPI, broker: "Broker") -> None:
         version=broker.version,
     )
     refusals.install(app)
-    app.include_router(lookup_router(context))
-    app.include_router(backlogs_router(context, broker.services.keeping))
-    app.include_router(brokers_router(context, status=lambda: broker.status))
-    app.include_router(tenants_router(context))
-    app.include_router(namespaces_router(context))
-    app.include_router(policies_router(context))
-    app.include_router(topics_router(context))
-    app.include_router(schemas_router(context))
-    app.include_router(subscriptions_router(context, broker.services.keeping))
-    app.include_router(compaction_router(context))
-    app.include_router(stats_router(context, wall_ms=broker.services.clock.wall_ms))
-    app.include_router(partitions_router(context))
-    app.include_router(life_router(context))
-    app.include_router(proxy_stats_router(lambda: broker.websocket))
+    authorizer = broker.services.authorizer
+
+    async def authorize(request: Request) -> None:
+        """Refuse whoever may not ask for this."""
+        if authorizer.is_on:
+            need = need_of(request.method, request.scope["path"], request.path_params)
+            if need is not None:
+                address = request.client.host if request.client is not None else ""
+                await authorizer.check(request.state.identity, *need, address=address)
+
+    wall_ms = broker.services.clock.wall_ms
+    keeping = broker.services.keeping
+    for router in (
+        lookup_router(context),
+        backlogs_router(context, keeping),
+        configuration_router(context, metadata_url=broker.metadata_url),
+        brokers_router(context, status=lambda: broker.status, request_stop=broker.request_stop),
+        broker_stats_router(context, page, wall_ms=wall_ms),
+        bookies_router(context, broker.bookies),
+        clusters_router(context),
+        tenants_router(context),
+        permissions_router(context),
+        namespace_details_router(context),
+        namespaces_router(context),
+        policies_router(context),
+        bundles_router(context),
+        resources_router(context),
+        topics_router(context),
+        schemas_router(context),
+        compaction_router(context),
+        stats_router(context, wall_ms=wall_ms),
+        partitions_router(context),
+        life_router(context),
+        messages_router(context),
+        subscriptions_router(context, keeping),
+        non_persistent_router(context),
+        bundle_lists_router(context),
+        proxy_stats_router(lambda: broker.websocket),
+        absent_router(),
+    ):
+        app.include_router(router, dependencies=[Depends(authorize)])
 
 
 def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:

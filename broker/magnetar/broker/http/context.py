@@ -6,8 +6,10 @@ from magnetar.broker import naming
 from magnetar.broker.balance.bundles import Bundle, BundleId
 from magnetar.broker.http.admin import Admin
 from magnetar.broker.http.refusals import ElsewhereError
+from magnetar.broker.policies.resources import Resources
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.broker.services import Services
+from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
@@ -29,11 +31,17 @@ class HttpContext:
         self.topics = services.topics
         self.policies = services.policies
         self.schemas = services.schemas
-        self.settings = services.settings
+        self.clock = services.clock
         self.store = store
         self.tenants = Tenants(store)
+        self.resources = Resources(store)
         self.cluster_name = services.settings.cluster_name
         self.version = version
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """As they are now: some change while the broker runs."""
+        return self.policies.dynamic.current
 
     @property
     def admin(self) -> Admin:

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel
 
-from magnetar.broker.errors import NotAllowedError, TopicConflictError, TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, TopicConflictError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
@@ -173,40 +173,4 @@ def life_router(context: HttpContext) -> APIRouter:
             await log.update_properties(dict.fromkeys(as_stored({key: ""})))
         return Response(status_code=204)
 
-    _add_non_persistent(router, context)
     return router
-
-
-def _add_non_persistent(router: APIRouter, context: HttpContext) -> None:
-    """What can be done with topics that keep nothing; what needs a place in one is refused."""
-    prefix = "/admin/v2/non-persistent/{tenant}/{namespace}"
-    topics = context.topics
-
-    @router.get(prefix)
-    async def listed(tenant: str, namespace: str) -> list[str]:
-        """Those that this broker has."""
-        return await topics.non_persistent_names(await context.namespace(tenant, namespace))
-
-    @router.delete(prefix + "/{topic}", status_code=204)
-    async def delete(tenant: str, namespace: str, topic: str, force: bool = False) -> Response:
-        """Send its clients away and forget it. 412: somebody uses it."""
-        name = await context.topic("non-persistent", tenant, namespace, topic)
-        await context.admin.here(name)
-        await topics.removal.delete(name, is_forced=force)
-        return Response(status_code=204)
-
-    @router.put(prefix + "/{topic}/unload", status_code=204)
-    async def unload(tenant: str, namespace: str, topic: str) -> Response:
-        """Send its clients away; they come back."""
-        name = await context.topic("non-persistent", tenant, namespace, topic)
-        if not await topics.exists(name):
-            await context.admin.here(name)
-            raise TopicNotFoundError(f"Topic {name} not found")
-        await context.admin.unload_topic(name)
-        return Response(status_code=204)
-
-    @router.post(prefix + "/{topic}/terminate")
-    @router.post(prefix + "/{topic}/terminate/partitions")
-    async def terminated(tenant: str, namespace: str, topic: str) -> None:
-        name = await context.topic("non-persistent", tenant, namespace, topic)
-        raise HttpRefusal(405, f"Termination of a non-persistent topic is not allowed: {name}")

@@ -8,7 +8,12 @@ from pydantic import BaseModel
 
 from magnetar.broker.balance.bundles import BundleId
 from magnetar.broker.balance.load_report import BundleLoad
+from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.listing import non_persistent_names, without_system
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _LEASES_AT_ONCE = 32
 
@@ -47,11 +52,19 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
     @router.get(prefix + "/topics")
     async def topics(
-        tenant: str, namespace: str, mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "ALL"
+        tenant: str,
+        namespace: str,
+        mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
+        includeSystemTopic: bool = False,
     ) -> list[str]:
-        """Full names of its topics."""
+        """Full names of its topics; of a partitioned topic, of each partition."""
         name = await context.namespace(tenant, namespace)
-        return [] if mode == "NON_PERSISTENT" else await context.topics.names(name)
+        found: list[str] = []
+        if mode != "NON_PERSISTENT":
+            found += without_system(await context.topics.names(name), keeps=includeSystemTopic)
+        if mode != "PERSISTENT":
+            found += await non_persistent_names(context, name)
+        return found
 
     @router.put(prefix + "/unload", status_code=204)
     async def unload(tenant: str, namespace: str) -> Response:
@@ -113,5 +126,37 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
         every = [BundleId(name, bundle) for bundle in layout.bundles]
         return list(await asyncio.gather(*map(describe, every)))
+
+    return router
+
+
+def bundles_router(context: HttpContext) -> APIRouter:
+    """What must come behind all other routes of namespaces: the name of a bundle is any name."""
+    router = APIRouter(tags=["namespaces"])
+
+    @router.delete(
+        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",
+        status_code=204,
+        summary="Have nothing in a bundle any more",
+    )
+    async def delete_bundle(
+        tenant: str, namespace: str, bundle: str, force: bool = False
+    ) -> Response:
+        """Its owner gives it up. 409: there are topics in it; with `force` they are deleted."""
+        if not bundle.startswith("0x"):
+            raise HttpRefusal(404, f"namespaces have nothing that is called {bundle!r}")
+        held = await context.bundle(tenant, namespace, bundle)
+        names = [parse_topic_name(each) for each in await context.topics.names(held.namespace)]
+        inside = [name for name in names if held.holds(name)]
+        if inside and not force:
+            raise HttpRefusal(409, f"bundle {bundle} has {len(inside)} topics: {inside[0]}")
+
+        async def delete(topic: TopicName) -> None:
+            await context.admin.here(topic)
+            await context.topics.removal.delete(topic, is_forced=True)
+
+        await on_each(context.admin, inside, delete, "DELETE", "?force=true", may_be_missing=True)
+        await context.admin.unload_bundle(held, "")
+        return done()
 
     return router

@@ -2,8 +2,12 @@
 
 GET of a policy that is not set answers 204 and nothing. Any broker answers, none redirects: values
 are in the metadata store, and every broker hears of changes. Source: HTTP sheet, 8.2 and 9.4.
+
+The routes read paths and bodies themselves: they are hundreds, and FastAPI's models of the same
+few parameters for each of them would be most of the time that a broker takes to start.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +15,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from magnetar.broker.http import policy_table as table
+from magnetar.broker.http.answers import done, text_or_json, with_body
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.policy_shapes import BACKLOG_QUOTA, Shape
-from magnetar.broker.http.policy_table import POLICIES, Policy
+from magnetar.broker.http.policy import Policy, quota_type, quotas_to_json, with_quota
+from magnetar.broker.http.policy_shapes import BACKLOG_QUOTA, CLUSTERS, Shape
+from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.policies.model import PolicySet
+from magnetar.broker.policies.model import PolicySet, QuotaType
 from magnetar.sdk.wire import TopicName
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -41,39 +47,119 @@ def policies_router(context: HttpContext) -> APIRouter:
 
 
 def _answer(value: Any, shape: Shape) -> Response:
-    return Response(status_code=204) if value is None else JSONResponse(shape.to_json(value))
+    if value is None:
+        return done()
+    return text_or_json(shape.to_json(value), is_text=shape.is_text)
 
 
-def _done() -> Response:
-    return Response(status_code=204)
+def _namespace_of(request: Request) -> str:
+    names = request.path_params
+    return f"{names['tenant']}/{names['namespace']}"
+
+
+def _is_applied(request: Request) -> bool:
+    return request.query_params.get("applied", "").lower() in ("true", "1")
+
+
+def _quota_type_of(request: Request) -> QuotaType:
+    return quota_type(request.query_params.get("backlogQuotaType", QuotaType.SIZE))
 
 
 def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -> None:
     path = f"{_NAMESPACE}/{policy.namespace}"
+    words = _words(policy.namespace)
 
-    async def show(tenant: str, namespace: str) -> Response:
-        record = await context.tenants.namespace(f"{tenant}/{namespace}")
-        return _answer(policy.of_namespace(record), policy.shape)
+    async def show(request: Request) -> Response:
+        name = _namespace_of(request)
+        value = policy.of_namespace(await context.tenants.namespace(name))
+        if value is None and policy.unset is not None:
+            return text_or_json(policy.unset, is_text=policy.shape.is_text)
+        if value is None and policy.field == "bookie_affinity":
+            raise HttpRefusal(404, f"{name} has no {words}")
+        return _answer(value, policy.shape)
 
-    async def change(tenant: str, namespace: str, value: Any) -> Response:
+    async def change(name: str, value: Any) -> Response:
         await context.policies.update_namespace(
-            f"{tenant}/{namespace}", lambda record: policy.set_in_namespace(record, value)
+            name, lambda record: policy.set_in_namespace(record, value)
         )
-        return _done()
+        return done(note=policy.note)
 
-    async def replace(tenant: str, namespace: str, request: Request) -> Response:
+    async def replace(request: Request) -> Response:
         value = policy.shape.parse(await request.body())
         _check_partitions(context, policy, value)
-        return await change(tenant, namespace, value)
+        await _check_clusters(context, policy, value)
+        return await change(_namespace_of(request), value)
 
-    async def remove(tenant: str, namespace: str) -> Response:
-        return await change(tenant, namespace, None)
+    async def remove(request: Request) -> Response:
+        return await change(_namespace_of(request), None)
 
     name = policy.namespace
-    router.add_api_route(path, show, methods=["GET"], name=f"get-{name}")
-    router.add_api_route(path, replace, methods=[policy.namespace_verb], name=f"set-{name}")
+    _add(router, path, show, ["GET"], f"get-{name}", f"The {words} of a namespace", policy)
+    verbs = [policy.namespace_verb]
+    _add(router, path, replace, verbs, f"set-{name}", f"Set the {words} of a namespace", policy)
     if policy.can_remove:
-        router.add_api_route(path, remove, methods=["DELETE"], name=f"remove-{name}")
+        name = "removeOffloadPolicies" if policy.field == "offload" else name
+        path = f"{_NAMESPACE}/{name}"
+        summary = f"Remove the {words} of a namespace"
+        _add(router, path, remove, ["DELETE"], f"remove-{name}", summary, policy)
+
+
+def _words(name: str) -> str:
+    """inactiveTopicPolicies as inactive topic policies."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.rpartition("/")[2])
+    return spaced if spaced.isupper() else spaced.lower().replace("message ttl", "message TTL")
+
+
+def _add(
+    router: APIRouter,
+    path: str,
+    function: Callable[..., Any],
+    verbs: list[str],
+    name: str,
+    summary: str,
+    policy: Policy | None,
+    shape: Shape | None = None,
+) -> None:
+    """One route, with a description of what goes in and comes out."""
+    shape = shape or (policy.shape if policy is not None else BACKLOG_QUOTA)
+    text = f"{summary}."
+    if policy is not None and policy.note:
+        text += f" It is kept and has no effect: {policy.note}."
+    if verbs == ["GET"]:
+        text += " 204: it is not set."
+    router.add_api_route(
+        path,
+        function,
+        methods=verbs,
+        name=name,
+        summary=summary,
+        description=text,
+        status_code=200 if verbs == ["GET"] else 204,
+        responses={200: {"content": {"application/json": {"schema": shape.schema()}}}}
+        if verbs == ["GET"]
+        else None,
+        openapi_extra=_extra(path, verbs[0], shape, policy),
+        response_class=Response,
+    )
+
+
+def _extra(path: str, verb: str, shape: Shape, policy: Policy | None) -> dict[str, Any]:
+    """What the route reads itself; names in the path are described for all routes alike."""
+    is_topic = "{topic}" in path
+    query: list[dict[str, Any]] = []
+    if path.endswith("/backlogQuota"):
+        kinds = {"type": "string", "enum": list(QuotaType), "default": QuotaType.SIZE}
+        query = [{"name": "backlogQuotaType", "in": "query", "schema": kinds}]
+    elif verb == "GET" and is_topic:
+        text = "What counts, if the topic has none of its own."
+        schema = {"type": "boolean", "default": False}
+        query = [{"name": "applied", "in": "query", "schema": schema, "description": text}]
+    if verb not in ("POST", "PUT"):
+        return {"parameters": query}
+    if is_topic and policy is not None and policy.topic_query:
+        schema = shape.schema()
+        return {"parameters": [{"name": policy.topic_query, "in": "query", "schema": schema}]}
+    return {"parameters": query, **with_body(shape.schema())}
 
 
 def _check_partitions(context: HttpContext, policy: Policy, value: Any) -> None:
@@ -82,30 +168,57 @@ def _check_partitions(context: HttpContext, policy: Policy, value: Any) -> None:
         raise HttpRefusal(406, f"defaultNumPartitions must not be above {limit}")
 
 
-def _add_namespace_quotas(router: APIRouter, context: HttpContext) -> None:
-    async def show(tenant: str, namespace: str) -> Response:
-        record = await context.tenants.namespace(f"{tenant}/{namespace}")
-        return JSONResponse(table.quotas_to_json(record.policies))
+async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> None:
+    """Refuse clusters that there are not, and replication, which there is not."""
+    if policy.shape is not CLUSTERS or value is None:
+        return
+    known = await context.tenants.clusters()
+    for name in value:
+        if name not in known:
+            raise HttpRefusal(412, f"there is no cluster {name!r}, only {', '.join(known)}")
+    is_replication = policy.namespace == "replication" or policy.topic == "replication"
+    if is_replication and set(value) != {context.cluster_name}:
+        raise HttpRefusal(
+            412, f"nothing is replicated to other clusters: give {context.cluster_name} alone"
+        )
 
-    async def replace(
-        tenant: str,
-        namespace: str,
-        request: Request,
-        backlogQuotaType: str = "destination_storage",
-    ) -> Response:
-        kind = table.quota_type(backlogQuotaType)
+
+def _add_namespace_quotas(router: APIRouter, context: HttpContext) -> None:
+    async def show(request: Request) -> Response:
+        record = await context.tenants.namespace(_namespace_of(request))
+        return JSONResponse(quotas_to_json(record.policies))
+
+    async def replace(request: Request) -> Response:
+        kind = _quota_type_of(request)
         is_removal = request.method == "DELETE"
         quota = None if is_removal else BACKLOG_QUOTA.parse(await request.body())
         await context.policies.update_namespace(
-            f"{tenant}/{namespace}",
+            _namespace_of(request),
             lambda record: record.model_copy(
-                update={"policies": table.with_quota(record.policies, kind, quota)}
+                update={"policies": with_quota(record.policies, kind, quota)}
             ),
         )
-        return _done()
+        return done()
 
-    router.add_api_route(f"{_NAMESPACE}/backlogQuotaMap", show, methods=["GET"])
-    router.add_api_route(f"{_NAMESPACE}/backlogQuota", replace, methods=["POST", "DELETE"])
+    _add_quotas(router, _NAMESPACE, "namespace", show, replace)
+
+
+def _add_quotas(
+    router: APIRouter,
+    prefix: str,
+    what: str,
+    show: Callable[..., Any],
+    replace: Callable[..., Any],
+) -> None:
+    router.add_api_route(
+        f"{prefix}/backlogQuotaMap",
+        show,
+        methods=["GET"],
+        summary=f"The backlog quotas of a {what}, by their types",
+    )
+    path, name = f"{prefix}/backlogQuota", f"backlogQuota of a {what}"
+    _add(router, path, replace, ["POST"], f"set {name}", f"Set a {name}", None)
+    _add(router, path, replace, ["DELETE"], f"remove {name}", f"Remove a {name}", None)
 
 
 class _Topics:
@@ -117,13 +230,15 @@ class _Topics:
         self._domain = domain
         self._prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
 
-    async def _topic(self, tenant: str, namespace: str, topic: str) -> TopicName:
+    async def _topic(self, request: Request) -> TopicName:
         """A topic that exists, or is partitioned.
 
         Raises:
             HttpRefusal: 405, a partition.
             RequestError
         """
+        names = request.path_params
+        tenant, namespace, topic = names["tenant"], names["namespace"], names["topic"]
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(405, f"{name} is a partition: the policies are its topic's")
@@ -131,42 +246,48 @@ class _Topics:
         return name
 
     async def _change(
-        self, names: tuple[str, str, str], change: Callable[[PolicySet], PolicySet]
+        self,
+        request: Request,
+        change: Callable[[PolicySet], PolicySet],
+        note: str = "",
     ) -> Response:
-        await self._context.policies.update_topic(await self._topic(*names), change)
-        return _done()
+        await self._context.policies.update_topic(await self._topic(request), change)
+        return done(note=note)
 
     def add(self, policy: Policy) -> None:
         """A row of the table."""
         path = f"{self._prefix}/{policy.topic}"
 
-        async def show(tenant: str, namespace: str, topic: str, applied: bool = False) -> Response:
-            name = await self._topic(tenant, namespace, topic)
+        async def show(request: Request) -> Response:
+            name = await self._topic(request)
             value = getattr(await self._context.policies.own(name), policy.field)
-            if value is None and applied:
+            if value is None and _is_applied(request):
                 value = await self._applied(policy, name)
             return _answer(value, policy.shape)
 
-        async def replace(tenant: str, namespace: str, topic: str, request: Request) -> Response:
+        async def replace(request: Request) -> Response:
             content = await request.body()
             if policy.topic_query:
                 content = request.query_params.get(policy.topic_query, "").encode() or content
             value = policy.shape.parse(content)
             if value is None and policy.topic_query:
                 raise HttpRefusal(412, f"{policy.topic_query} is missing")
+            await _check_clusters(self._context, policy, value)
             return await self._change(
-                (tenant, namespace, topic), lambda own: policy.set_in_topic(own, value)
+                request, lambda own: policy.set_in_topic(own, value), policy.note
             )
 
-        async def remove(tenant: str, namespace: str, topic: str) -> Response:
-            return await self._change(
-                (tenant, namespace, topic), lambda own: policy.set_in_topic(own, None)
-            )
+        async def remove(request: Request) -> Response:
+            return await self._change(request, lambda own: policy.set_in_topic(own, None))
 
         name = f"{self._domain}-{policy.topic}"
-        self._router.add_api_route(path, show, methods=["GET"], name=f"get-{name}")
-        self._router.add_api_route(path, replace, methods=["POST", "PUT"], name=f"set-{name}")
-        self._router.add_api_route(path, remove, methods=["DELETE"], name=f"remove-{name}")
+        words = _words(policy.topic)
+        of = f"{words} of a {self._domain} topic"
+        _add(self._router, path, show, ["GET"], f"get-{name}", f"The {of}", policy)
+        for verb in ("POST", "PUT"):
+            summary = f"Set the {of}"
+            _add(self._router, path, replace, [verb], f"{verb}-{name}", summary, policy)
+        _add(self._router, path, remove, ["DELETE"], f"remove-{name}", f"Remove the {of}", policy)
 
     async def _applied(self, policy: Policy, name: TopicName) -> Any:
         record = await self._context.tenants.namespace(name.namespace_name)
@@ -176,50 +297,37 @@ class _Topics:
         return value
 
     def add_quotas(self) -> None:
-        async def show(tenant: str, namespace: str, topic: str, applied: bool = False) -> Response:
-            name = await self._topic(tenant, namespace, topic)
-            shown = table.quotas_to_json(await self._context.policies.own(name))
-            if applied:
+        async def show(request: Request) -> Response:
+            name = await self._topic(request)
+            shown = quotas_to_json(await self._context.policies.own(name))
+            if _is_applied(request):
                 record = await self._context.tenants.namespace(name.namespace_name)
-                shown = {**table.quotas_to_json(record.policies), **shown}
+                shown = {**quotas_to_json(record.policies), **shown}
             return JSONResponse(shown)
 
-        async def replace(
-            tenant: str,
-            namespace: str,
-            topic: str,
-            request: Request,
-            backlogQuotaType: str = "destination_storage",
-        ) -> Response:
-            kind = table.quota_type(backlogQuotaType)
+        async def replace(request: Request) -> Response:
+            kind = _quota_type_of(request)
             is_removal = request.method == "DELETE"
             quota = None if is_removal else BACKLOG_QUOTA.parse(await request.body())
-            return await self._change(
-                (tenant, namespace, topic), lambda own: table.with_quota(own, kind, quota)
-            )
+            return await self._change(request, lambda own: with_quota(own, kind, quota))
 
-        self._router.add_api_route(f"{self._prefix}/backlogQuotaMap", show, methods=["GET"])
-        self._router.add_api_route(
-            f"{self._prefix}/backlogQuota", replace, methods=["POST", "DELETE"]
-        )
+        _add_quotas(self._router, self._prefix, f"{self._domain} topic", show, replace)
 
     def add_subscription_rate(self) -> None:
         shape = table.SUBSCRIPTION_DISPATCH_RATE
 
-        async def show(
-            tenant: str, namespace: str, topic: str, subscription: str, applied: bool = False
-        ) -> Response:
-            name = await self._topic(tenant, namespace, topic)
+        async def show(request: Request) -> Response:
+            name = await self._topic(request)
+            subscription = request.path_params["subscription"]
             own = await self._context.policies.own(name)
             value = (own.subscription_dispatch_rates or {}).get(subscription)
-            if value is None and applied:
+            if value is None and _is_applied(request):
                 policy = next(each for each in POLICIES if each.field == _SUBSCRIPTION_RATE)
                 value = getattr(own, _SUBSCRIPTION_RATE) or await self._applied(policy, name)
             return _answer(value, shape)
 
-        async def replace(
-            tenant: str, namespace: str, topic: str, subscription: str, request: Request
-        ) -> Response:
+        async def replace(request: Request) -> Response:
+            subscription = request.path_params["subscription"]
             is_removal = request.method == "DELETE"
             rate = None if is_removal else shape.parse(await request.body())
 
@@ -230,17 +338,30 @@ class _Topics:
                     rates[subscription] = rate
                 return own.model_copy(update={"subscription_dispatch_rates": rates or None})
 
-            return await self._change((tenant, namespace, topic), change)
+            return await self._change(request, change)
 
         path = f"{self._prefix}/{{subscription}}/dispatchRate"
-        self._router.add_api_route(path, show, methods=["GET"])
-        self._router.add_api_route(path, replace, methods=["POST", "DELETE"])
+        of = f"dispatch rate of a subscription of a {self._domain} topic"
+        for verb, words, function in (
+            ("GET", "The", show),
+            ("POST", "Set the", replace),
+            ("DELETE", "Remove the", replace),
+        ):
+            summary = f"{words} {of}"
+            _add(self._router, path, function, [verb], f"{verb} {of}", summary, None, shape)
 
     def add_removal(self) -> None:
-        async def remove(tenant: str, namespace: str, topic: str) -> Response:
-            return await self._change((tenant, namespace, topic), lambda _: PolicySet())
+        async def remove(request: Request) -> Response:
+            return await self._change(request, lambda _: PolicySet())
 
-        self._router.add_api_route(f"{self._prefix}/policies", remove, methods=["DELETE"])
+        self._router.add_api_route(
+            f"{self._prefix}/policies",
+            remove,
+            methods=["DELETE"],
+            status_code=204,
+            summary=f"Remove all policies that a {self._domain} topic has of its own",
+            response_class=Response,
+        )
 
 
 _SUBSCRIPTION_RATE = "subscription_dispatch_rate"

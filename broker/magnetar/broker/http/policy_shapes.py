@@ -1,14 +1,25 @@
 """Policies as Pulsar's HTTP interface shows them, and back. Pure. Source: HTTP sheet, 8.3."""
 
+import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
-from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SubscriptionType
+from magnetar.broker.policies.model import (
+    AuthAction,
+    AuthMode,
+    BacklogPolicy,
+    DeleteMode,
+    SchemaCompatibility,
+    SubscriptionType,
+)
+from magnetar.sdk.wire import TopicNameError, parse_topic_name
 
 
 class _Body(BaseModel):
@@ -74,6 +85,28 @@ class InactiveTopicBody(_Body):
     deleteWhileInactive: bool = False
 
 
+class BookieAffinityBody(_Body):
+    bookkeeperAffinityGroupPrimary: str | None = None
+    bookkeeperAffinityGroupSecondary: str | None = None
+
+
+class EntryFiltersBody(_Body):
+    entryFilterNames: str
+
+
+class AutoUpdateStrategy(StrEnum):
+    """What strategies of schemas were called once."""
+
+    DISABLED = "AutoUpdateDisabled"
+    BACKWARD = "Backward"
+    FORWARD = "Forward"
+    FULL = "Full"
+    ALWAYS = "AlwaysCompatible"
+    BACKWARD_TRANSITIVE = "BackwardTransitive"
+    FORWARD_TRANSITIVE = "ForwardTransitive"
+    FULL_TRANSITIVE = "FullTransitive"
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How one kind of value looks over HTTP."""
@@ -83,6 +116,10 @@ class Shape:
     to_json: Callable[[Any], Any]
     of_json: Callable[[Any], Any]
     """Raises HttpRefusal when the value makes no sense."""
+    is_text: bool = False
+    """Answered as it is; taken as it is, or as a JSON string: Pulsar's clients do either."""
+    of_nothing: Any = None
+    """What an empty body stands for."""
 
     def parse(self, content: bytes) -> Any:
         """A value out of a body; None out of none, or null.
@@ -91,13 +128,29 @@ class Shape:
             HttpRefusal: 400, it is of another form; or what `of_json` says.
         """
         if content.strip() in (b"", b"null"):
-            return None
+            return self.of_nothing
         try:
+            if self.is_text and not content.lstrip().startswith(b'"'):
+                content = json.dumps(content.decode("utf-8", "replace").strip()).encode()
             return self.of_json(self.adapter.validate_json(content, strict=True))
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(map(str, problem["loc"])) or "body"
             raise HttpRefusal(400, f"{where}: {problem['msg']}") from error
+
+    @functools.cache  # noqa: B019 - there are a few shapes, made once
+    def schema(self) -> dict[str, Any]:
+        """Of the JSON, for the description of the interface; nothing in it refers elsewhere."""
+        found = self.adapter.json_schema(mode="serialization")
+        parts = found.pop("$defs", {})
+
+        def inlined(value: Any) -> Any:
+            if isinstance(value, dict):
+                name = value.get("$ref", "").removeprefix("#/$defs/")
+                return inlined(parts[name]) if name else {k: inlined(v) for k, v in value.items()}
+            return [inlined(each) for each in value] if isinstance(value, list) else value
+
+        return dict(inlined(found))
 
     def parse_value(self, value: Any) -> Any:
         """The same of JSON that is parsed already."""
@@ -306,4 +359,53 @@ SUBSCRIPTION_TYPES = Shape(
     lambda names: frozenset(names),
 )
 
-TEXTS = Shape(TypeAdapter(list[str]), list, tuple)
+CLUSTERS = Shape(TypeAdapter(list[str]), list, lambda names: tuple(dict.fromkeys(names)))
+
+
+def _topics(names: list[str]) -> tuple[str, ...]:
+    try:
+        return tuple(str(parse_topic_name(name)) for name in names)
+    except TopicNameError as error:
+        raise HttpRefusal(412, str(error)) from error
+
+
+TOPICS = Shape(TypeAdapter(list[str]), list, _topics)
+
+SCHEMA_STRATEGY = Shape(TypeAdapter(SchemaCompatibility), _same, _same)
+AUTO_UPDATE_STRATEGY = Shape(TypeAdapter(AutoUpdateStrategy), _same, _same)
+AUTH_MODE = Shape(TypeAdapter(AuthMode), _same, _same)
+
+SWITCH = Shape(TypeAdapter(bool), _same, _same, of_nothing=True)
+"""Set by a request without a body."""
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise HttpRefusal(412, "the value is empty")
+    return value
+
+
+TEXT = Shape(TypeAdapter(str), _same, _text, is_text=True)
+
+BOOKIE_AFFINITY = _body(
+    BookieAffinityBody,
+    lambda value: BookieAffinityBody.model_validate(value),
+    lambda body: body.model_dump(exclude_none=True),
+)
+
+
+def _filters(body: EntryFiltersBody) -> str:
+    if not all(name.strip() for name in body.entryFilterNames.split(",")):
+        raise HttpRefusal(400, "entryFilterNames is one or more names, with commas between")
+    return body.entryFilterNames
+
+
+ENTRY_FILTERS = _body(
+    EntryFiltersBody, lambda value: EntryFiltersBody(entryFilterNames=value), _filters
+)
+
+OFFLOAD = Shape(TypeAdapter(dict[str, JsonValue]), _same, _same)
+"""What Pulsar's offloaders are told; nobody reads it here."""
+
+PROPERTIES = Shape(TypeAdapter(dict[str, str]), _same, _same)
+PERMISSIONS = Shape(TypeAdapter(dict[str, list[AuthAction]]), _same, _same)

@@ -1,86 +1,21 @@
-"""Every policy that can be set over HTTP: its names, its shape, and where its value is kept. Pure.
+"""Every policy that can be set over HTTP. Pure.
 
 Source: HTTP sheet, sections 8.2, 8.3 and 9.4. One row per policy; the routes, the description of a
 whole namespace and the commands of `magnetar admin` are made of this table.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from magnetar.broker.http import policy_shapes as shapes
-from magnetar.broker.http.policy_shapes import Shape
-from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.policy import Policy
 from magnetar.broker.policies import model
-from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
-from magnetar.broker.policies.model import NamespaceRecord, PolicySet, QuotaType
+from magnetar.broker.policies.effective import RateLimit
 
 _MIB = 1 << 20
 
-Default = Callable[[EffectivePolicies], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """One policy."""
-
-    field: str
-    """In PolicySet; of those that only namespaces have, in NamespaceRecord."""
-    shape: Shape
-    namespace: str = ""
-    """Its name below a namespace; empty: namespaces do not have it."""
-    topic: str = ""
-    """Its name below a topic; empty: topics do not have it."""
-    key: str = ""
-    """In the description of a whole namespace."""
-    is_per_cluster: bool = False
-    """There, the value is a map with one entry per cluster."""
-    default: Default | None = None
-    """The broker's value, as `field` would hold it; None: there is none."""
-    namespace_verb: str = "POST"
-    can_remove: bool = True
-    topic_query: str = ""
-    """The value comes in this part of the query, not in a body, for topics."""
-
-    @property
-    def is_of_set(self) -> bool:
-        return self.field in PolicySet.model_fields
-
-    def of_namespace(self, record: NamespaceRecord) -> Any:
-        """The value; None: it is not set."""
-        return getattr(record.policies if self.is_of_set else record, self.field)
-
-    def set_in_namespace(self, record: NamespaceRecord, value: Any) -> NamespaceRecord:
-        """A record with the value; None: without it."""
-        if not self.is_of_set:
-            return record.model_copy(update={self.field: value})
-        policies = self.set_in_topic(record.policies, value)
-        return record.model_copy(update={"policies": policies})
-
-    def set_in_topic(self, policies: PolicySet, value: Any) -> PolicySet:
-        after = policies.model_copy(update={self.field: value})
-        check_quotas(after)
-        return after
-
-
-def check_quotas(policies: PolicySet) -> None:
-    """Refuse a backlog quota that retention does not leave room for.
-
-    Raises:
-        HttpRefusal
-    """
-    retention, quotas = policies.retention, policies.backlog_quotas or {}
-    if retention is None:
-        return
-    size, age = quotas.get(QuotaType.SIZE), quotas.get(QuotaType.AGE)
-    if size is not None and 0 < retention.mib * _MIB <= size.bytes:
-        raise HttpRefusal(
-            412, f"a backlog of {size.bytes} bytes exceeds the retention of {retention.mib} MB"
-        )
-    if age is not None and 0 < retention.minutes * 60 <= age.seconds:
-        raise HttpRefusal(
-            412, f"a backlog of {age.seconds} s exceeds the retention of {retention.minutes} min"
-        )
+_BY_LOAD_ALONE = "bundles are placed by load alone"
+_NO_OFFLOADER = "this broker has no offloader"
+_NO_RACK_GROUPS = "bookies are chosen by their own racks and zones, not by groups"
 
 
 def _rate(rate: RateLimit) -> model.DispatchRate:
@@ -321,87 +256,125 @@ POLICIES: Final[tuple[Policy, ...]] = (
         key="encryption_required",
         can_remove=False,
     ),
+    Policy(
+        "schema_compatibility",
+        shapes.SCHEMA_STRATEGY,
+        namespace="schemaCompatibilityStrategy",
+        namespace_verb="PUT",
+        topic="schemaCompatibilityStrategy",
+        key="schema_compatibility_strategy",
+        default=lambda policies: policies.schema_compatibility,
+        unset="UNDEFINED",
+    ),
+    Policy(
+        "schema_auto_update",
+        shapes.AUTO_UPDATE_STRATEGY,
+        namespace="schemaAutoUpdateCompatibilityStrategy",
+        namespace_verb="PUT",
+        key="schema_auto_update_compatibility_strategy",
+        can_remove=False,
+    ),
+    Policy(
+        "schema_validation_enforced",
+        shapes.BOOLEAN,
+        namespace="schemaValidationEnforced",
+        topic="schemaValidationEnforced",
+        key="schema_validation_enforced",
+        default=lambda policies: policies.schema_validation_enforced,
+        unset=False,
+    ),
+    Policy(
+        "allows_schema_update",
+        shapes.BOOLEAN,
+        namespace="isAllowAutoUpdateSchema",
+        key="is_allow_auto_update_schema",
+        can_remove=False,
+        unset=True,
+    ),
+    Policy(
+        "subscription_auth_mode",
+        shapes.AUTH_MODE,
+        namespace="subscriptionAuthMode",
+        key="subscription_auth_mode",
+        can_remove=False,
+        unset="None",
+    ),
+    Policy(
+        "replication_clusters", shapes.CLUSTERS, namespace="replication", can_remove=False, unset=[]
+    ),
+    Policy("replicated_to", shapes.CLUSTERS, topic="replication"),
+    Policy(
+        "allowed_clusters",
+        shapes.CLUSTERS,
+        namespace="allowedClusters",
+        key="allowed_clusters",
+        can_remove=False,
+        unset=[],
+    ),
+    Policy("anti_affinity_group", shapes.TEXT, namespace="antiAffinity", note=_BY_LOAD_ALONE),
+    Policy(
+        "bookie_affinity",
+        shapes.BOOKIE_AFFINITY,
+        namespace="persistence/bookieAffinity",
+        note=_NO_RACK_GROUPS,
+    ),
+    Policy(
+        "entry_filters",
+        shapes.ENTRY_FILTERS,
+        namespace="entryFilters",
+        topic="entryFilters",
+        key="entryFilters",
+        note="there are no plug-ins",
+    ),
+    Policy(
+        "dispatcher_pauses",
+        shapes.SWITCH,
+        namespace="dispatcherPauseOnAckStatePersistent",
+        topic="dispatcherPauseOnAckStatePersistent",
+        key="dispatcherPauseOnAckStatePersistentEnabled",
+        default=lambda policies: False,
+        note="what is acknowledged is stored all the same",
+    ),
+    Policy(
+        "offload_threshold_bytes",
+        shapes.whole(least=-1),
+        namespace="offloadThreshold",
+        namespace_verb="PUT",
+        key="offload_threshold",
+        can_remove=False,
+        unset=-1,
+        note=_NO_OFFLOADER,
+    ),
+    Policy(
+        "offload_threshold_s",
+        shapes.whole(least=-1),
+        namespace="offloadThresholdInSeconds",
+        namespace_verb="PUT",
+        key="offload_threshold_in_seconds",
+        can_remove=False,
+        unset=-1,
+        note=_NO_OFFLOADER,
+    ),
+    Policy(
+        "offload_deletion_lag_ms",
+        shapes.whole(least=-1),
+        namespace="offloadDeletionLagMs",
+        namespace_verb="PUT",
+        key="offload_deletion_lag_ms",
+        note=_NO_OFFLOADER,
+    ),
+    Policy(
+        "offload",
+        shapes.OFFLOAD,
+        namespace="offloadPolicies",
+        topic="offloadPolicies",
+        key="offload_policies",
+        note=_NO_OFFLOADER,
+    ),
+    Policy(
+        "shadow_topics", shapes.TOPICS, topic="shadowTopics", note="one cluster, and no shadows"
+    ),
 )
 
 SUBSCRIPTION_DISPATCH_RATE: Final = shapes.DISPATCH_RATE
 """Of one subscription of a topic: kept in `subscription_dispatch_rates` by its name."""
-
-
-def namespace_to_json(
-    record: NamespaceRecord, cluster: str, boundaries: list[str]
-) -> dict[str, Any]:
-    """A whole namespace. What is not set is left out."""
-    shown: dict[str, Any] = {
-        "auth_policies": {
-            "namespace_auth": {role: list(each) for role, each in record.permissions.items()},
-            "destination_auth": {},
-            "subscription_auth_roles": {},
-        },
-        "replication_clusters": list(record.replication_clusters),
-        "bundles": {"boundaries": boundaries, "numBundles": len(boundaries) - 1},
-        "backlog_quota_map": quotas_to_json(record.policies),
-        "properties": record.properties,
-        "deleted": record.is_deleted,
-    }
-    for policy in POLICIES:
-        value = policy.of_namespace(record) if policy.key else None
-        if value is not None:
-            found = policy.shape.to_json(value)
-            shown[policy.key] = {cluster: found} if policy.is_per_cluster else found
-    return shown
-
-
-def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
-    """A new namespace as it is asked for.
-
-    Raises:
-        HttpRefusal
-    """
-    clusters = shapes.TEXTS.parse_value(body.get("replication_clusters"))
-    record = NamespaceRecord(replication_clusters=clusters or (cluster,))
-    quotas = body.get("backlog_quota_map") or {}
-    for kind, value in quotas.items() if isinstance(quotas, dict) else ():
-        quota = shapes.BACKLOG_QUOTA.parse_value(value)
-        record = record.model_copy(
-            update={"policies": with_quota(record.policies, quota_type(kind), quota)}
-        )
-    for policy in POLICIES:
-        value = body.get(policy.key) if policy.key else None
-        if policy.is_per_cluster and isinstance(value, dict):
-            value = value.get(cluster)
-        if value is not None and value != []:
-            record = policy.set_in_namespace(record, policy.shape.parse_value(value))
-    return record
-
-
-def quotas_to_json(policies: PolicySet) -> dict[str, Any]:
-    """The map of backlog quotas."""
-    quotas = policies.backlog_quotas or {}
-    return {kind.value: shapes.BACKLOG_QUOTA.to_json(quota) for kind, quota in quotas.items()}
-
-
-def quota_type(name: str) -> QuotaType:
-    """
-    Raises:
-        HttpRefusal
-    """
-    try:
-        return QuotaType(name)
-    except ValueError:
-        known = ", ".join(QuotaType)
-        raise HttpRefusal(412, f"there is no backlogQuotaType {name!r}, only {known}") from None
-
-
-def with_quota(policies: PolicySet, kind: QuotaType, quota: model.BacklogQuota | None) -> PolicySet:
-    """Policies with one more quota, or one less.
-
-    Raises:
-        HttpRefusal: retention is smaller.
-    """
-    quotas = dict(policies.backlog_quotas or {})
-    quotas.pop(kind, None)
-    if quota is not None:
-        quotas[kind] = quota
-    after = policies.model_copy(update={"backlog_quotas": quotas or None})
-    check_quotas(after)
-    return after

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from magnetar.broker.balance.bundles import BundleError
 from magnetar.broker.errors import (
@@ -119,6 +120,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(MetadataError)
     async def on_metadata_error(request: Request, error: MetadataError) -> JSONResponse:
         return refusal(503, f"the metadata store: {error}")
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        answer = refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        answer.headers.update(error.headers or {})
+        return answer
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:

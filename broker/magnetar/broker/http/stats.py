@@ -1,24 +1,253 @@
-"""Statistics of topics over HTTP. Source: HTTP sheet, section 9.5."""
+"""Statistics of topics over HTTP. Source: HTTP sheet, sections 9.2, 9.5 and 9.6."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
 
+from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.internal_stats import offline_backlog, topic_info, topic_internal_stats
+from magnetar.broker.keeping.backlog import oldest_publish_ms
 from magnetar.broker.stats import topic_stats
+from magnetar.broker.summed_stats import summed
+from magnetar.broker.topic import Topic
+from magnetar.ledger.errors import LedgerError
+from magnetar.sdk.wire import TopicName
+
+_DOMAINS = ("persistent", "non-persistent")
+
+Stats = dict[str, Any]
+Parted = Annotated[bool, Query(alias="perPartition", description="With those of each partition.")]
+Earliest = Annotated[
+    bool,
+    Query(
+        alias="getEarliestTimeInBacklog",
+        description="Read when the oldest message of each backlog was published.",
+    ),
+]
+Precise = Annotated[
+    bool, Query(alias="getPreciseBacklog", description="Backlogs are exact, in entries, always.")
+]
+Sized = Annotated[
+    bool, Query(alias="subscriptionBacklogSize", description="With the bytes of each backlog.")
+]
+NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Without producers.")]
+NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Without consumers.")]
 
 
 def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRouter:
-    """The routes below /admin/v2/persistent."""
-    router = APIRouter(tags=["topics"])
-
-    @router.get("/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats")
-    async def stats(tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """What a topic does, and why its subscriptions deliver nothing; asks its owner."""
-        name = await context.topic("persistent", tenant, namespace, topic)
-        served = await context.served(name)
-        own = next((each for each in context.admin.brokers() if each.is_self), None)
-        return topic_stats(served, now_ms=wall_ms(), owner=own.broker_id if own is not None else "")
-
+    """The routes below /admin/v2/persistent and /admin/v2/non-persistent."""
+    router = APIRouter(tags=["statistics"])
+    for domain in _DOMAINS:
+        _Routes(router, context, domain, wall_ms).add()
     return router
+
+
+class _Routes:
+    """The routes of one domain."""
+
+    def __init__(
+        self, router: APIRouter, context: HttpContext, domain: str, wall_ms: Callable[[], int]
+    ) -> None:
+        self._router = router
+        self._context = context
+        self._domain = domain
+        self._prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
+        self._wall_ms = wall_ms
+        self._work = TopicWork(context)
+
+    def _broker_id(self) -> str:
+        own = next((each for each in self._context.admin.brokers() if each.is_self), None)
+        return own.broker_id if own is not None else ""
+
+    async def _plain(self, tenant: str, namespace: str, topic: str) -> Topic:
+        """A topic of this broker; the name of a partitioned one is none.
+
+        Raises:
+            TopicNotFoundError, ElsewhereError
+        """
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
+        if await self._work.partitions(name) is not None:
+            raise TopicNotFoundError(f"Topic {name} not found: it is a partitioned topic")
+        try:
+            return await self._context.served(name)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(f"Topic {name} not found") from error
+
+    async def _stats(self, topic: Topic, has_earliest: bool, query: "_Wanted") -> Stats:
+        shown = topic_stats(topic, now_ms=self._wall_ms(), owner=self._broker_id())
+        if has_earliest:
+            await _add_earliest(topic, shown)
+        query.cut(shown)
+        return shown
+
+    async def _parts(
+        self,
+        name: TopicName,
+        action: str,
+        work: Callable[[Topic], Awaitable[Stats]],
+    ) -> tuple[Stats, dict[str, Stats]]:
+        """The metadata of a partitioned topic, and what its partitions answer, by name."""
+        every = await self._work.partitions(name)
+        if every is None:
+            raise TopicNotFoundError(f"Partitioned topic {name} not found")
+
+        async def one(partition: TopicName) -> Stats:
+            return await work(await self._context.served(partition))
+
+        found = await on_each(self._context.admin, every, one, "GET", action, may_be_missing=True)
+        parts = {
+            str(partition): each
+            for partition, each in zip(every, found, strict=True)
+            if isinstance(each, dict)
+        }
+        return {"partitions": len(every), "deleted": False}, parts
+
+    def add(self) -> None:
+        """Put them into the router."""
+        router, prefix = self._router, self._prefix
+        of = f"of a {self._domain} topic"
+
+        @router.get(prefix + "/stats", summary=f"What happens: statistics {of}")
+        async def stats(
+            tenant: str,
+            namespace: str,
+            topic: str,
+            earliest: Earliest = False,
+            precise: Precise = False,
+            sized: Sized = True,
+            no_publishers: NoPublishers = False,
+            no_consumers: NoConsumers = False,
+        ) -> Stats:
+            """And why its subscriptions deliver nothing; asks its owner."""
+            there = await self._plain(tenant, namespace, topic)
+            wanted = _Wanted(sized, no_publishers, no_consumers)
+            return await self._stats(there, earliest, wanted)
+
+        @router.get(
+            prefix + "/partitioned-stats", summary=f"Statistics of all partitions {of}, summed"
+        )
+        async def partitioned_stats(
+            tenant: str,
+            namespace: str,
+            topic: str,
+            parted: Parted = True,
+            earliest: Earliest = False,
+            precise: Precise = False,
+            sized: Sized = True,
+            no_publishers: NoPublishers = False,
+            no_consumers: NoConsumers = False,
+        ) -> Stats:
+            name = await self._context.topic(self._domain, tenant, namespace, topic)
+            wanted = _Wanted(sized, no_publishers, no_consumers)
+
+            async def work(there: Topic) -> Stats:
+                return await self._stats(there, earliest, wanted)
+
+            action = f"stats?getEarliestTimeInBacklog={str(earliest).lower()}{wanted.query}"
+            metadata, parts = await self._parts(name, action, work)
+            total = summed(parts.values())
+            return {**total, "metadata": metadata, "partitions": parts if parted else {}}
+
+        @router.get(
+            prefix + "/internalStats", summary=f"How it is stored: ledgers and cursors {of}"
+        )
+        async def internal_stats(
+            tenant: str, namespace: str, topic: str, metadata: bool = False
+        ) -> Stats:
+            return topic_internal_stats(await self._plain(tenant, namespace, topic))
+
+        @router.get(
+            prefix + "/partitioned-internalStats",
+            summary=f"How all partitions {of} are stored",
+        )
+        async def partitioned_internal_stats(tenant: str, namespace: str, topic: str) -> Stats:
+            name = await self._context.topic(self._domain, tenant, namespace, topic)
+
+            async def work(there: Topic) -> Stats:
+                return topic_internal_stats(there)
+
+            metadata, parts = await self._parts(name, "internalStats", work)
+            return {"metadata": metadata, "partitions": parts}
+
+        if self._domain == "persistent":
+            self._add_stored()
+
+    def _add_stored(self) -> None:
+        router, prefix = self._router, self._prefix
+
+        @router.get(prefix + "/internal-info", summary="What is stored of a topic in the metadata")
+        async def internal_info(tenant: str, namespace: str, topic: str) -> Stats:
+            """Of a partitioned topic: of each partition, by its name."""
+            name = await self._context.topic(self._domain, tenant, namespace, topic)
+
+            async def work(there: Topic) -> Stats:
+                return topic_info(there)
+
+            if await self._work.partitions(name) is not None:
+                _, parts = await self._parts(name, "internal-info", work)
+                return {"version": 0, "partitions": parts}
+            return await work(await self._plain(tenant, namespace, topic))
+
+        @router.get(prefix + "/backlog", summary="What lies behind the cursors of a topic")
+        async def backlog(
+            tenant: str, namespace: str, topic: str, authoritative: bool = False
+        ) -> JSONResponse:
+            there = await self._work.single(tenant, namespace, topic, "the backlog")
+            shown = offline_backlog(there, broker=self._broker_id(), now_ms=self._wall_ms())
+            return JSONResponse(shown)
+
+
+class _Wanted:
+    """What of the statistics is wanted."""
+
+    def __init__(self, sized: bool, no_publishers: bool, no_consumers: bool) -> None:
+        self._sized = sized
+        self._no_publishers = no_publishers
+        self._no_consumers = no_consumers
+
+    @property
+    def query(self) -> str:
+        """The same for another broker."""
+        flags = {
+            "subscriptionBacklogSize": self._sized,
+            "excludePublishers": self._no_publishers,
+            "excludeConsumers": self._no_consumers,
+        }
+        return "".join(f"&{name}={str(value).lower()}" for name, value in flags.items())
+
+    def cut(self, stats: Stats) -> None:
+        """Leave out what is not."""
+        if self._no_publishers:
+            stats["publishers"] = []
+        for each in stats["subscriptions"].values():
+            if self._no_consumers:
+                each["consumers"] = []
+            if not self._sized:
+                each["backlogSize"] = -1
+
+
+async def _add_earliest(topic: Topic, stats: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        HttpRefusal: 503, the messages cannot be read now.
+    """
+    times: list[int] = []
+    for name, each in stats["subscriptions"].items():
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            continue
+        try:
+            found = await oldest_publish_ms(topic, subscription)
+        except LedgerError as error:
+            raise HttpRefusal(503, f"{topic.name} cannot be read now: {error}") from error
+        each["earliestMsgPublishTimeInBacklog"] = found or 0
+        if found:
+            times.append(found)
+    if isinstance(stats, dict):
+        stats["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)

@@ -5,18 +5,18 @@ it is carried out at the owner of each partition; what names a message of one of
 with 405. So is what moves a subscription of a non-persistent topic, which keeps no place.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool
 
 from magnetar.broker.entry import messages_of
-from magnetar.broker.errors import BrokerPersistenceError, TopicNotFoundError
+from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.inspecting import BacklogCount, count_backlog
 from magnetar.broker.keeping import operating
 from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.subscription import Subscription
@@ -26,10 +26,7 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import TopicName
 
-T = TypeVar("T")
-
 _PERSISTENT = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-_NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION = "/subscription/{sub:path}"
 _NO_RANGE = (1 << 63) - 1
 
@@ -46,6 +43,42 @@ class ResetCursorData(BaseModel):
     properties: dict[str, str] | None = None
 
 
+class BacklogAnalysis(BaseModel):
+    """What a backlog consists of. There are no filters: all are accepted."""
+
+    entries: int
+    messages: int
+    markerMessages: int
+    filterRejectedEntries: int = 0
+    filterAcceptedEntries: int
+    filterRescheduledEntries: int = 0
+    filterRejectedMessages: int = 0
+    filterAcceptedMessages: int
+    filterRescheduledMessages: int = 0
+    aborted: bool
+    """There is more than was read."""
+    firstMessageId: str | None = None
+    lastMessageId: str | None = None
+
+    @classmethod
+    def of(cls, count: BacklogCount, topic: Topic) -> "BacklogAnalysis":
+        def name(position: Position | None) -> str | None:
+            if position is None:
+                return None
+            return f"{position.ledger_id}:{position.entry_id}:{topic.name.partition_index}"
+
+        return cls(
+            entries=count.entries,
+            messages=count.messages,
+            markerMessages=count.markers,
+            filterAcceptedEntries=count.entries,
+            filterAcceptedMessages=count.messages,
+            aborted=count.is_cut,
+            firstMessageId=name(count.first),
+            lastMessageId=name(count.last),
+        )
+
+
 Place = Annotated[ResetCursorData | None, Body()]
 
 
@@ -53,38 +86,8 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes below a topic that are about its subscriptions and its data."""
     router = APIRouter(tags=["subscriptions"])
 
-    async def each(
-        name: TopicName,
-        method: str,
-        action: str,
-        work: Callable[[Topic], Awaitable[T]],
-        body: JsonValue = None,
-        *,
-        creates: bool = False,
-    ) -> list[T | JsonValue]:
-        """Do the work on a topic, or on each of its partitions."""
-
-        async def one(of: TopicName) -> T:
-            try:
-                there = await context.served(of)
-            except TopicNotFoundError:
-                if not creates:
-                    raise
-                there = await context.topics.get(of)  # if its namespace lets topics appear
-            return await work(there)
-
-        record = await context.topics.partitioned.find(name)
-        if record is None:
-            return [await one(name)]
-        every = [name.partition(index) for index in range(record.partitions)]
-        return await on_each(context.admin, every, one, method, action, body=body)
-
-    async def single(tenant: str, namespace: str, topic: str, what: str) -> Topic:
-        """A topic that is not partitioned, for what names a message of it."""
-        name = await context.topic("persistent", tenant, namespace, topic)
-        if await context.topics.partitioned.find(name) is not None:
-            raise HttpRefusal(405, f"{what} is for a single partition; {name} has several")
-        return await context.served(name)
+    work_on = TopicWork(context)
+    each, single = work_on.each, work_on.single
 
     async def persistent(tenant: str, namespace: str, topic: str) -> TopicName:
         return await context.topic("persistent", tenant, namespace, topic)
@@ -250,22 +253,58 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         await each(name, "DELETE", "truncate", operating.truncate)
         return _done()
 
-    _refuse_for_non_persistent(router)
+    @router.post(_PERSISTENT + _SUBSCRIPTION + "/analyzeBacklog")
+    async def analyze(
+        tenant: str, namespace: str, topic: str, sub: str, place: Place = None
+    ) -> BacklogAnalysis:
+        """Read what a subscription has not acknowledged, and count it; from a message on, if given.
+
+        It stops after `backlog_analysis_entries_max` entries, and says so.
+        """
+        there = await single(tenant, namespace, topic, "the analysis of a backlog")
+        subscription = operating.subscription_of(there, sub)
+        first = Position(place.ledger_id, place.entry_id + place.is_excluded) if place else None
+        limit = context.settings.backlog_analysis_entries_max
+        return BacklogAnalysis.of(await count_backlog(there, subscription, first, limit), there)
+
+    @router.get(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus")
+    async def replicated(tenant: str, namespace: str, topic: str, sub: str) -> dict[str, bool]:
+        """Whether a subscription is replicated, by topic or partition: none is."""
+
+        async def work(there: Topic) -> dict[str, bool]:
+            operating.subscription_of(there, sub)
+            return {str(there.name): False}
+
+        name = await persistent(tenant, namespace, topic)
+        action = _action(sub, "replicatedSubscriptionStatus")
+        found = await each(name, "GET", action, work)
+        return {
+            str(key): bool(value)
+            for one in found
+            if isinstance(one, dict)
+            for key, value in one.items()
+        }
+
+    @router.post(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus", status_code=204)
+    async def set_replicated(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        sub: str,
+        enabled: Annotated[StrictBool, Body()],
+    ) -> Response:
+        """412: to be replicated, which there is not."""
+
+        async def work(there: Topic) -> None:
+            operating.subscription_of(there, sub)
+
+        name = await persistent(tenant, namespace, topic)
+        await each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
+        if enabled:
+            raise HttpRefusal(412, "nothing is replicated to other clusters")
+        return _done()
+
     return router
-
-
-def _refuse_for_non_persistent(router: APIRouter) -> None:
-    @router.post(_NON_PERSISTENT + _SUBSCRIPTION, include_in_schema=False)
-    async def nothing_to_move(tenant: str, namespace: str, topic: str, sub: str) -> None:
-        raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
-
-    @router.put(_NON_PERSISTENT + _SUBSCRIPTION, include_in_schema=False)
-    async def nothing_to_make(tenant: str, namespace: str, topic: str, sub: str) -> None:
-        raise HttpRefusal(400, "subscriptions of non-persistent topics come with their consumers")
-
-    @router.delete(_NON_PERSISTENT + "/truncate", include_in_schema=False)
-    async def nothing_to_delete(tenant: str, namespace: str, topic: str) -> None:
-        raise HttpRefusal(412, "a non-persistent topic keeps no data")
 
 
 def _action(subscription: str, what: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Clusters, tenants and the life of namespaces over HTTP. Source: HTTP sheet, 3, 7 and 8.1."""
+"""Tenants and the life of namespaces over HTTP. Source: HTTP sheet, sections 7 and 8.1."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from magnetar.broker.balance.layouts import create_layout
 from magnetar.broker.errors import ConflictError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.policy_table import namespace_of_json, namespace_to_json
+from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import TenantRecord
 from magnetar.sdk.wire import TopicName, parse_topic_name
@@ -33,47 +33,11 @@ class TenantInfo(BaseModel):
 
 
 def tenants_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/clusters, /admin/v2/tenants and /admin/v2/namespaces."""
+    """The routes below /admin/v2/tenants and /admin/v2/namespaces."""
     router = APIRouter(tags=["tenants"])
-    _add_clusters(router, context)
     _add_tenants(router, context)
     _add_namespaces(router, context)
     return router
-
-
-def _add_clusters(router: APIRouter, context: HttpContext) -> None:
-    clusters = "/admin/v2/clusters"
-
-    @router.get(clusters)
-    async def list_clusters() -> list[str]:
-        """Their names."""
-        return await context.tenants.clusters()
-
-    @router.get(clusters + "/{cluster}")
-    async def get_cluster(cluster: str) -> dict[str, Any]:
-        """What is known of one."""
-        return await context.tenants.cluster(cluster)
-
-    @router.put(clusters + "/{cluster}")
-    async def create_cluster(cluster: str, data: dict[str, Any]) -> Response:
-        """Make one known. 409: it is already."""
-        await context.tenants.create_cluster(cluster, data)
-        return Response()
-
-    @router.post(clusters + "/{cluster}")
-    async def update_cluster(cluster: str, data: dict[str, Any]) -> Response:
-        """Replace what is known of one."""
-        await context.tenants.update_cluster(cluster, data)
-        return Response()
-
-    @router.delete(clusters + "/{cluster}", status_code=204)
-    async def delete_cluster(cluster: str) -> Response:
-        """Forget one. 412: tenants may use it."""
-        try:
-            await context.tenants.delete_cluster(cluster)
-        except ConflictError as error:
-            raise HttpRefusal(412, str(error)) from error
-        return Response(status_code=204)
 
 
 def _add_tenants(router: APIRouter, context: HttpContext) -> None:

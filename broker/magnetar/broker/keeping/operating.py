@@ -6,7 +6,6 @@ the subscription's consumers, which come back to the new position by themselves.
 Source: HTTP sheet, sections 9.1 and 9.3.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -16,6 +15,7 @@ from magnetar.broker.errors import (
     NotAllowedError,
     SubscriptionNotFoundError,
 )
+from magnetar.broker.inspecting import nth_unacked
 from magnetar.broker.keeping import trimming
 from magnetar.broker.keeping.advancing import advance
 from magnetar.broker.positions import position_at_time
@@ -25,8 +25,6 @@ from magnetar.broker.topics import Topics
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import LATEST, Position
-
-_STEPS_PER_TURN = 1000
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
@@ -114,16 +112,10 @@ async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
     Raises:
         BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
     """
-    cursor = subscription.cursor
-    last = topic.log.last_confirmed
-    position = cursor.mark_delete
-    for step in range(entries):
-        following = cursor.next_unacked(position)
-        if following > last:
-            break
-        position = following
-        if step % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
-            await asyncio.sleep(0)
+    count = min(entries, subscription.cursor.backlog_entries)
+    position = await nth_unacked(topic, subscription, count) if count else None
+    if position is None:
+        return 0
     dropped = advance(subscription, position)
     await persist(subscription)
     return dropped

@@ -24,3 +24,6 @@ class KeepingSettings(BaseSettings):
     inactive_topic_check_interval_s: float = Field(
         default=60.0, ge=0, description="Time between two looks for unused topics; 0 = never."
     )
+    backlog_analysis_entries_max: int = Field(
+        default=10_000, ge=1, description="Entries that one look at what a backlog is reads."
+    )

@@ -161,6 +161,10 @@ def _of_set(policies: PolicySet, defaults: EffectivePolicies) -> dict[str, Any]:
         values["subscription_types"] = types or ALL_TYPES
     if (minutes := policies.subscription_expiration_minutes) is not None:
         values["subscription_expiration_s"] = _limit(minutes) * 60
+    if policies.schema_compatibility not in (None, SchemaCompatibility.UNDEFINED):
+        values["schema_compatibility"] = SchemaCompatibility(policies.schema_compatibility)
+    if policies.schema_validation_enforced is not None:
+        values["schema_validation_enforced"] = policies.schema_validation_enforced
     if policies.deduplication is not None:
         values["deduplication"] = policies.deduplication
     if policies.auto_subscription_creation is not None:
@@ -193,6 +197,8 @@ def _of_namespace(namespace: NamespaceRecord) -> dict[str, Any]:
         values["max_topics"] = _limit(namespace.max_topics)
     if namespace.encryption_required is not None:
         values["encryption_required"] = namespace.encryption_required
+    if namespace.allows_schema_update is not None:
+        values["allows_schema_update"] = namespace.allows_schema_update
     return values
 
 

@@ -81,6 +81,25 @@ class SchemaCompatibility(StrEnum):
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
 
 
+class AuthAction(StrEnum):
+    """What a role may be allowed to do, as it is granted over HTTP."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+class AuthMode(StrEnum):
+    """How subscriptions must be named when there is authorization."""
+
+    NONE = "None"
+    PREFIX = "Prefix"
+    """With the role in front."""
+
+
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -185,6 +204,18 @@ class PolicySet(_Value):
     inactive_topic: InactiveTopic | None = None
     compaction_threshold_bytes: int | None = None
     subscription_types: frozenset[SubscriptionType] | None = None
+    schema_compatibility: SchemaCompatibility | None = None
+    schema_validation_enforced: bool | None = None
+    entry_filters: str | None = None
+    """Names with commas between; kept, without effect: there are no plug-ins."""
+    dispatcher_pauses: bool | None = None
+    """Kept, without effect: what is acknowledged is stored all the same."""
+    offload: dict[str, Any] | None = None
+    """As it was set; kept, without effect: there are no offloaders."""
+    shadow_topics: tuple[str, ...] | None = None
+    """Kept, without effect; topics only."""
+    replicated_to: tuple[str, ...] | None = None
+    """Clusters; topics only, namespaces have `replication_clusters`."""
 
 
 class Record(_Value):
@@ -197,9 +228,12 @@ class Record(_Value):
 
 
 class ClusterRecord(Record):
-    """A cluster that tenants may use; `data` as the HTTP interface shows it."""
+    """A cluster that tenants may use; `data` and the rest as the HTTP interface shows it."""
 
     data: dict[str, Any] = Field(default_factory=dict)
+    failure_domains: dict[str, Any] = Field(default_factory=dict)
+    isolation_policies: dict[str, Any] = Field(default_factory=dict)
+    """Kept, without effect: bundles are placed by load alone."""
 
 
 class TenantRecord(Record):
@@ -224,6 +258,19 @@ class NamespaceRecord(Record):
     subscription_permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By subscription, of any topic in it: the roles that alone may use it."""
     properties: dict[str, str] = Field(default_factory=dict)
+    allowed_clusters: tuple[str, ...] | None = None
+    subscription_auth_mode: AuthMode | None = None
+    allows_schema_update: bool | None = None
+    """Whether producers may bring new versions of a schema."""
+    schema_auto_update: str | None = None
+    """A former name of strategies; see `SchemaCompatibility`."""
+    anti_affinity_group: str | None = None
+    """Kept, without effect, as what follows: bundles are placed by load alone."""
+    bookie_affinity: dict[str, Any] | None = None
+    resource_group: str | None = None
+    offload_threshold_bytes: int | None = None
+    offload_threshold_s: int | None = None
+    offload_deletion_lag_ms: int | None = None
     is_deleted: bool = False
     """It is being deleted: nothing new appears in it."""
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote_plus
 import structlog
 
 from magnetar.broker.errors import NamespaceNotFoundError, RequestError
+from magnetar.broker.policies.dynamic import DynamicSettings
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import (
@@ -55,6 +56,7 @@ class PolicyRegistry:
 
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
         self.defaults: EffectivePolicies = default_policies(settings)
+        self.dynamic = DynamicSettings(store, settings, self._defaults_changed)
         self._store = store
         self._cluster = settings.cluster_name
         self._used = settings.namespaces
@@ -71,6 +73,7 @@ class PolicyRegistry:
 
     def close(self) -> None:
         """Follow nothing any more."""
+        self.dynamic.close()
         for namespace in self._namespaces.values():
             namespace.close()
         for listed in self._listed.values():
@@ -102,6 +105,7 @@ class PolicyRegistry:
             _log.warning("namespaces_not_created", error=str(error))
             return
         self._has_initial = True
+        await self.dynamic.start()
         for namespace in self._used:
             try:
                 await self.check_namespace(namespace)
@@ -176,6 +180,12 @@ class PolicyRegistry:
     def _namespace_changed(self, namespace: str) -> None:
         self._effective.pop(namespace, None)
         self._tell(namespace, None)
+
+    def _defaults_changed(self) -> None:
+        self.defaults = default_policies(self.dynamic.current)
+        self._effective.clear()
+        for namespace in list(self._namespaces):
+            self._tell(namespace, None)
 
     def known_namespaces(self) -> Sequence[str]:
         """Those of the settings, and those that this broker was asked for, if they exist."""

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
-from magnetar.broker.policies.model import BacklogPolicy, DeleteMode
+from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SchemaCompatibility
 
 _MIB = 1 << 20
 
@@ -125,6 +125,15 @@ class PolicySettings(BaseSettings):
     encryption_required: bool = Field(
         default=False, description="Whether producers must encrypt their messages."
     )
+    schema_compatibility: SchemaCompatibility = Field(
+        default=SchemaCompatibility.FULL, description="Which schema may follow which on a topic."
+    )
+    schema_validation_enforced: bool = Field(
+        default=False, description="Whether producers without a schema are refused by topics with."
+    )
+    allows_schema_update: bool = Field(
+        default=True, description="Whether producers may bring new versions of a schema."
+    )
     unacked_per_consumer_max: int = Field(
         default=50_000, ge=0, description="Unacknowledged messages of a Shared consumer; 0 = off."
     )
@@ -181,6 +190,9 @@ def default_policies(settings: PolicySettings) -> EffectivePolicies:
         auto_subscription_creation=settings.auto_subscription_creation,
         max_topics=settings.max_topics_per_namespace,
         encryption_required=settings.encryption_required,
+        schema_compatibility=settings.schema_compatibility,
+        schema_validation_enforced=settings.schema_validation_enforced,
+        allows_schema_update=settings.allows_schema_update,
         ensemble_size=settings.ensemble_size,
         write_quorum=settings.write_quorum,
         ack_quorum=settings.ack_quorum,

@@ -1,6 +1,6 @@
 """Clusters, tenants and namespaces: which there are, making them and taking them away."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote_plus
 
@@ -94,14 +94,14 @@ class Tenants:
         """
         return await self._names(CLUSTERS_ROOT, ClusterRecord)
 
-    async def cluster(self, name: str) -> dict[str, Any]:
+    async def cluster(self, name: str) -> ClusterRecord:
         """What is known of a cluster.
 
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
         _check_name(name)
-        return (await self._record(ClusterRecord, cluster_path(name), f"cluster {name}")).data
+        return await self._record(ClusterRecord, cluster_path(name), f"cluster {name}")
 
     async def create_cluster(self, name: str, data: dict[str, Any]) -> None:
         """
@@ -111,13 +111,22 @@ class Tenants:
         _check_name(name)
         await self._create(ClusterRecord(data=data), cluster_path(name), f"cluster {name}")
 
-    async def update_cluster(self, name: str, data: dict[str, Any]) -> None:
-        """
+    async def update_cluster(
+        self, name: str, change: Callable[[ClusterRecord], ClusterRecord]
+    ) -> None:
+        """Replace what is known of a cluster by what `change` makes of it.
+
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
+
+        def changed(before: ClusterRecord | None) -> ClusterRecord:
+            if before is None:
+                raise NotThereError(f"cluster {name} does not exist")
+            return change(before)
+
         _check_name(name)
-        await self._update(cluster_path(name), f"cluster {name}", ClusterRecord(data=data))
+        await change_record(self._store, ClusterRecord, cluster_path(name), changed)
 
     async def delete_cluster(self, name: str) -> None:
         """

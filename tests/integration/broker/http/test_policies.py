@@ -179,7 +179,9 @@ async def test_a_cluster_that_tenants_use_stays(rest: Rest) -> None:
     await rest.ok("PUT", "/clusters/other", {"serviceUrl": "http://other:8080"})
     assert await rest.ok("GET", "/clusters") == ["other", "standalone"]
     await rest.ok("POST", "/clusters/other", {"serviceUrl": "http://elsewhere:8080"})
-    assert await rest.ok("GET", "/clusters/other") == {"serviceUrl": "http://elsewhere:8080"}
+    shown = await rest.ok("GET", "/clusters/other")
+    assert shown["serviceUrl"] == "http://elsewhere:8080"
+    assert shown["brokerClientTlsTrustStoreType"] == "JKS", "what is not set has its default"
     assert await rest.refused("DELETE", "/clusters/standalone") == 412
     await rest.ok("DELETE", "/clusters/other")
     assert await rest.refused("GET", "/clusters/other") == 404

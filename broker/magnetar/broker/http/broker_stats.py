@@ -1,0 +1,116 @@
+"""What a broker measures, over HTTP. Source: HTTP sheet, section 5."""
+
+import gc
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+
+from magnetar.broker.errors import NotThereError
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.metrics.page import MetricsPage
+from magnetar.broker.stats import topic_stats
+
+_PREFIX = "/admin/v2/broker-stats"
+
+
+class Metrics(BaseModel):
+    """Samples with the same labels."""
+
+    metrics: dict[str, float]
+    dimensions: dict[str, str]
+
+
+class ResourceAvailability(BaseModel):
+    """How much more a broker can take, in percent of what it has."""
+
+    availabilityPercent: float
+
+
+def broker_stats_router(
+    context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
+) -> APIRouter:
+    """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
+    router = APIRouter(tags=["broker statistics"])
+
+    @router.get(_PREFIX + "/metrics", summary="What /metrics shows, as JSON")
+    async def metrics() -> list[Metrics]:
+        found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+        text = b"".join([portion async for portion in page.written()]).decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = tuple(sorted(sample.labels.items()))
+                found.setdefault(labels, {})[sample.name] = float(sample.value)
+        return [
+            Metrics(metrics=values, dimensions=dict(labels)) for labels, values in found.items()
+        ]
+
+    @router.get(_PREFIX + "/mbeans", summary="The process and its garbage collector")
+    async def mbeans() -> list[Metrics]:
+        runtime = {"implementation": platform.python_implementation(), "version": sys.version}
+        generations = [
+            Metrics(
+                metrics={name: float(value) for name, value in each.items()},
+                dimensions={"MBean": f"python:type=GarbageCollector,generation={number}"},
+            )
+            for number, each in enumerate(gc.get_stats())
+        ]
+        process = Metrics(metrics={}, dimensions={"MBean": "python:type=Runtime", **runtime})
+        return [process, *generations]
+
+    @router.get(
+        _PREFIX + "/topics",
+        summary="The statistics of all topics of this broker",
+        response_model=dict[str, Any],
+    )
+    async def topics() -> dict[str, Any]:
+        """By namespace, bundle and domain."""
+        own = next((each for each in context.admin.brokers() if each.is_self), None)
+        owner = own.broker_id if own is not None else ""
+        shown: dict[str, Any] = {}
+        for topic in context.topics.loaded:
+            name = topic.name
+            layout = await context.admin.layouts.layout_of(name.namespace_name)
+            bundle = shown.setdefault(name.namespace_name, {}).setdefault(
+                layout.bundle_of(name).name, {}
+            )
+            if not topic.is_closed:
+                bundle.setdefault(name.domain, {})[str(name)] = topic_stats(
+                    topic, now_ms=wall_ms(), owner=owner
+                )
+        return shown
+
+    @router.get(_PREFIX + "/allocator-stats/{name}", summary="Memory of an allocator")
+    async def allocator(name: str) -> dict[str, Any]:
+        """404: there are no pooled allocators here, whatever their name."""
+        raise NotThereError(f"there is no allocator {name!r}: memory is Python's own")
+
+    @router.get(_PREFIX + "/bookieops", summary="Operations of the ledger client")
+    async def bookie_operations() -> dict[str, Any]:
+        """By namespace and topic: what of the log waits for bookies, and what it has."""
+        shown: dict[str, Any] = {}
+        for topic in context.topics.loaded:
+            if topic.name.is_persistent:
+                shown.setdefault(topic.name.namespace_name, {})[str(topic.name)] = {
+                    "pendingAddEntries": getattr(topic.log, "pending_batches", 0),
+                    "pendingAddBytes": getattr(topic.log, "pending_bytes", 0),
+                    "ledgers": len(topic.log.ledgers),
+                }
+        return shown
+
+    @router.get(
+        _PREFIX + "/broker-resource-availability/{tenant}/{namespace}",
+        summary="How much more this broker can take",
+    )
+    async def availability(tenant: str, namespace: str) -> ResourceAvailability:
+        await context.namespace(tenant, namespace)
+        await context.admin.owned()
+        report = await context.admin.reporter.sample()
+        used = max(report.cpu_percent, report.network_in_percent, report.network_out_percent)
+        return ResourceAvailability(availabilityPercent=max(0.0, 100.0 - used))
+
+    return router

@@ -1,0 +1,238 @@
+"""Clusters over HTTP: what is known of them, their peers and domains. Source: HTTP sheet, 3.
+
+Isolation policies and failure domains are kept and shown; bundles are placed by load alone.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from magnetar.broker.errors import ConflictError, InvalidNameError, NotThereError
+from magnetar.broker.http.answers import done
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.policies.model import ClusterRecord
+from magnetar.broker.policies.registry import is_name
+
+_CLUSTER = "/admin/v2/clusters/{cluster}"
+_NOTE = "bundles are placed by load alone"
+
+Names = Annotated[list[str] | None, Body(description="Names of clusters.")]
+
+
+class ClusterData(BaseModel):
+    """How a cluster is reached."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    serviceUrl: str | None = None
+    serviceUrlTls: str | None = None
+    brokerServiceUrl: str | None = None
+    brokerServiceUrlTls: str | None = None
+    proxyServiceUrl: str | None = None
+    proxyProtocol: Literal["SNI"] | None = None
+    authenticationPlugin: str | None = None
+    authenticationParameters: str | None = None
+    peerClusterNames: list[str] | None = None
+    brokerClientTlsEnabled: bool = False
+    tlsAllowInsecureConnection: bool = False
+    brokerClientTlsEnabledWithKeyStore: bool = False
+    brokerClientTlsTrustStoreType: str | None = "JKS"
+    brokerClientTlsTrustStore: str | None = None
+    brokerClientTlsTrustStorePassword: str | None = None
+    brokerClientTlsKeyStoreType: str | None = "JKS"
+    brokerClientTlsKeyStore: str | None = None
+    brokerClientTlsKeyStorePassword: str | None = None
+    brokerClientTrustCertsFilePath: str | None = None
+    brokerClientKeyFilePath: str | None = None
+    brokerClientCertificateFilePath: str | None = None
+    listenerName: str | None = None
+    migrated: bool = False
+
+    def kept(self) -> dict[str, JsonValue]:
+        """What is stored."""
+        return self.model_dump(exclude_none=True)
+
+
+class FailureDomain(BaseModel):
+    """Brokers that may go together."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    brokers: list[str] = Field(default_factory=list)
+
+
+class AutoFailover(BaseModel):
+    """When the secondary brokers of an isolation policy are used."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    policy_type: Literal["min_available"] = "min_available"
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+
+class NamespaceIsolation(BaseModel):
+    """Which brokers serve which namespaces; all of them regular expressions."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    namespaces: list[str] = Field(default_factory=list)
+    primary: list[str] = Field(default_factory=list)
+    secondary: list[str] = Field(default_factory=list)
+    auto_failover_policy: AutoFailover | None = None
+    unload_scope: str | None = None
+
+
+def clusters_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/clusters."""
+    router = APIRouter(tags=["clusters"])
+    tenants = context.tenants
+
+    @router.get("/admin/v2/clusters", summary="The names of all clusters")
+    async def names() -> list[str]:
+        return await tenants.clusters()
+
+    @router.get(_CLUSTER, summary="What is known of a cluster", response_model_exclude_none=True)
+    async def get(cluster: str) -> ClusterData:
+        return ClusterData.model_validate((await tenants.cluster(cluster)).data)
+
+    @router.put(_CLUSTER, summary="Make a cluster known", response_class=Response)
+    async def create(cluster: str, data: ClusterData) -> Response:
+        """409: it is known already. 412: it cannot have this name."""
+        await tenants.create_cluster(cluster, data.kept())
+        return Response()
+
+    @router.post(_CLUSTER, summary="Replace what is known of a cluster", response_class=Response)
+    async def update(cluster: str, data: ClusterData) -> Response:
+        kept = data.kept()
+        await tenants.update_cluster(
+            cluster, lambda record: record.model_copy(update={"data": kept})
+        )
+        return Response()
+
+    @router.delete(_CLUSTER, status_code=204, summary="Forget a cluster")
+    async def delete(cluster: str) -> Response:
+        """412: tenants may use it."""
+        try:
+            await tenants.delete_cluster(cluster)
+        except ConflictError as error:
+            raise HttpRefusal(412, str(error)) from error
+        return done()
+
+    @router.get(_CLUSTER + "/peers", summary="The peers of a cluster")
+    async def peers(cluster: str) -> list[str]:
+        found = ClusterData.model_validate((await tenants.cluster(cluster)).data)
+        return found.peerClusterNames or []
+
+    @router.post(_CLUSTER + "/peers", status_code=204, summary="Set the peers of a cluster")
+    async def set_peers(cluster: str, names: Names = None) -> Response:
+        """412: one of them does not exist, or is the cluster itself."""
+        known = await tenants.clusters()
+        for name in names or ():
+            if name == cluster or name not in known:
+                raise InvalidNameError(f"{name!r} cannot be a peer of {cluster}")
+        await tenants.update_cluster(
+            cluster,
+            lambda record: record.model_copy(
+                update={"data": {**record.data, "peerClusterNames": names or []}}
+            ),
+        )
+        return done()
+
+    _add_failure_domains(router, context)
+    _add_isolation(router, context)
+    return router
+
+
+def _add_failure_domains(router: APIRouter, context: HttpContext) -> None:
+    path = _CLUSTER + "/failureDomains"
+    tenants = context.tenants
+
+    @router.get(path, summary="The failure domains of a cluster, by their names")
+    async def domains(cluster: str) -> dict[str, FailureDomain]:
+        found = (await tenants.cluster(cluster)).failure_domains
+        return {name: FailureDomain.model_validate(each) for name, each in found.items()}
+
+    @router.get(path + "/{name}", summary="One failure domain")
+    async def domain(cluster: str, name: str) -> FailureDomain:
+        found = (await tenants.cluster(cluster)).failure_domains
+        return FailureDomain.model_validate(_one(found, name, f"failure domain of {cluster}"))
+
+    @router.post(path + "/{name}", status_code=204, summary="Make or replace a failure domain")
+    async def set_domain(cluster: str, name: str, domain: FailureDomain) -> Response:
+        """409: one of its brokers is in another one."""
+
+        def change(record: ClusterRecord) -> ClusterRecord:
+            for other, each in record.failure_domains.items():
+                if other != name and set(domain.brokers) & set(each["brokers"]):
+                    raise ConflictError(f"a broker of {name} is in failure domain {other}")
+            known = {**record.failure_domains, name: domain.model_dump()}
+            return record.model_copy(update={"failure_domains": known})
+
+        _check_name(name)
+        await tenants.update_cluster(cluster, change)
+        return done(note=_NOTE)
+
+    @router.delete(path + "/{name}", status_code=204, summary="Remove a failure domain")
+    async def remove_domain(cluster: str, name: str) -> Response:
+        def change(record: ClusterRecord) -> ClusterRecord:
+            known = dict(record.failure_domains)
+            _one(known, name, f"failure domain of {cluster}")
+            del known[name]
+            return record.model_copy(update={"failure_domains": known})
+
+        await tenants.update_cluster(cluster, change)
+        return done()
+
+
+def _add_isolation(router: APIRouter, context: HttpContext) -> None:
+    path = _CLUSTER + "/namespaceIsolationPolicies"
+    tenants = context.tenants
+    what = "namespace isolation policy"
+
+    @router.get(path, summary="The isolation policies of a cluster, by their names")
+    async def policies(cluster: str) -> dict[str, NamespaceIsolation]:
+        found = (await tenants.cluster(cluster)).isolation_policies
+        return {name: NamespaceIsolation.model_validate(each) for name, each in found.items()}
+
+    @router.get(path + "/{name}", summary="One isolation policy")
+    async def policy(cluster: str, name: str) -> NamespaceIsolation:
+        found = (await tenants.cluster(cluster)).isolation_policies
+        return NamespaceIsolation.model_validate(_one(found, name, what))
+
+    @router.post(path + "/{name}", status_code=204, summary="Make or replace an isolation policy")
+    async def set_policy(cluster: str, name: str, policy: NamespaceIsolation) -> Response:
+        """It is kept and has no effect: bundles are placed by load alone."""
+
+        def change(record: ClusterRecord) -> ClusterRecord:
+            known = {**record.isolation_policies, name: policy.model_dump(exclude_none=True)}
+            return record.model_copy(update={"isolation_policies": known})
+
+        _check_name(name)
+        if not policy.namespaces or not policy.primary:
+            raise HttpRefusal(400, "an isolation policy needs namespaces and primary brokers")
+        await tenants.update_cluster(cluster, change)
+        return done(note=_NOTE)
+
+    @router.delete(path + "/{name}", status_code=204, summary="Remove an isolation policy")
+    async def remove_policy(cluster: str, name: str) -> Response:
+        def change(record: ClusterRecord) -> ClusterRecord:
+            known = dict(record.isolation_policies)
+            _one(known, name, what)
+            del known[name]
+            return record.model_copy(update={"isolation_policies": known})
+
+        await tenants.update_cluster(cluster, change)
+        return done()
+
+
+def _one(known: dict[str, JsonValue], name: str, what: str) -> JsonValue:
+    if name not in known:
+        raise NotThereError(f"there is no {what} {name!r}")
+    return known[name]
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")

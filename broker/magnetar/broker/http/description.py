@@ -1,0 +1,92 @@
+"""The description of the HTTP interface, OpenAPI 3.1, and the page that shows it.
+
+What every route may answer besides its own is written in afterwards: it is the same for all, and as
+models of FastAPI it would double the time that a broker takes to start. The description is made
+once, in a thread, when somebody asks: it takes longer than a broker's loop may stand still.
+"""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.utils import get_openapi
+
+_PATH = "/openapi.json"
+_VERBS = ("get", "put", "post", "delete")
+_SUMMARY = "Pulsar's lookup and admin interface (v2), health and metrics of a Magnetar broker."
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+_REFUSALS = {
+    "307": "The same request is for another broker: `Location` says which",
+    "400": "The request cannot be read",
+    "401": "Nobody knows who asks",
+    "403": "Whoever asks may not do this",
+    "404": "Something in the path does not exist",
+    "405": "This cannot be done with an object of this kind",
+    "406": "There is no such number of partitions",
+    "409": "It exists already, is in use, or is being done",
+    "412": "A value makes no sense, or something stands in the way",
+    "422": "There are more partitions already, or there may not be so many",
+    "503": "This cannot be done now: try again",
+}
+_REFUSAL = {
+    "title": "Refusal",
+    "description": "Why a request was refused.",
+    "type": "object",
+    "properties": {"reason": {"type": "string"}},
+    "required": ["reason"],
+}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The whole description."""
+    found = get_openapi(title=app.title, version=app.version, summary=_SUMMARY, routes=app.routes)
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    schemas["Refusal"] = _REFUSAL
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+    refusals = {
+        status: {"description": text, "content": content} for status, text in _REFUSALS.items()
+    }
+    for path, item in found["paths"].items():
+        for verb in _VERBS:
+            if verb in item:
+                operation = item[verb]
+                _add_path_parameters(operation, path)
+                operation["responses"].pop("422", None)  # FastAPI's own; here it is 400.
+                operation["responses"] = {**refusals, **operation["responses"]}
+                if "operationId" in operation:
+                    operation["operationId"] = _operation_id(verb, path)
+    return found
+
+
+def _add_path_parameters(operation: dict[str, Any], path: str) -> None:
+    """Those that the route reads itself."""
+    known = operation.setdefault("parameters", [])
+    described = {each["name"] for each in known if each["in"] == "path"}
+    for name in _PARAMETER.findall(path):
+        if name not in described:
+            schema = {"type": "string", "title": name.capitalize()}
+            known.append({"name": name, "in": "path", "required": True, "schema": schema})
+
+
+def _operation_id(verb: str, path: str) -> str:
+    """One of its own for each route: the names of functions are not."""
+    return verb + "".join(each if each.isalnum() else "_" for each in path)
+
+
+def add_description(app: FastAPI) -> None:
+    """Serve it at /openapi.json, and as a page at /docs."""
+    made: list[bytes] = []
+    making = asyncio.Lock()
+
+    @app.get(_PATH, include_in_schema=False)
+    async def description() -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(lambda: json.dumps(describe(app)).encode()))
+        return Response(made[0], media_type="application/json")

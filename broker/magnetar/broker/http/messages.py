@@ -1,0 +1,156 @@
+"""Single messages of topics over HTTP, and where they are. Source: HTTP sheet, section 9.2.
+
+All of it is for one topic or one partition: of a partitioned topic it is refused with 405.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.life import MessageId
+from magnetar.broker.http.raw_message import raw_message
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.inspecting import (
+    MESSAGE_POSITION_MAX,
+    entry_at,
+    first_at,
+    last_message,
+    nth_entry,
+    nth_unacked,
+)
+from magnetar.broker.keeping.operating import subscription_of
+from magnetar.broker.topic import Topic
+from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.position import Position
+
+_TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_OCTETS = "application/octet-stream"
+_BODY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_OCTETS: {"schema": {"type": "string", "format": "binary"}}}}
+}
+_ID_MAX = (1 << 63) - 1
+
+
+class LastMessageId(MessageId):
+    """The last message of a topic; with its place in a batch, if it is in one."""
+
+    batchIndex: int | None = None
+
+
+class PlaceOfMessage(BaseModel):
+    """A message, as clients name it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    ledgerId: int = Field(ge=-1, le=_ID_MAX)
+    entryId: int = Field(ge=-1, le=_ID_MAX)
+
+
+def messages_router(context: HttpContext) -> APIRouter:
+    """Routes below /admin/v2/persistent."""
+    router = APIRouter(tags=["messages"])
+    single = TopicWork(context).single
+
+    def shown(position: Position, entry: bytes) -> Response:
+        headers, body = raw_message(position, entry)
+        return Response(body, media_type=_OCTETS, headers=headers)
+
+    def named(topic: Topic, position: Position) -> MessageId:
+        return MessageId(
+            ledgerId=position.ledger_id,
+            entryId=position.entry_id,
+            partitionIndex=topic.name.partition_index,
+        )
+
+    @router.get(
+        _TOPIC + "/lastMessageId",
+        summary="The last message of a topic",
+        response_model_exclude_none=True,
+    )
+    async def last_message_id(tenant: str, namespace: str, topic: str) -> LastMessageId:
+        """`entryId` -1: it is empty."""
+        there = await single(tenant, namespace, topic, "the last message")
+        position, index = await last_message(there)
+        return LastMessageId(
+            **named(there, position).model_dump(), batchIndex=index if index >= 0 else None
+        )
+
+    @router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message since a time")
+    async def message_id_at(tenant: str, namespace: str, topic: str, timestamp: int) -> MessageId:
+        """In ms since 1970. The place behind the last message, if none is so young."""
+        there = await single(tenant, namespace, topic, "the message of a time")
+        return named(there, await first_at(there, timestamp))
+
+    @router.get(
+        _TOPIC + "/getMessageIdByIndex",
+        summary="The message with an index",
+        response_model=MessageId,
+    )
+    async def message_id_by_index(tenant: str, namespace: str, topic: str, index: int) -> MessageId:
+        """412: messages are stored without an index here, so that none can be found by it."""
+        await single(tenant, namespace, topic, "the message of an index")
+        raise HttpRefusal(412, f"messages have no index here: {index} cannot be looked up")
+
+    @router.get(
+        _TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",
+        summary="A message by its id",
+        response_class=Response,
+        responses=_BODY,
+    )
+    async def message_by_id(
+        tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
+    ) -> Response:
+        """Its payload; the metadata are in headers. 404: there is none with that id."""
+        there = await single(tenant, namespace, topic, "a message by its id")
+        position = Position(ledger_id, entry_id)
+        return shown(position, await entry_at(there, position))
+
+    @router.get(
+        _TOPIC + "/examinemessage",
+        summary="A message by its number",
+        response_class=Response,
+        responses=_BODY,
+    )
+    async def examine(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        initialPosition: Literal["earliest", "latest"] = "latest",
+        messagePosition: Annotated[int, Query(le=MESSAGE_POSITION_MAX)] = 1,
+    ) -> Response:
+        """Counted in entries from 1, from the first or back from the last. 412: there are fewer."""
+        there = await single(tenant, namespace, topic, "a message by its number")
+        from_end = initialPosition == "latest"
+        position, entry = await nth_entry(there, max(1, messagePosition), from_end=from_end)
+        return shown(position, entry)
+
+    @router.get(
+        _TOPIC + "/subscription/{sub:path}/position/{number}",
+        summary="Peek at a message that a subscription has not acknowledged",
+        response_class=Response,
+        responses=_BODY,
+    )
+    async def peek(tenant: str, namespace: str, topic: str, sub: str, number: int) -> Response:
+        """The n-th one, from 1, which stays where it is. 404: there are not so many."""
+        there = await single(tenant, namespace, topic, "peeking at messages")
+        subscription = subscription_of(there, sub)
+        position = await nth_unacked(there, subscription, number) if number > 0 else None
+        if position is None:
+            raise HttpRefusal(404, f"subscription {sub} of {there.name} has no message {number}")
+        return shown(position, await entry_at(there, position))
+
+    @router.put(
+        _TOPIC + "/backlogSize",
+        summary="How many bytes a topic has behind a message",
+        response_model=int,
+    )
+    async def backlog_size(
+        tenant: str, namespace: str, topic: str, place: Annotated[PlaceOfMessage, Body()]
+    ) -> int:
+        there = await single(tenant, namespace, topic, "the size behind a message")
+        return bytes_behind(there.log.ledgers, Position(place.ledgerId, place.entryId))
+
+    return router

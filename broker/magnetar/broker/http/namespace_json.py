@@ -1,0 +1,77 @@
+"""A whole namespace as Pulsar's JSON, and back. Pure. Source: HTTP sheet, 8.3 (Policies)."""
+
+from typing import Any
+
+from magnetar.broker.http import policy_shapes as shapes
+from magnetar.broker.http.policy import quota_type, quotas_to_json, with_quota
+from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.policies.model import NamespaceRecord
+
+
+def namespace_to_json(
+    record: NamespaceRecord, cluster: str, boundaries: list[str]
+) -> dict[str, Any]:
+    """A whole namespace. What is not set is left out."""
+    topics = {
+        topic: {role: list(actions) for role, actions in roles.items()}
+        for topic, roles in record.topic_permissions.items()
+    }
+    shown: dict[str, Any] = {
+        "auth_policies": {
+            "namespace_auth": {role: list(each) for role, each in record.permissions.items()},
+            "topic_auth": topics,
+            "destination_auth": topics,
+            "subscription_auth_roles": {
+                name: list(roles) for name, roles in record.subscription_permissions.items()
+            },
+        },
+        "replication_clusters": list(record.replication_clusters),
+        "bundles": {"boundaries": boundaries, "numBundles": len(boundaries) - 1},
+        "backlog_quota_map": quotas_to_json(record.policies),
+        "properties": record.properties,
+        "deleted": record.is_deleted,
+        "resource_group_name": record.resource_group,
+        "migrated": False,
+    }
+    if record.resource_group is None:
+        del shown["resource_group_name"]
+    for policy in POLICIES:
+        value = policy.of_namespace(record) if policy.key else None
+        if value is not None:
+            found = policy.shape.to_json(value)
+            shown[policy.key] = {cluster: found} if policy.is_per_cluster else found
+    return shown
+
+
+def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
+    """A new namespace as it is asked for.
+
+    Raises:
+        HttpRefusal
+    """
+    clusters = shapes.CLUSTERS.parse_value(body.get("replication_clusters"))
+    properties = shapes.PROPERTIES.parse_value(body.get("properties"))
+    record = NamespaceRecord(
+        replication_clusters=clusters or (cluster,),
+        properties=properties or {},
+        permissions=_permissions(body.get("auth_policies")),
+    )
+    quotas = body.get("backlog_quota_map") or {}
+    for kind, value in quotas.items() if isinstance(quotas, dict) else ():
+        quota = shapes.BACKLOG_QUOTA.parse_value(value)
+        record = record.model_copy(
+            update={"policies": with_quota(record.policies, quota_type(kind), quota)}
+        )
+    for policy in POLICIES:
+        value = body.get(policy.key) if policy.key else None
+        if policy.is_per_cluster and isinstance(value, dict):
+            value = value.get(cluster)
+        if value is not None and value != [] and value != policy.unset:
+            record = policy.set_in_namespace(record, policy.shape.parse_value(value))
+    return record
+
+
+def _permissions(body: Any) -> dict[str, tuple[str, ...]]:
+    found = body.get("namespace_auth") if isinstance(body, dict) else None
+    roles = shapes.PERMISSIONS.parse_value(found) or {}
+    return {role: tuple(actions) for role, actions in roles.items()}

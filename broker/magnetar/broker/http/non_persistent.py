@@ -1,0 +1,172 @@
+"""Topics that keep nothing, over HTTP. Source: HTTP sheet, section 9.7.
+
+What needs a place in a topic, or its data, is refused: there is neither.
+"""
+
+from fastapi import APIRouter, Response
+
+from magnetar.broker.errors import TopicConflictError, TopicNotFoundError
+from magnetar.broker.http.answers import done
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.listing import non_persistent_here, non_persistent_names
+from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.topic import Topic
+from magnetar.sdk.wire import TopicName
+
+_NAMESPACE = "/admin/v2/non-persistent/{tenant}/{namespace}"
+_TOPIC = _NAMESPACE + "/{topic}"
+
+
+def non_persistent_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/non-persistent; `bundle_lists_router` comes behind all others."""
+    router = APIRouter(tags=["non-persistent topics"])
+    topics = context.topics
+    work_on = TopicWork(context)
+
+    async def named(tenant: str, namespace: str, topic: str) -> TopicName:
+        return await context.topic("non-persistent", tenant, namespace, topic)
+
+    @router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")
+    async def listed(tenant: str, namespace: str) -> list[str]:
+        """Those that are in use, wherever they are."""
+        return await non_persistent_names(context, await context.namespace(tenant, namespace))
+
+    @router.put(_TOPIC, status_code=204, summary="Have a non-persistent topic")
+    async def create(tenant: str, namespace: str, topic: str) -> Response:
+        """It goes again when nobody uses it. 409: the name is taken."""
+        name = await named(tenant, namespace, topic)
+        if name.partition_index >= 0:
+            raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
+        await check_whole(name, 409)
+        await topics.creation.check_room(name.namespace_name, 1)
+        owner = await context.admin.owner_of(name, is_authoritative=False, listener="")
+        if not owner.is_self:
+            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+        if await topics.exists(name):
+            raise TopicConflictError(f"This topic already exists: {name}")
+        await topics.get(name)
+        return done()
+
+    async def check_whole(name: TopicName, status: int) -> None:
+        if await topics.partitioned.find(name, is_sure=True) is not None:
+            raise HttpRefusal(status, f"{name} is a partitioned topic")
+
+    @router.delete(_TOPIC, status_code=204, summary="Delete a non-persistent topic")
+    async def delete(tenant: str, namespace: str, topic: str, force: bool = False) -> Response:
+        """Send its clients away and forget it. 412: somebody uses it."""
+        name = await named(tenant, namespace, topic)
+        await check_whole(name, 409)
+        await context.admin.here(name)
+        await topics.removal.delete(name, is_forced=force)
+        return done()
+
+    @router.delete(
+        _TOPIC + "/partitions",
+        status_code=204,
+        summary="Delete a partitioned topic that keeps nothing",
+    )
+    async def delete_partitioned(
+        tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
+        """412: somebody uses one of its partitions."""
+        name = await named(tenant, namespace, topic)
+        await topics.partitioned.get(name)
+
+        async def delete_one(partition: TopicName) -> None:
+            await context.admin.here(partition)
+            await topics.removal.delete(partition, is_forced=force)
+
+        every = await work_on.partitions(name) or []
+        query = "?force=true" if force else ""
+        await on_each(context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
+        await topics.partitioned.mark_deleted(name)
+        await topics.partitioned.forget(name)
+        await topics.removal.forget(name)
+        return done()
+
+    @router.put(_TOPIC + "/unload", status_code=204, summary="Unload a non-persistent topic")
+    async def unload(tenant: str, namespace: str, topic: str) -> Response:
+        """Send its clients away; they come back."""
+        name = await named(tenant, namespace, topic)
+        unload_one = context.admin.unload_topic
+        every = await work_on.partitions(name)
+        if every is not None:
+            await on_each(context.admin, every, unload_one, "PUT", "unload", may_be_missing=True)
+            return done()
+        if not await topics.exists(name):
+            await context.admin.here(name)
+            raise TopicNotFoundError(f"Topic {name} not found")
+        await unload_one(name)
+        return done()
+
+    @router.get(_TOPIC + "/subscriptions", summary="The subscriptions of a non-persistent topic")
+    async def subscriptions(tenant: str, namespace: str, topic: str) -> list[str]:
+        """Those that have consumers now."""
+
+        async def names(there: Topic) -> list[str]:
+            return [name for name, each in there.subscriptions.items() if each.is_open]
+
+        name = await named(tenant, namespace, topic)
+        found = await work_on.each(name, "GET", "subscriptions", names)
+        return sorted({str(one) for some in found if isinstance(some, list) for one in some})
+
+    @router.delete(_TOPIC + "/truncate", status_code=204, summary="412: it keeps no data")
+    async def truncate(tenant: str, namespace: str, topic: str) -> Response:
+        raise HttpRefusal(412, f"{await named(tenant, namespace, topic)} keeps no data")
+
+    for action in ("terminate", "terminate/partitions", "trim"):
+        _refuse(router, context, "POST", action)
+    for action in ("compaction", "offload"):
+        _refuse(router, context, "PUT", action)
+    for action in ("lastMessageId", "examinemessage", "compaction", "offload", "internal-info"):
+        _refuse(router, context, "GET", action)
+    _refuse_subscriptions(router, context)
+    return router
+
+
+def _refuse(router: APIRouter, context: HttpContext, method: str, action: str) -> None:
+    async def refused(tenant: str, namespace: str, topic: str) -> None:
+        name = await context.topic("non-persistent", tenant, namespace, topic)
+        raise HttpRefusal(405, f"{action} of {name} is not allowed: it keeps nothing")
+
+    router.add_api_route(
+        f"{_TOPIC}/{action}",
+        refused,
+        methods=[method],
+        name=f"refuse-{method}-{action}",
+        include_in_schema=False,
+    )
+
+
+def _refuse_subscriptions(router: APIRouter, context: HttpContext) -> None:
+    path = _TOPIC + "/subscription/{sub:path}"
+
+    @router.put(path, include_in_schema=False)
+    async def nothing_to_make(tenant: str, namespace: str, topic: str, sub: str) -> None:
+        await context.topic("non-persistent", tenant, namespace, topic)
+        raise HttpRefusal(400, "subscriptions of non-persistent topics come with their consumers")
+
+    @router.api_route(path, methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    async def nothing_to_move(tenant: str, namespace: str, topic: str, sub: str) -> None:
+        await context.topic("non-persistent", tenant, namespace, topic)
+        raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
+
+    @router.post(_TOPIC + "/all_subscription/{rest:path}", include_in_schema=False)
+    async def nothing_to_expire(tenant: str, namespace: str, topic: str, rest: str) -> None:
+        await context.topic("non-persistent", tenant, namespace, topic)
+        raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
+
+
+def bundle_lists_router(context: HttpContext) -> APIRouter:
+    """What must come behind all other routes: the name of a bundle is any name."""
+    router = APIRouter(tags=["non-persistent topics"])
+
+    @router.get(
+        _NAMESPACE + "/{bundle}", summary="The non-persistent topics of a bundle at this broker"
+    )
+    async def listed(tenant: str, namespace: str, bundle: str) -> list[str]:
+        return await non_persistent_here(context, await context.bundle(tenant, namespace, bundle))
+
+    return router

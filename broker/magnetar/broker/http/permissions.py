@@ -1,0 +1,172 @@
+"""Who may do what: grants to roles, over HTTP. Source: HTTP sheet, sections 8.1 and 9.1.
+
+Grants of topics and of subscriptions are kept with their namespace. What they mean is decided in
+`security/`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from magnetar.broker.errors import NotThereError
+from magnetar.broker.http.answers import done
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.policies.model import AuthAction, NamespaceRecord
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
+_DOMAINS = ("persistent", "non-persistent")
+
+Grants = dict[str, list[str]]
+Actions = Annotated[list[AuthAction], Body(description="What the role may do.")]
+Roles = Annotated[list[str], Body(description="The roles that may use the subscription.")]
+
+
+def permissions_router(context: HttpContext) -> APIRouter:
+    """The routes of grants below namespaces and topics."""
+    router = APIRouter(tags=["permissions"])
+    _add_of_namespaces(router, context)
+    for domain in _DOMAINS:
+        _add_of_topics(router, context, domain)
+    return router
+
+
+def _shown(grants: Mapping[str, tuple[str, ...]]) -> Grants:
+    return {role: list(actions) for role, actions in grants.items()}
+
+
+def _given(
+    grants: Mapping[str, tuple[str, ...]], role: str, actions: list[AuthAction]
+) -> dict[str, tuple[str, ...]]:
+    """With what a role is given, in place of what it had."""
+    return {**grants, role: tuple(sorted({each.value for each in actions}))}
+
+
+def _taken(grants: Mapping[str, tuple[str, ...]], role: str) -> dict[str, tuple[str, ...]]:
+    return {each: actions for each, actions in grants.items() if each != role}
+
+
+def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
+    @router.get(_NAMESPACE, summary="What each role may do in a namespace")
+    async def show(tenant: str, namespace: str) -> Grants:
+        record = await context.tenants.namespace(f"{tenant}/{namespace}")
+        return _shown(record.permissions)
+
+    @router.get(_NAMESPACE + "/subscription", summary="The roles that may use each subscription")
+    async def show_subscriptions(tenant: str, namespace: str) -> Grants:
+        record = await context.tenants.namespace(f"{tenant}/{namespace}")
+        return _shown(record.subscription_permissions)
+
+    @router.post(
+        _NAMESPACE + "/subscription/{subscription}",
+        status_code=204,
+        summary="Let roles use a subscription",
+    )
+    async def grant_subscription(
+        tenant: str, namespace: str, subscription: str, roles: Roles
+    ) -> Response:
+        """From then on nobody else may use it on any topic of the namespace."""
+
+        def change(record: NamespaceRecord) -> NamespaceRecord:
+            known = record.subscription_permissions
+            granted = tuple(sorted({*known.get(subscription, ()), *roles}))
+            return _with_subscriptions(record, {**known, subscription: granted})
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", change)
+        return done()
+
+    @router.delete(
+        _NAMESPACE + "/{subscription}/{role}",
+        status_code=204,
+        summary="Take the right to use a subscription from a role",
+    )
+    async def revoke_subscription(
+        tenant: str, namespace: str, subscription: str, role: str
+    ) -> Response:
+        def change(record: NamespaceRecord) -> NamespaceRecord:
+            known = dict(record.subscription_permissions)
+            left = tuple(each for each in known.pop(subscription, ()) if each != role)
+            return _with_subscriptions(record, {**known, subscription: left} if left else known)
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", change)
+        return done()
+
+    @router.post(_NAMESPACE + "/{role}", status_code=204, summary="Let a role do something")
+    async def grant(tenant: str, namespace: str, role: str, actions: Actions) -> Response:
+        """In all topics of a namespace; replaces what the role was given before."""
+
+        def change(record: NamespaceRecord) -> NamespaceRecord:
+            granted = _given(record.permissions, role, actions)
+            return record.model_copy(update={"permissions": granted})
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", change)
+        return done()
+
+    @router.delete(_NAMESPACE + "/{role}", status_code=204, summary="Take all rights from a role")
+    async def revoke(tenant: str, namespace: str, role: str) -> Response:
+        """In a namespace; what it was given for single topics stays."""
+
+        def change(record: NamespaceRecord) -> NamespaceRecord:
+            return record.model_copy(update={"permissions": _taken(record.permissions, role)})
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", change)
+        return done()
+
+
+def _with_subscriptions(
+    record: NamespaceRecord, permissions: dict[str, tuple[str, ...]]
+) -> NamespaceRecord:
+    return record.model_copy(update={"subscription_permissions": permissions})
+
+
+def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None:
+    path = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions"
+
+    async def name_of(tenant: str, namespace: str, topic: str) -> str:
+        """The whole topic, which need not exist: rights may be there before it."""
+        return str((await context.topic(domain, tenant, namespace, topic)).partitioned)
+
+    async def change(
+        name: str, namespace: str, role: str, actions: list[AuthAction] | None
+    ) -> Response:
+        def changed(record: NamespaceRecord) -> NamespaceRecord:
+            known = dict(record.topic_permissions)
+            roles = known.pop(name, {})
+            if actions is None and role not in roles:
+                raise NotThereError(f"{role} has no permissions of its own on {name}")
+            after = _taken(roles, role) if actions is None else _given(roles, role, actions)
+            if after:
+                known[name] = after
+            return record.model_copy(update={"topic_permissions": known})
+
+        await context.policies.update_namespace(namespace, changed)
+        return done()
+
+    @router.get(path, summary=f"What each role may do with a {domain} topic")
+    async def show(tenant: str, namespace: str, topic: str) -> Grants:
+        """What its namespace grants is among it."""
+        name = await name_of(tenant, namespace, topic)
+        record = await context.tenants.namespace(f"{tenant}/{namespace}")
+        shown = _shown(record.permissions)
+        for role, actions in record.topic_permissions.get(name, {}).items():
+            shown[role] = sorted({*shown.get(role, ()), *actions})
+        return shown
+
+    @router.post(
+        path + "/{role}", status_code=204, summary=f"Let a role do something with a {domain} topic"
+    )
+    async def grant(
+        tenant: str, namespace: str, topic: str, role: str, actions: Actions
+    ) -> Response:
+        name = await name_of(tenant, namespace, topic)
+        return await change(name, f"{tenant}/{namespace}", role, actions)
+
+    @router.delete(
+        path + "/{role}",
+        status_code=204,
+        summary=f"Take from a role what it may do with a {domain} topic",
+    )
+    async def revoke(tenant: str, namespace: str, topic: str, role: str) -> Response:
+        """404: it has nothing of its own there."""
+        name = await name_of(tenant, namespace, topic)
+        return await change(name, f"{tenant}/{namespace}", role, None)

@@ -1,0 +1,117 @@
+"""Resource groups and quotas of bundles; and what is not here. Source: HTTP sheet, section 11.
+
+Groups and quotas are kept and shown: they limit nothing.
+"""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
+
+from magnetar.broker.errors import InvalidNameError
+from magnetar.broker.http.answers import done
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.policies.registry import is_name
+
+_QUOTAS = "/admin/v2/resource-quotas"
+_BUNDLE = _QUOTAS + "/{tenant}/{namespace}/{bundle}"
+_GROUP = "/admin/v2/resourcegroups/{name}"
+_NOTE = "resource groups and quotas limit nothing"
+
+
+class ResourceQuota(BaseModel):
+    """What a bundle is expected to need; bandwidths and memory in MiB."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    msgRateIn: float = 40.0
+    msgRateOut: float = 120.0
+    bandwidthIn: float = 100_000.0
+    bandwidthOut: float = 300_000.0
+    memory: float = 80.0
+    dynamic: bool = True
+
+
+class ResourceGroup(BaseModel):
+    """What the namespaces of a group may use together; -1: any amount."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    publishRateInMsgs: int | None = None
+    publishRateInBytes: int | None = None
+    dispatchRateInMsgs: int | None = None
+    dispatchRateInBytes: int | None = None
+    replicationDispatchRateInMsgs: int | None = None
+    replicationDispatchRateInBytes: int | None = None
+
+
+def resources_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/resource-quotas and /admin/v2/resourcegroups."""
+    router = APIRouter(tags=["resources"])
+    resources = context.resources
+
+    async def default() -> ResourceQuota:
+        return ResourceQuota.model_validate(await resources.quota("default") or {})
+
+    async def bundle_of(tenant: str, namespace: str, bundle: str) -> str:
+        return str(await context.bundle(tenant, namespace, bundle))
+
+    @router.get(_QUOTAS, summary="The quota of bundles that have none of their own")
+    async def default_quota() -> ResourceQuota:
+        return await default()
+
+    @router.post(_QUOTAS, status_code=204, summary="Set the quota of all other bundles")
+    async def set_default_quota(quota: ResourceQuota) -> Response:
+        """It is kept and has no effect: quotas limit nothing."""
+        await resources.set_quota("default", quota.model_dump())
+        return done(note=_NOTE)
+
+    @router.get(_BUNDLE, summary="The quota of a bundle")
+    async def quota(tenant: str, namespace: str, bundle: str) -> ResourceQuota:
+        found = await resources.quota(await bundle_of(tenant, namespace, bundle))
+        return ResourceQuota.model_validate(found) if found is not None else await default()
+
+    @router.post(_BUNDLE, status_code=204, summary="Set the quota of a bundle")
+    async def set_quota(tenant: str, namespace: str, bundle: str, quota: ResourceQuota) -> Response:
+        """It is kept and has no effect: quotas limit nothing."""
+        name = await bundle_of(tenant, namespace, bundle)
+        await resources.set_quota(name, quota.model_dump())
+        return done(note=_NOTE)
+
+    @router.delete(_BUNDLE, status_code=204, summary="Remove the quota of a bundle")
+    async def remove_quota(tenant: str, namespace: str, bundle: str) -> Response:
+        await resources.set_quota(await bundle_of(tenant, namespace, bundle), None)
+        return done()
+
+    @router.get("/admin/v2/resourcegroups", summary="The names of the resource groups")
+    async def groups() -> list[str]:
+        return await resources.group_names()
+
+    @router.get(_GROUP, summary="A resource group", response_model_exclude_none=True)
+    async def group(name: str) -> ResourceGroup:
+        _check_name(name)
+        return ResourceGroup.model_validate(await resources.group(name))
+
+    @router.put(_GROUP, status_code=204, summary="Make or replace a resource group")
+    async def set_group(name: str, group: ResourceGroup) -> Response:
+        """It is kept and has no effect: groups limit nothing."""
+        _check_name(name)
+        await resources.set_group(name, group.model_dump(exclude_none=True))
+        return done(note=_NOTE)
+
+    @router.delete(_GROUP, status_code=204, summary="Remove a resource group")
+    async def remove_group(name: str) -> Response:
+        """409: a namespace is in it."""
+        _check_name(name)
+        for tenant in await context.tenants.tenants():
+            for namespace in await context.tenants.namespaces(tenant):
+                if (await context.tenants.namespace(namespace)).resource_group == name:
+                    raise HttpRefusal(409, f"namespace {namespace} is in resource group {name}")
+        await resources.delete_group(name)
+        return done()
+
+    return router
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")

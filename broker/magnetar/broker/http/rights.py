@@ -1,0 +1,129 @@
+"""What somebody must be allowed to ask for something over HTTP. Pure.
+
+One table of all requests, by their paths as the router sees them. What is in no row is for super
+users: a route that is added and forgotten here is closed, not open. What needs no right at all says
+so. Source: HTTP sheet, section 1; the rules of single actions are in `security/decide.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from magnetar.broker.security import (
+    Action,
+    Cluster,
+    Namespace,
+    Resource,
+    Subscription,
+    Tenant,
+    Topic,
+)
+from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
+
+Need = tuple[Action, Resource]
+
+_DOMAINS = ("persistent", "non-persistent")
+_OPEN = (
+    ("GET", "/status.html"),
+    ("GET", "/admin/v2/clusters"),
+    ("GET", "/admin/v2/brokers/ready"),
+    ("GET", "/admin/v2/brokers/version"),
+)
+_LOOKED_UP = frozenset(
+    {"partitions", "stats", "partitioned-stats", "internalStats", "partitioned-internalStats"}
+)
+"""Below a topic: for whoever may use it."""
+_CONSUMED = frozenset(
+    {
+        "subscriptions",
+        "lastMessageId",
+        "messageid",
+        "getMessageIdByIndex",
+        "ledger",
+        "examinemessage",
+        "backlog",
+        "backlogSize",
+    }
+)
+"""Below a topic: for whoever may consume."""
+
+_EVERYTHING: Need = (Action.ADMINISTER, Cluster())
+
+
+def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | None:
+    """The action and its object; None: anybody may. `parameters`: the names in the path."""
+    if (method, path.rstrip("/")) in _OPEN:
+        return None
+    match path.strip("/").split("/"):
+        case ["lookup", "v2", "topic", domain, tenant, namespace, *rest] if rest:
+            return _of_name(domain, tenant, namespace, rest[0], Action.LOOKUP)
+        case ["admin", "v2", "tenants", tenant] if method == "GET":
+            return Action.ADMINISTER, Tenant(tenant)
+        case ["admin", "v2", "namespaces", tenant]:
+            return Action.ADMINISTER, Tenant(tenant)
+        case ["admin", "v2", "namespaces", tenant, namespace, *rest]:
+            return _of_namespace(method, tenant, f"{tenant}/{namespace}", rest)
+        case ["magnetar", "v1", "namespaces", tenant, namespace, "bundles"]:
+            return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
+        case ["admin", "v2", "schemas", tenant, namespace, topic, *rest]:
+            return _of_schema(method, tenant, namespace, topic, rest)
+        case ["admin", "v2", domain, tenant, namespace, *rest] if domain in _DOMAINS:
+            return _of_topics(method, (domain, tenant, namespace), rest, parameters)
+    return _EVERYTHING
+
+
+def _of_namespace(method: str, tenant: str, namespace: str, rest: Sequence[str]) -> Need:
+    match rest:
+        case [] if method != "GET":
+            return Action.ADMINISTER, Tenant(tenant)
+        case ["topics"]:
+            return Action.LIST_TOPICS, Namespace(namespace)
+        case ["persistence", "bookieAffinity"] | ["resourcegroup", *_] if method != "GET":
+            return _EVERYTHING
+        case [bundle, *action] if bundle.startswith("0x") and action[:1] != ["clearBacklog"]:
+            return _EVERYTHING
+    return Action.ADMINISTER, Namespace(namespace)
+
+
+def _of_topics(
+    method: str,
+    place: tuple[str, str, str],
+    rest: Sequence[str],
+    parameters: Mapping[str, str],
+) -> Need:
+    domain, tenant, namespace = place
+    match rest:
+        case [] | ["partitioned"]:
+            return Action.LIST_TOPICS, Namespace(f"{tenant}/{namespace}")
+        case [topic, "subscription", *_] if "sub" in parameters:
+            name = _named(domain, tenant, namespace, topic)
+            if name is not None:
+                return Action.CONSUME, Subscription(name, parameters["sub"])
+        case [topic, what, *_] if what in _LOOKED_UP and method == "GET":
+            return _of_name(domain, tenant, namespace, topic, Action.LOOKUP)
+        case [topic, what, *_] if what in _CONSUMED:
+            return _of_name(domain, tenant, namespace, topic, Action.CONSUME)
+        case [bundle] if bundle.startswith("0x") and method == "GET":
+            return Action.LIST_TOPICS, Namespace(f"{tenant}/{namespace}")
+    return _of_name(domain, tenant, namespace, rest[0], Action.ADMINISTER)
+
+
+def _of_schema(method: str, tenant: str, namespace: str, topic: str, rest: Sequence[str]) -> Need:
+    action = Action.ADMINISTER
+    if method == "GET" or rest in (["compatibility"], ["version"]):
+        action = Action.LOOKUP
+    elif method == "POST":
+        action = Action.PRODUCE
+    return _of_name("persistent", tenant, namespace, topic, action)
+
+
+def _of_name(domain: str, tenant: str, namespace: str, topic: str, action: Action) -> Need:
+    name = _named(domain, tenant, namespace, topic)
+    if name is None:  # There is no such topic: whoever may know that is told by the route.
+        return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
+    return action, Topic(name)
+
+
+def _named(domain: str, tenant: str, namespace: str, topic: str) -> TopicName | None:
+    try:
+        return parse_topic_name(f"{domain}://{tenant}/{namespace}/{topic}")
+    except TopicNameError:
+        return None

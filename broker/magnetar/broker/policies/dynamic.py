@@ -1,0 +1,131 @@
+"""Settings that are changed while brokers run: the brokers' own values of policies.
+
+    /admin/configuration        DynamicSettingsRecord: name -> value as text
+
+What is set there counts on every broker of the metadata store, over its own settings, and goes back
+to those when it is removed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+from pydantic import Field, ValidationError
+
+from magnetar.broker.errors import InvalidNameError, RequestError
+from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.model import Record
+from magnetar.broker.policies.records import change_record, read_record
+from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.metadata.store import MetadataStore
+
+_log = structlog.get_logger()
+
+_PATH = "/admin/configuration"
+
+NAMES = tuple(sorted(set(PolicySettings.model_fields) - {"partitions_max"}))
+"""What may be changed. The largest number of partitions is built into what is stored."""
+
+
+class DynamicSettingsRecord(Record):
+    """What was set."""
+
+    values: dict[str, str] = Field(default_factory=dict)
+
+
+class DynamicSettings:
+    """What was set, followed; and changes of it."""
+
+    def __init__(
+        self, store: MetadataStore, settings: BrokerSettings, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change`: `current` is another one now."""
+        self._store = store
+        self._settings = settings
+        self._on_change = on_change
+        self.current = settings
+        """The settings with what was set over them."""
+        self._followed = Followed(store, _PATH, self._read, self._changed, asyncio.Semaphore(1))
+
+    async def start(self) -> None:
+        """Learn what is set, and follow it; a store that is away is asked again."""
+        try:
+            self._apply(await self._followed.get())
+        except RequestError as error:
+            _log.warning("dynamic_settings_not_read", error=str(error))
+            self._followed.expect({})
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._followed.close()
+
+    async def values(self) -> Mapping[str, str]:
+        """What is set now.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._followed.latest()
+
+    async def set(self, name: str, value: str) -> None:
+        """
+        Raises:
+            InvalidNameError: there is no such setting, or it cannot have this value.
+            BrokerMetadataError
+        """
+        self._check_name(name)
+        try:
+            self._with({**await self._read(), name: value})
+        except ValidationError as error:
+            raise InvalidNameError(f"{name}: {error.errors()[0]['msg']}, got {value!r}") from error
+        await self._change(lambda values: {**values, name: value})
+
+    async def remove(self, name: str) -> None:
+        """
+        Raises:
+            InvalidNameError: there is no such setting.
+            BrokerMetadataError
+        """
+        self._check_name(name)
+        await self._change(
+            lambda values: {each: value for each, value in values.items() if each != name}
+        )
+
+    def _check_name(self, name: str) -> None:
+        if name in NAMES:
+            return
+        if name in type(self._settings).model_fields:
+            raise InvalidNameError(f"{name} cannot be changed while a broker runs")
+        raise InvalidNameError(f"there is no setting {name!r}")
+
+    async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        def changed(before: DynamicSettingsRecord | None) -> DynamicSettingsRecord:
+            record = before or DynamicSettingsRecord()
+            return record.model_copy(update={"values": change(record.values)})
+
+        await self._followed.get()  # Followed from before the change: it is told of like any other.
+        record = await change_record(self._store, DynamicSettingsRecord, _PATH, changed)
+        assert record is not None
+        self._followed.replace(record.values)
+
+    async def _read(self) -> dict[str, str]:
+        found = await read_record(self._store, DynamicSettingsRecord, _PATH)
+        return found[0].values if found is not None else {}
+
+    def _changed(self, before: dict[str, str], after: dict[str, str]) -> None:
+        self._apply(after)
+
+    def _with(self, values: Mapping[str, str]) -> BrokerSettings:
+        known = {name: value for name, value in values.items() if name in NAMES}
+        return type(self._settings)(**{**self._settings.model_dump(), **known})
+
+    def _apply(self, values: Mapping[str, str]) -> None:
+        try:
+            settings = self._with(values)
+        except ValidationError as error:  # By a newer release, or against this broker's settings.
+            _log.warning("dynamic_settings_refused", error=str(error))
+            return
+        if settings != self.current:
+            self.current = settings
+            self._on_change()

@@ -1,0 +1,273 @@
+"""Every endpoint of the interface: asked rightly, wrongly, for what is not there, by nobody."""
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.broker.http.policy_table import POLICIES
+from tests.integration.broker.http.endpoints import topics, upper
+from tests.integration.broker.http.endpoints.rows import NAMESPACE, NS, PARTED, PLAIN, Row
+from tests.processes import HOST
+from tests.standalone import Standalone
+
+TABLES = {
+    "clusters": upper.CLUSTERS,
+    "brokers": upper.BROKERS,
+    "bookies": upper.BOOKIES,
+    "tenants": upper.TENANTS,
+    "namespaces": upper.NAMESPACES,
+    "policies of namespaces": upper.POLICIES_OF_NAMESPACES,
+    "resources": upper.RESOURCES,
+    "lookups": topics.LOOKUPS,
+    "topics": topics.LIFE,
+    "messages": topics.MESSAGES,
+    "statistics": topics.STATISTICS,
+    "subscriptions": topics.SUBSCRIPTIONS,
+    "non-persistent topics": topics.NON_PERSISTENT,
+    "policies of topics": topics.POLICIES_OF_TOPICS,
+}
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class Rest:
+    """The HTTP interface of one server, over one connection."""
+
+    def __init__(self, server: Standalone) -> None:
+        self.server = server
+        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
+        self.first = (0, 0)
+        """Ledger and entry of the first message."""
+
+    def __call__(self, method: str, path: str, body: Any = None) -> Answer:
+        content = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        self._connection.request(method, self._filled(path), body=content, headers=headers)
+        answer = self._connection.getresponse()
+        text = answer.read().decode("utf-8", "replace")
+        return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
+
+    def _filled(self, path: str) -> str:
+        broker = f"{HOST}:{self.server.http_port}"
+        ledger, entry = map(str, self.first)
+        for name, value in (("{broker}", broker), ("{ledger}", ledger), ("{entry}", entry)):
+            path = path.replace(name, value)
+        return path
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+    with Standalone(tmp_path_factory.mktemp("endpoints") / "data") as server:
+        rest = Rest(server)
+        cluster = {"allowedClusters": ["standalone"]}
+        assert rest("PUT", "/admin/v2/tenants/acme", cluster).status == 204
+        assert rest("PUT", NS).status == 204
+        for path, body in ((PLAIN, None), (f"{PARTED}/partitions", 3)):
+            assert rest("PUT", path, body).status == 204
+        for topic in (PLAIN, PARTED):
+            assert rest("PUT", f"{topic}/subscription/s").status == 204
+        client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        for name in ("plain", "parted"):
+            producer = client.create_producer(f"{NAMESPACE}/{name}", batching_enabled=False)
+            for number in range(4):
+                producer.send(b"%d" % number, properties={"n": str(number)})
+            producer.close()
+        client.close()
+        rest.first = _first_message(rest)
+        yield rest
+        rest.close()
+        assert server.terminate() == 0
+        server.assert_log_clean()
+
+
+def _first_message(rest: Rest) -> tuple[int, int]:
+    found = rest("GET", f"{PLAIN}/messageid/0").json
+    return found["ledgerId"], found["entryId"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_endpoint_answers_as_in_pulsar(rest: Rest, table: str) -> None:
+    failed = [problem for row in TABLES[table] for problem in _problems(rest, row)]
+    assert not failed, "\n".join(failed)
+
+
+def _problems(rest: Rest, row: Row) -> Iterator[str]:
+    """First what is refused, so that it cannot be what the right request has left behind."""
+    for method, path, body in row.before:
+        answer = rest(method, path, body)
+        if answer.status not in (200, 204, 409):
+            yield f"before {row.name}: {method} {path}: {answer.status} {answer.text}"
+    if row.missing is not None:
+        path, status = row.missing
+        yield from _check(rest(row.method, path, row.body), status, f"{row.method} {path}")
+    if row.wrong is not None:
+        other, body, status = row.wrong
+        path = row.path if other is None else other
+        yield from _check(rest(row.method, path, body), status, f"{row.method} {path} {body}")
+    yield from _check(rest(row.method, row.path, row.body), row.status, row.name)
+
+
+def _check(answer: Answer, status: int, what: str) -> Iterator[str]:
+    if answer.status != status:
+        yield f"{what}: {answer.status} instead of {status}: {answer.text[:300]}"
+    elif status >= 400 and not answer.json.get("reason"):
+        yield f"{what}: {status} without a reason"
+    elif status == 204 and answer.text:
+        yield f"{what}: 204 with {answer.text[:100]!r}"
+
+
+ELSEWHERE = (
+    ("post", "/admin/v2/brokers/shutdown"),  # it would end the server
+    ("*", "/admin/v2/schemas/"),
+    ("*", "/magnetar/"),
+    ("*", "/health"),
+    ("*", "/metrics"),
+)
+"""What is not in the table, and why, or where it is tested."""
+
+
+def test_no_endpoint_of_the_description_is_missing_in_the_table(rest: Rest) -> None:
+    known = {(row.method.lower(), row.path.partition("?")[0]) for row in _rows()}
+    left = [
+        f"{method} {template}"
+        for template, item in rest("GET", "/openapi.json").json["paths"].items()
+        for method in item
+        if not any(method == kind and _fits(path, template) for kind, path in known)
+        and not any(
+            kind in ("*", method) and template.startswith(start) for kind, start in ELSEWHERE
+        )
+        and not _is_twin(method, template)
+    ]
+    assert not left, "\n".join(left)
+
+
+def _rows() -> Iterator[Row]:
+    for table in TABLES.values():
+        yield from table
+
+
+def _fits(path: str, template: str) -> bool:
+    pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
+    return re.fullmatch(pattern, path) is not None
+
+
+def _is_twin(method: str, template: str) -> bool:
+    """Policies of topics: those of the other domain, and the second verb, are the same routes."""
+    names = {policy.topic for policy in POLICIES} | {"backlogQuota", "backlogQuotaMap"}
+    names |= {"dispatchRate", "policies", "permissions", "permissions/{role}"}
+    names |= {"createMissedPartitions", "partitions", "partitioned", "partitioned-internalStats"}
+    is_other = template.startswith("/admin/v2/non-persistent/")
+    rest = template.rpartition("{topic}/")[2].removeprefix("{subscription}/")
+    rest = template.rpartition("/")[2] if template.endswith("/partitioned") else rest
+    return rest in names and (is_other or method == "put")
+
+
+def test_the_description_says_of_each_endpoint_what_it_is(rest: Rest) -> None:
+    found = rest("GET", "/openapi.json").json
+    operations = [each for item in found["paths"].values() for each in item.values()]
+    assert all(each["summary"] and each["responses"] for each in operations)
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert "412" in found["paths"]["/admin/v2/tenants/{tenant}"]["put"]["responses"]
+    assert len(operations) > 500
+
+
+def test_a_message_comes_with_its_metadata_in_headers(rest: Rest) -> None:
+    ledger, entry = rest.first
+    found = rest("GET", f"{PLAIN}/ledger/{ledger}/entry/{entry}")
+    assert found.text == "0"
+    assert found.headers["x-pulsar-message-id"] == f"{ledger}:{entry}"
+    assert json.loads(found.headers["x-pulsar-property"]) == {"n": "0"}
+    assert found.headers["x-pulsar-is-encrypted"] == "false"
+    assert found.headers["x-pulsar-publish-time"].endswith("+00:00")
+    assert rest("GET", f"{PLAIN}/examinemessage").text == "3"
+    path = f"{PLAIN}/examinemessage?initialPosition=earliest&messagePosition=2"
+    assert rest("GET", path).text == "1"
+
+
+def test_peeking_shows_what_is_not_acknowledged_and_leaves_it(rest: Rest) -> None:
+    assert rest("PUT", f"{PLAIN}/subscription/peeked", _EARLIEST).status == 204
+    peeked = f"{PLAIN}/subscription/peeked"
+    assert [rest("GET", f"{peeked}/position/{n}").text for n in (1, 2, 4)] == ["0", "1", "3"]
+    assert rest("POST", f"{peeked}/skip/2").status == 204
+    assert rest("GET", f"{peeked}/position/1").text == "2"
+    counted = rest("POST", f"{peeked}/analyzeBacklog").json
+    assert (counted["entries"], counted["messages"], counted["aborted"]) == (2, 2, False)
+    assert rest("GET", f"{peeked}/position/3").status == 404
+
+
+_EARLIEST = {"ledgerId": -1, "entryId": -1}
+
+
+def test_statistics_of_partitions_are_summed(rest: Rest) -> None:
+    found = rest("GET", f"{PARTED}/partitioned-stats").json
+    assert found["metadata"] == {"partitions": 3, "deleted": False}
+    assert len(found["partitions"]) == 3
+    parts = found["partitions"].values()
+    assert found["msgInCounter"] == sum(each["msgInCounter"] for each in parts)
+    assert set(found["subscriptions"]) == {"s"}
+    assert rest("GET", f"{PARTED}/partitioned-stats?perPartition=false").json["partitions"] == {}
+
+
+def test_internal_statistics_show_ledgers_and_cursors(rest: Rest) -> None:
+    found = rest("GET", f"{PLAIN}/internalStats").json
+    assert found["numberOfEntries"] == 4
+    cursor = found["cursors"]["s"]
+    assert cursor["individuallyDeletedMessages"] == "[]"
+    assert cursor["markDeletePosition"].count(":") == 1
+    info = rest("GET", f"{PLAIN}/internal-info").json
+    assert "s" in info["cursors"]
+
+
+def test_a_setting_changes_while_the_broker_runs_and_counts_at_once(rest: Rest) -> None:
+    path = "/admin/v2/brokers/configuration"
+    applied = f"{PLAIN}/messageTTL?applied=true"
+    assert rest("POST", f"{path}/ttl_s/77").status == 204
+    assert rest("GET", f"{path}/values").json == {"ttl_s": "77"}
+    assert rest("GET", f"{path}/runtime").json["ttl_s"] == "77"
+    assert rest("GET", applied).json == 77
+    assert rest("DELETE", f"{path}/ttl_s").status == 204
+    assert rest("GET", applied).json == 0
+
+
+def test_what_has_no_effect_says_so(rest: Rest) -> None:
+    answer = rest("PUT", f"{NS}/offloadThreshold", 5)
+    assert "no offloader" in answer.headers["x-magnetar-note"]
+    assert rest("PUT", f"{NS}/offloadThreshold", -1).status == 204
+
+
+def test_grants_are_kept_and_taken_back(rest: Rest) -> None:
+    assert rest("POST", f"{NS}/permissions/alice", ["consume", "produce"]).status == 204
+    assert rest("POST", f"{PLAIN}/permissions/alice", ["functions"]).status == 204
+    assert rest("GET", f"{NS}/permissions").json["alice"] == ["consume", "produce"]
+    shown = rest("GET", f"{PLAIN}/permissions").json
+    assert shown["alice"] == ["consume", "functions", "produce"]
+    assert rest("DELETE", f"{PLAIN}/permissions/alice").status == 204
+    assert rest("DELETE", f"{NS}/permissions/alice").status == 204
+    assert "alice" not in rest("GET", f"{PLAIN}/permissions").json
+
+
+def test_topics_are_listed_by_their_properties(rest: Rest) -> None:
+    topic = PLAIN.replace("plain", "labelled")
+    assert rest("PUT", topic, {"team": "a", "tier": "1"}).status == 204
+    listed = topic.rpartition("/")[0]
+    full = "persistent://acme/shop/labelled"
+    assert rest("GET", f"{listed}?properties=team%3Da,tier%3D1").json == [full]
+    assert rest("GET", f"{listed}?properties=team%3Db").json == []

@@ -1,5 +1,6 @@
 """What a broker measures, over HTTP. Source: HTTP sheet, section 5."""
 
+import asyncio
 import gc
 import platform
 import sys
@@ -39,15 +40,8 @@ def broker_stats_router(
 
     @router.get(_PREFIX + "/metrics", summary="What /metrics shows, as JSON")
     async def metrics() -> list[Metrics]:
-        found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-        text = b"".join([portion async for portion in page.written()]).decode()
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = tuple(sorted(sample.labels.items()))
-                found.setdefault(labels, {})[sample.name] = float(sample.value)
-        return [
-            Metrics(metrics=values, dimensions=dict(labels)) for labels, values in found.items()
-        ]
+        text = "".join([portion async for portion in page.written()])
+        return await asyncio.to_thread(_by_labels, text)
 
     @router.get(_PREFIX + "/mbeans", summary="The process and its garbage collector")
     async def mbeans() -> list[Metrics]:
@@ -114,3 +108,13 @@ def broker_stats_router(
         return ResourceAvailability(availabilityPercent=max(0.0, 100.0 - used))
 
     return router
+
+
+def _by_labels(text: str) -> list[Metrics]:
+    """The samples of a page of metrics; those with the same labels together."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            found.setdefault(labels, {})[sample.name] = float(sample.value)
+    return [Metrics(metrics=values, dimensions=dict(labels)) for labels, values in found.items()]

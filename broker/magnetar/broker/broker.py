@@ -28,6 +28,7 @@ from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security
+from magnetar.broker.security.revoking import Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
@@ -167,6 +168,12 @@ class Broker:
         )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self._server = BinaryServer(self.services, network)
+        self._revoking = Revoking(lambda: self._server.clients)
+        if self.security.authorizer.is_on:
+            policies.on_change(lambda namespace, _: self._revoking.changed(namespace))
+            self.security.authorizer.on_tenant_change(
+                lambda tenant: self._revoking.changed(f"{tenant}/")
+            )
         self._sampler: Sampler | None = None
         self._http = HttpServer(
             self._make_app,
@@ -318,6 +325,7 @@ class Broker:
         await self._server.stop_accepting()
         await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
         self.services.policies.close()
+        self._revoking.close()
         self.security.close()
         if self.cluster is not None:
             await self.cluster.close()

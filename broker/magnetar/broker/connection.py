@@ -36,6 +36,7 @@ from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
+from magnetar.broker.token_bucket import TokenBucket
 from magnetar.broker.topic_watch import TopicWatchers
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
@@ -115,6 +116,12 @@ class Connection:
         self._is_ping_unanswered = False
         self._probe: asyncio.Future[bool] | None = None
         self._is_reading_paused = False
+        limit = services.settings.commands_per_s_max
+        self._commands: TokenBucket | None = None
+        """Room for commands beside messages; None: there is no limit."""
+        if limit:
+            now_s = services.clock.monotonic_s
+            self._commands = TokenBucket(now_s, per_period=limit, period_s=1.0)
         self._handlers = self._make_handlers()
 
     @property
@@ -147,6 +154,8 @@ class Connection:
     def _handle_all(self, commands: list[tuple[BaseCommand, bytes]]) -> None:
         publishing = self.publishing
         handlers = self._handlers
+        if self._commands is not None:
+            self._commands.spend(sum(command.type != _SEND for command, _ in commands))
         for command, payload in commands:
             kind = command.type
             if kind == _SEND and self._is_connected:
@@ -320,6 +329,10 @@ class Connection:
             not self.is_writable
             and self._io.unsent_bytes > self.services.settings.write_buffer_bytes_max
         )
+        wait_s = self._commands.wait_s() if self._commands is not None else 0.0
+        if wait_s > 0:
+            is_full = True
+            asyncio.get_running_loop().call_later(wait_s, self._check_pressure)
         if is_full and not self._is_reading_paused:
             self._is_reading_paused = True
             self.services.counters.publish_pauses += 1

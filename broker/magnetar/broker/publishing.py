@@ -5,7 +5,7 @@ batch per producer (`flush`); per message there is a checksum and a few list app
 awaited. What a SEND may be refused for is answered in the order of the SENDs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,10 @@ class Publishing:
         """Rates of topics that were published to and may be over."""
         self._pending_messages = 0
         self._pending_bytes = 0
+
+    def producers(self) -> Sequence[Producer]:
+        """Those that are there now."""
+        return list(self._producers.values())
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Collection
 from typing import cast
 
 import structlog
@@ -126,6 +127,11 @@ class BinaryServer:
     @property
     def connections(self) -> int:
         return len(self._connections)
+
+    @property
+    def clients(self) -> Collection[Connection]:
+        """The connections."""
+        return self._connections.keys()
 
     async def start(self, tls: Network | None = None) -> None:
         """Listen; with a network for TLS on its port, too.

@@ -24,9 +24,10 @@ from magnetar.broker.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.positions import position_at_time, position_of
+from magnetar.broker.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import BaseCommand, TopicName
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandAck,
     CommandCloseConsumer,
@@ -64,6 +65,12 @@ class Consuming:
         self._creating: dict[int, _Pending] = {}
         self._closed_until_s: dict[int, float] = {}
         """Consumers that the broker closed: acknowledgements under way are told so for a while."""
+
+    def consumers(self) -> Sequence[tuple[TopicName, Subscription, Consumer]]:
+        """Those that are there now, each with its place."""
+        return [
+            (each.topic.name, each.subscription, each.consumer) for each in self._consumers.values()
+        ]
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {

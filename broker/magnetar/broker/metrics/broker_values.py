@@ -54,6 +54,10 @@ PLAIN: Sequence[tuple[Named, Read]] = (
         lambda b: b.services.counters.protocol_violations,
     ),
     (
+        counter("magnetar_broker_authentications_failed_total", "Clients that proved nothing."),
+        lambda b: b.services.counters.authentications_failed,
+    ),
+    (
         counter("magnetar_broker_requests_failed_total", "Requests answered with an error."),
         lambda b: b.services.counters.requests_failed,
     ),

@@ -6,6 +6,7 @@ is an error that a retry may mend, and never a yes.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -53,6 +54,7 @@ class Authorizer:
         self._store = store
         self._super_users = super_users
         self._audit = audit
+        self._on_tenant_change: list[Callable[[str], None]] = []
         self._tenants: dict[str, Followed[TenantRecord | None]] = {}
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -61,6 +63,14 @@ class Authorizer:
         for followed in self._tenants.values():
             followed.close()
         self._tenants.clear()
+
+    def on_tenant_change(self, callback: Callable[[str], None]) -> None:
+        """Call back on the loop, with its name, when a tenant has changed that was asked for."""
+        self._on_tenant_change.append(callback)
+
+    def _tell(self, tenant: str) -> None:
+        for callback in self._on_tenant_change:
+            callback(tenant)
 
     def is_super_user(self, identity: Identity) -> bool:
         """Whether somebody may do everything, and everybody who speaks for them, too."""
@@ -145,6 +155,6 @@ class Authorizer:
             return found[0] if found is not None else None
 
         followed = self._tenants[tenant] = Followed(
-            self._store, path, read, lambda before, after: None, self._at_once
+            self._store, path, read, lambda before, after: self._tell(tenant), self._at_once
         )
         return followed

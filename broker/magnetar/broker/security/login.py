@@ -90,6 +90,14 @@ class Login:
             identity, action, resource, address=self._connection.address
         )
 
+    async def may(self, action: Action, resource: Resource) -> bool:
+        """Whether the client may do something.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        return await self._services.authorizer.may(self.identity, action, resource)
+
     def close(self) -> None:
         """The connection is gone."""
         if self._timer is not None:

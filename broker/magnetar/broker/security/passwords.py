@@ -26,6 +26,8 @@ _BCRYPT_BYTES = 72
 """More of a password does not count, as everywhere with bcrypt."""
 _BCRYPT_COST_MAX = 14
 PASSWORD_BYTES_MAX = 1024
+_DECOY = "$2b$10$vZRENAn1P5Ks0I0yfkPO6e5tNqSIhJWilm2BNMLwEDh66Ud3Ht/2i"
+"""Nobody's: what a user that does not exist is checked with, for the time it takes."""
 _WRONG = "wrong user or password"
 
 
@@ -92,7 +94,6 @@ class Passwords:
         self._remembered_max = remembered_max
         self._remembered: dict[bytes, None] = {}
         self._hashes: Mapping[str, str] = {}
-        self._decoy = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=10)).decode()
 
     def replace(self, hashes: Mapping[str, str]) -> None:
         """These are the users now."""
@@ -121,7 +122,7 @@ class Passwords:
         self._waiting += 1
         try:
             async with self._at_once:
-                is_right = await asyncio.to_thread(matches, password, hashed or self._decoy)
+                is_right = await asyncio.to_thread(matches, password, hashed or _DECOY)
         finally:
             self._waiting -= 1
         if hashed is None or not is_right:

@@ -1,0 +1,128 @@
+"""Tokens of OpenID Connect issuers: keys are fetched, kept, and asked for again within bounds."""
+
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
+
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.security.issuers import Freshness, Issuers
+from magnetar.broker.security.tokens import Claims
+from tests.unit.broker.harness import ManualClock
+
+ISSUER = "https://issuer.example"
+
+
+class Issuer:
+    """Publishes keys, and signs."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.fetched: list[str] = []
+        self.is_away = False
+        self.keys: dict[str, ec.EllipticCurvePrivateKey] = {}
+        self.more: list[dict[str, Any]] = []
+        self.add("one")
+        self.issuers = Issuers(
+            [ISSUER],
+            Claims(audience="us"),
+            jwks_url="",
+            freshness=Freshness(fresh_s=300, kept_s=3600, refresh_min_s=10),
+            fetch=self._fetch,
+            clock=self.clock,
+        )
+
+    def add(self, key_id: str) -> None:
+        self.keys[key_id] = ec.generate_private_key(ec.SECP256R1())
+
+    async def _fetch(self, url: str) -> bytes:
+        self.fetched.append(url)
+        if self.is_away:
+            raise OSError("nobody there")
+        if url.endswith("openid-configuration"):
+            return json.dumps({"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"}).encode()
+        keys = [
+            {**ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id, "use": "sig"}
+            for key_id, key in self.keys.items()
+        ]
+        return json.dumps({"keys": [*self.more, *keys]}).encode()
+
+    def token(self, key_id: str = "one", **claims: Any) -> str:
+        given = {"sub": "alice", "iss": ISSUER, "aud": "us", **claims}
+        return jwt.encode(given, self.keys[key_id], algorithm="ES256", headers={"kid": key_id})
+
+    async def role(self, token: str) -> str:
+        return (await self.issuers.authenticate(token)).role
+
+
+async def test_a_token_is_checked_with_the_keys_that_its_issuer_publishes() -> None:
+    issuer = Issuer()
+    assert await issuer.role(issuer.token()) == "alice"
+    assert await issuer.role(issuer.token()) == "alice"
+    assert issuer.fetched == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
+
+
+async def test_an_issuer_that_only_the_token_names_is_never_asked() -> None:
+    issuer = Issuer()
+    for other in ("https://mallory.example", f"{ISSUER}/", ""):
+        with pytest.raises(AuthenticationError, match="issuer that is not accepted"):
+            await issuer.role(issuer.token(iss=other))
+    assert issuer.fetched == []
+
+
+async def test_a_new_key_is_fetched_and_made_up_ones_do_not_flood_the_issuer() -> None:
+    issuer = Issuer()
+    await issuer.role(issuer.token())
+    issuer.add("two")
+    with pytest.raises(AuthenticationError, match="has not got"):  # asked a moment ago
+        await issuer.role(issuer.token("two"))
+    issuer.clock.advance(11_000)
+    assert await issuer.role(issuer.token("two")) == "alice"
+    before = len(issuer.fetched)
+    forged = Issuer()
+    forged.add("made up")
+    for _ in range(5):
+        with pytest.raises(AuthenticationError):
+            await issuer.role(forged.token("made up"))
+    assert len(issuer.fetched) == before
+
+
+async def test_known_keys_do_while_the_issuer_is_away_but_not_for_ever() -> None:
+    issuer = Issuer()
+    await issuer.role(issuer.token())
+    issuer.is_away = True
+    issuer.clock.advance(301_000)
+    assert await issuer.role(issuer.token()) == "alice"
+    issuer.clock.advance(3_600_000)
+    with pytest.raises(AuthenticationError, match="too old"):
+        await issuer.role(issuer.token())
+
+
+async def test_an_issuer_that_never_answered_is_a_reason_to_try_again() -> None:
+    issuer = Issuer()
+    issuer.is_away = True
+    with pytest.raises(AuthenticationError, match="does not answer"):
+        await issuer.role(issuer.token())
+
+
+async def test_symmetric_keys_in_public_are_nobodys() -> None:
+    issuer = Issuer()
+    issuer.more = [{"kty": "oct", "k": "c2VjcmV0" * 8, "kid": "public"}, {"kty": "RSA"}, {}]
+    token = jwt.encode(
+        {"sub": "root", "iss": ISSUER, "aud": "us"},
+        b"secret" * 8,
+        algorithm="HS256",
+        headers={"kid": "public"},
+    )
+    with pytest.raises(AuthenticationError, match="has not got"):
+        await issuer.role(token)
+    assert await issuer.role(issuer.token()) == "alice"
+
+
+async def test_the_audience_must_be_ours() -> None:
+    issuer = Issuer()
+    with pytest.raises(AuthenticationError, match="another audience"):
+        await issuer.role(issuer.token(aud="them"))

@@ -1,0 +1,167 @@
+"""Authentication of one connection: CONNECT, expiry, challenges, rights that are taken away."""
+
+import base64
+from typing import Any
+
+import jwt
+import pytest
+
+from magnetar.broker.policies.model import TenantRecord, tenant_path
+from magnetar.broker.security.revoking import Revoking
+from magnetar.sdk.wire import PING_FRAME, BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.harness import Client, Harness, settle
+
+SECRET = b"s" * 32
+KEY = f"data:;base64,{base64.b64encode(SECRET).decode()}"
+
+
+class Secured(Harness):
+    """With tokens and authorization; `admin` administers the tenant of the topic."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            token_secret_key=KEY, authorization=True, super_users=("root",), **settings
+        )
+        self.security.load()
+        self.store.nodes[tenant_path("public")] = TenantRecord(admin_roles=("admin",)).encode()
+
+    def token(self, role: str, **claims: Any) -> bytes:
+        return jwt.encode({"sub": role, **claims}, SECRET, algorithm="HS256").encode()
+
+    async def login(
+        self, data: bytes, *, can_refresh: bool = True, **fields: Any
+    ) -> tuple[Client, BaseCommand]:
+        client = self.client(connect=False)
+        client.send(
+            BaseCommand.CONNECT,
+            connect=pb.CommandConnect(
+                client_version="test",
+                protocol_version=20,
+                auth_method_name="token",
+                auth_data=data,
+                feature_flags=pb.FeatureFlags(supports_auth_refresh=can_refresh),
+                **fields,
+            ),
+        )
+        return client, await client.next()
+
+    def grant(self, **permissions: tuple[str, ...]) -> None:
+        namespaces = self.policies.namespaces
+        changed = {"permissions": permissions}
+        namespaces["public/default"] = namespaces["public/default"].model_copy(update=changed)
+
+
+async def test_a_good_token_is_welcome_and_a_bad_one_is_told_why_and_closed() -> None:
+    harness = Secured()
+    client, answer = await harness.login(harness.token("admin"))
+    assert answer.type == BaseCommand.CONNECTED
+    assert client.connection.login.identity.role == "admin"
+    client, answer = await harness.login(b"wrong")
+    assert answer.error.error == pb.ServerError.AuthenticationError
+    assert answer.error.request_id == (1 << 64) - 1
+    assert client.io.is_closed
+    assert harness.services.counters.authentications_failed == 1
+
+
+async def test_nothing_is_served_before_the_proof_is_done() -> None:
+    harness = Secured()
+    client = harness.client(connect=False)
+    client.send(
+        BaseCommand.CONNECT,
+        connect=pb.CommandConnect(
+            client_version="test", auth_method_name="token", auth_data=harness.token("admin")
+        ),
+    )
+    client.send_bytes(PING_FRAME)
+    assert client.io.is_closed
+
+
+async def test_an_expired_client_is_challenged_and_goes_on_with_a_new_token() -> None:
+    harness = Secured()
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = now_s * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s))
+    assert client.io.is_closed  # expired already
+    harness.clock.now_ms = (now_s - 10) * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
+    challenge = await client.next()
+    assert challenge.type == BaseCommand.AUTH_CHALLENGE
+    assert challenge.authChallenge.challenge.auth_method_name == "token"
+    assert challenge.authChallenge.challenge.auth_data == b"PulsarAuthRefresh"
+    answer(client, harness.token("admin", exp=now_s + 1000))
+    await settle()
+    assert not client.io.is_closed
+    assert client.connection.login.identity.expires_at_ms == (now_s + 1000) * 1000
+
+
+def answer(client: Client, data: bytes) -> None:
+    client.send(
+        BaseCommand.AUTH_RESPONSE,
+        authResponse=pb.CommandAuthResponse(
+            response=pb.AuthData(auth_method_name="token", auth_data=data)
+        ),
+    )
+
+
+@pytest.mark.parametrize("role", ["other", ""])
+async def test_a_challenge_answered_by_another_role_or_wrongly_is_the_end(role: str) -> None:
+    harness = Secured()
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = (now_s - 10) * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
+    assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
+    answer(client, harness.token(role, exp=now_s + 1000) if role else b"wrong")
+    refused = await client.next()
+    assert refused.error.error == pb.ServerError.AuthenticationError
+    assert client.io.is_closed
+
+
+async def test_a_client_that_cannot_be_challenged_ends_with_its_token() -> None:
+    harness = Secured()
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = (now_s - 10) * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s - 1), can_refresh=False)
+    refused = await client.next()
+    assert refused.error.message == "the credentials have expired"
+    assert client.io.is_closed
+
+
+async def test_a_challenge_that_nobody_answers_is_the_end() -> None:
+    harness = Secured(credentials_refresh_ms=10)
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = (now_s - 10) * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
+    assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
+    assert "no new ones came" in (await client.next()).error.message
+
+
+async def test_rights_are_asked_for_at_each_way_into_a_topic() -> None:
+    harness = Secured()
+    client, _ = await harness.login(harness.token("writer"))
+    refused = await client.produce()
+    assert refused.error.error == pb.ServerError.AuthorizationError
+    harness.grant(writer=("produce",))
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_a_right_that_is_taken_away_closes_who_worked_by_it() -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",), keeper=("produce",))
+    (one, _), (two, _) = [await harness.login(harness.token(r)) for r in ("writer", "keeper")]
+    for client in (one, two):
+        assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    revoking = Revoking(lambda: [one.connection, two.connection])
+    harness.grant(keeper=("produce",))
+    revoking.changed("public/default")
+    assert (await one.next()).type == BaseCommand.CLOSE_PRODUCER
+    await settle()
+    assert two.received() == []
+
+
+async def test_commands_beyond_the_limit_wait_and_messages_do_not_count() -> None:
+    harness = Harness(commands_per_s_max=5)
+    client = harness.client()
+    client.send_bytes(PING_FRAME * 4)
+    assert client.io.is_paused
+    assert len(client.received()) == 4

@@ -205,12 +205,22 @@ class MessageBatch:
             bytes_max=self._source.decompressed_bytes_max,
         )
 
+    @property
+    def is_encrypted(self) -> bool:
+        """By its producer: only who has the keys can look into it."""
+        return bool(self.metadata.encryption_keys)
+
     def messages(self) -> list[Message]:
         """The messages that are to be delivered, in order.
+
+        An entry that its producer has encrypted is one message, whatever is in it: its data is the
+        body as it travelled.
 
         Raises:
             MalformedPayloadError: the body cannot be read.
         """
+        if self.metadata.encryption_keys:
+            return [Message(self._payload[self._body_at :], self, -1, None)] if self.count else []
         if self.batch_size == 0:
             return [Message(self.body(), self, -1, None)] if self.count else []
         remaining = self._remaining
@@ -226,7 +236,7 @@ class MessageBatch:
         Raises:
             MalformedPayloadError: the body cannot be read.
         """
-        if self._remaining is not None:
+        if self._remaining is not None or self.metadata.encryption_keys:
             return [message.data for message in self.messages()]
         if self.batch_size == 0:
             return [self.body()]

@@ -110,6 +110,16 @@ class Message:
         return {pair.key: pair.value for pair in self._own.properties}
 
     @property
+    def is_encrypted(self) -> bool:
+        """Its producer has encrypted it: `data` is the whole entry, a batch perhaps, as it is."""
+        return bool(self._entry.metadata.encryption_keys)
+
+    @property
+    def metadata(self) -> MessageMetadata:
+        """Of the entry that it came in: also the keys and the compression of an encrypted one."""
+        return self._entry.metadata
+
+    @property
     def is_null(self) -> bool:
         """A tombstone: the producer sent no value at all."""
         return self._own.null_value

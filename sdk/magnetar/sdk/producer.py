@@ -211,6 +211,25 @@ class Producer:
         self._send_single(payload, raw, on_sent, self._clock.monotonic_s())
         self._arm_send_timer()
 
+    def send_encoded_nowait(
+        self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
+    ) -> None:
+        """Send a body that is compressed or encrypted already, as `metadata` says, by itself.
+
+        What a producer adds (its name, sequence id, publish time) must not be in `metadata`.
+
+        Raises:
+            PendingLimitError, MessageTooLargeError, AlreadyClosedError: as `send_nowait`.
+        """
+        self._check_usable()
+        if self._is_full(len(body)):
+            raise PendingLimitError(f"{self.topic}: too much is under way")
+        self._check_size(len(body))
+        self._close_batch()
+        raw = metadata.SerializePartialToString()
+        self._send_single(body, raw, on_sent, self._clock.monotonic_s(), is_encoded=True)
+        self._arm_send_timer()
+
     async def send_many(self, payloads: Sequence[bytes]) -> None:
         """Send many payloads, in order, and return when all are under way: the fastest way.
 
@@ -293,7 +312,7 @@ class Producer:
                         producer_id=self._id,
                         request_id=request_id,
                         producer_name=self._name or None,
-                        encrypted=False,
+                        encrypted=settings.encrypted,
                         epoch=self._epoch,
                         user_provided_producer_name=bool(settings.name),
                         producer_access_mode=settings.access_mode.wire,
@@ -517,10 +536,16 @@ class Producer:
         return start + sent
 
     def _send_single(
-        self, payload: bytes, extra: bytes, on_sent: OnSent | None, sent_at_s: float
+        self,
+        payload: bytes,
+        extra: bytes,
+        on_sent: OnSent | None,
+        sent_at_s: float,
+        *,
+        is_encoded: bool = False,
     ) -> None:
         assert self._encoder is not None
-        codec = self._settings.compression
+        codec = Compression.NONE if is_encoded else self._settings.compression
         body = payload
         if codec is not Compression.NONE:
             extra += _compression_fields(codec, len(payload))

@@ -158,6 +158,8 @@ class ProducerSettings:
     """Time from the call to the receipt, over all reconnects. 0: no limit."""
     compression: Compression = Compression.NONE
     access_mode: AccessMode = AccessMode.SHARED
+    encrypted: bool = False
+    """Everything is sent by `send_encoded_nowait`, encrypted; topics may require that."""
 
     def __post_init__(self) -> None:
         _check("batch_messages_max", self.batch_messages_max, 1, 1_000_000)

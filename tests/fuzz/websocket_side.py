@@ -36,6 +36,9 @@ _FIELDS: dict[str, object] = {
     "messageId": _ID,
     "type": "permit",
     "permitMessages": 1,
+    "encryptionParam": "AA==",
+    "compressionType": "LZ4",
+    "uncompressedMessageSize": 1,
 }
 _TYPES = ("permit", "unsubscribe", "isEndOfTopic", "negativeAcknowledge", "acknowledge", "")
 _ODD: tuple[object, ...] = (
@@ -47,11 +50,29 @@ _NAMES = (
     *("receiverQueueSize", "subscriptionType", "ackTimeoutMillis", "pullMode", "messageId"),
     *("initialSequenceId", "sendTimeoutMillis", "compressionType", "batchingEnabled", "token"),
     *("batchingMaxMessages", "maxPendingMessages", "maxRedeliverCount", "deadLetterTopic"),
-    *("topics", "topicsPattern", "negativeAckRedeliveryDelay", "priorityLevel", "hashingScheme"),
+    *(
+        "topics",
+        "topicsPattern",
+        "encryptionKeys",
+        "negativeAckRedeliveryDelay",
+        "priorityLevel",
+        "hashingScheme",
+    ),
 )
 _VALUES = (
     *("", "0", "1", "-1", "true", "Shared", "LZ4", "earliest", "99999999999999999999", "1e3"),
-    *("persistent://a/b/c", "persistent://a/b/(x*)*", "a,b,,c", "\x00", "ü", "%", "+", "(", _ID),
+    *(
+        "persistent://a/b/c",
+        "persistent://a/b/(x*)*",
+        "a,b,,c",
+        "\x00",
+        "ü",
+        "%",
+        "+",
+        "(",
+        _ID,
+        "eyJhIjp7fX0=",
+    ),
 )
 _PARTS = ("ws", "v2", "v3", "producer", "consumer", "reader", "persistent", "t", "n", "", "..", "ü")
 

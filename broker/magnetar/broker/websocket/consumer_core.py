@@ -4,7 +4,7 @@ Source: WebSocket sheet, sections 4 and 5.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from magnetar.broker.websocket.credit import Credit, ReaderWindow
@@ -14,7 +14,7 @@ from magnetar.broker.websocket.frames import (
     parse_command,
     parse_reader_command,
 )
-from magnetar.broker.websocket.parameters import ConsumerParameters
+from magnetar.broker.websocket.parameters import ConsumerParameters, CryptoFailureAction
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import SubscriptionType
@@ -43,8 +43,10 @@ class Deliveries:
     """What becomes of messages that were taken."""
 
     frames: list[bytes]
-    dead: list[Message]
+    dead: list[Message] = field(default_factory=list)
     """They came too often, and go to the dead letter topic."""
+    discarded: list[Message] = field(default_factory=list)
+    """They are encrypted and unwanted: to be acknowledged."""
 
 
 class ConsumerCore:
@@ -62,6 +64,7 @@ class ConsumerCore:
             SubscriptionType.KEY_SHARED,
         )
         self._redeliveries_max = parameters.redeliveries_max if counts else None
+        self._on_encrypted = parameters.on_encrypted
 
     @property
     def room(self) -> int:
@@ -71,18 +74,23 @@ class ConsumerCore:
     def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
         """Messages that were taken, at most as many as there was room for."""
         most = self._redeliveries_max
-        frames: list[bytes] = []
-        dead: list[Message] = []
+        deliveries = Deliveries([])
+        frames, dead = deliveries.frames, deliveries.dead
         sent: list[MessageId] = []
         for message in messages:
+            if message.is_encrypted and self._on_encrypted is not CryptoFailureAction.CONSUME:
+                # Nobody here has the keys. What is to fail stays unacknowledged.
+                if self._on_encrypted is CryptoFailureAction.DISCARD:
+                    deliveries.discarded.append(message)
+                continue
             if most is not None and message.redelivery_count > most:
                 dead.append(message)
                 continue
             message_id = message.message_id
             sent.append(message_id)
-            frames.append(message_frame(message, message_id))
+            frames.append(message_frame(message, message_id, with_encryption=True))
         self.credit.sent(sent, now_s)
-        return Deliveries(frames, dead)
+        return deliveries
 
     def on_text(self, data: bytes) -> Effect:
         """A frame of the client. Raises: BadFrameError: the session ends with it."""
@@ -104,7 +112,13 @@ class ConsumerCore:
 class ReaderCore:
     """Of one reader session. What it has sent is read: the client only frees slots."""
 
-    def __init__(self, *, queue_messages: int) -> None:
+    def __init__(
+        self,
+        *,
+        queue_messages: int,
+        on_encrypted: CryptoFailureAction = CryptoFailureAction.FAIL,
+    ) -> None:
+        self._takes_encrypted = on_encrypted is CryptoFailureAction.CONSUME
         self._window = ReaderWindow(max(1, queue_messages))
 
     @property
@@ -114,8 +128,9 @@ class ReaderCore:
 
     def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
         """Messages that were taken, at most as many as there was room for."""
-        self._window.sent(len(messages))
-        return Deliveries([message_frame(each, each.message_id) for each in messages], [])
+        wanted = [each for each in messages if self._takes_encrypted or not each.is_encrypted]
+        self._window.sent(len(wanted))
+        return Deliveries([message_frame(each, each.message_id) for each in wanted])
 
     def on_text(self, data: bytes) -> Effect:
         """A frame of the client. Raises: BadFrameError: the session ends with it."""

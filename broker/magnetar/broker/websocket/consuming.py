@@ -108,6 +108,8 @@ class _Receiving:
             deliveries = core.deliver(messages, now_s)
             if deliveries.dead:
                 self._put_dead(consumer, deliveries.dead)
+            if deliveries.discarded:
+                consumer.acknowledge_many(deliveries.discarded)
             if deliveries.frames:
                 self.traffic.messages += len(deliveries.frames)
                 self.traffic.payload_bytes += sum(len(each.data) for each in messages)
@@ -150,7 +152,9 @@ class ConsumerSession(_Receiving):
     def discovers(self) -> bool:
         endpoint = self._endpoint
         return endpoint.pattern is not None or any(
-            topic.partition_index < 0 for topic in endpoint.topics
+            topic.partitioned in endpoint.topics
+            for topic in self._sources.topics
+            if topic.partition_index >= 0
         )
 
     async def open(self) -> None:
@@ -287,7 +291,11 @@ class ReaderSession(_Receiving):
         clock: Clock,
     ) -> None:
         super().__init__(
-            ReaderCore(queue_messages=parameters.queue_messages), settings, clock=clock
+            ReaderCore(
+                queue_messages=parameters.queue_messages, on_encrypted=parameters.on_encrypted
+            ),
+            settings,
+            clock=clock,
         )
         self._topic = topic
         self._parameters = parameters

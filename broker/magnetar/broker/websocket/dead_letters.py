@@ -4,12 +4,15 @@ import asyncio
 
 import structlog
 
+from magnetar.broker.websocket.encryption import copy_of
 from magnetar.broker.websocket.session import Links
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = structlog.get_logger()
@@ -41,6 +44,10 @@ class DeadLetters:
         for message in messages:
             try:
                 producer = await self._producer(target)
+                if message.is_encrypted:
+                    await self._send_encrypted(producer, message)
+                    consumer.acknowledge(message)
+                    continue
                 await producer.send(
                     message.data,
                     key=message.key,
@@ -53,6 +60,27 @@ class DeadLetters:
                 consumer.negative_acknowledge(message)
             else:
                 consumer.acknowledge(message)
+
+    async def _send_encrypted(self, producer: Producer, message: Message) -> None:
+        """As it is, with what whoever has the keys needs. Raises: SdkError: it is not stored."""
+        metadata = copy_of(message.metadata)
+        metadata.properties.extend(
+            KeyValue(key=key, value=value) for key, value in self._properties(message).items()
+        )
+        if message.key is not None:
+            metadata.partition_key = message.key
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_sent(message_id: MessageId | None, error: SdkError | None) -> None:
+            if stored.done():
+                return  # the session is closed
+            if error is not None:
+                stored.set_exception(error)
+            else:
+                stored.set_result(None)
+
+        producer.send_encoded_nowait(message.data, metadata, on_sent=on_sent)
+        await stored
 
     def _properties(self, message: Message) -> dict[str, str]:
         return {

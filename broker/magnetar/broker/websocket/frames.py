@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
+from magnetar.broker.websocket.encryption import Encoding, context_of, parse_encoding
 from magnetar.broker.websocket.errors import BadFrameError, Code
 from magnetar.broker.websocket.parameters import parse_message_id
 from magnetar.sdk.message import Message
@@ -41,6 +42,7 @@ class Publish:
     deliver_at_ms: int | None = None
     deliver_after_ms: int | None = None
     replicate_to: tuple[str, ...] = field(default=())
+    encoding: Encoding | None = None
 
 
 class CommandType(Enum):
@@ -86,6 +88,7 @@ def parse_publish(data: bytes) -> Publish:
         deliver_at_ms=_long(body, "deliverAt", context),
         deliver_after_ms=_long(body, "deliverAfterMs", context),
         replicate_to=_clusters(body, context),
+        encoding=parse_encoding(body, context),
     )
 
 
@@ -239,8 +242,10 @@ def send_error_frame(code: Code, text: str, context: str | None) -> bytes:
     return _encoded({**body, "errorCode": 0, "schemaVersion": 0})
 
 
-def message_frame(message: Message, message_id: MessageId) -> bytes:
-    """A message for a consumer or reader."""
+def message_frame(
+    message: Message, message_id: MessageId, *, with_encryption: bool = False
+) -> bytes:
+    """A message for a consumer or reader. `with_encryption`: an encrypted one says how."""
     body: dict[str, object] = {
         "messageId": id_text(message_id),
         "payload": b64encode(message.data).decode(),
@@ -254,6 +259,8 @@ def message_frame(message: Message, message_id: MessageId) -> bytes:
     key = message.key
     if key is not None:
         body["key"] = key
+    if with_encryption and message.is_encrypted:
+        body["encryptionContext"] = context_of(message)
     return _encoded(body)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
+from magnetar.broker.websocket.encryption import EncryptionKey, parse_keys
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import InitialPosition, SubscriptionType
@@ -63,6 +64,8 @@ class ProducerParameters:
     batch_delay_ms: int
     pending_messages_max: int | None
     compression: Compression
+    encryption_keys: tuple[EncryptionKey, ...]
+    """Its client encrypts the messages; empty: it does not."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ProducerParameters":
@@ -71,8 +74,6 @@ class ProducerParameters:
         routing = query.get("messageRoutingMode", "")
         batching = query.get("batchingEnabled", "").lower() == "true"
         read = query if batching else {}
-        if query.get("encryptionKeys"):
-            raise UpgradeRefusedError(400, "encryptionKeys: messages are not encrypted here")
         return cls(
             name=query.get("producerName", ""),
             first_sequence_id=None if first is None else first + 1,
@@ -88,6 +89,7 @@ class ProducerParameters:
             batch_delay_ms=min(60_000, _default(read, "batchingMaxPublishDelay", 0, 1)),
             pending_messages_max=_number(read, "maxPendingMessages", 0, _INT_MAX) or None,
             compression=_choice(query, "compressionType", _BY_COMPRESSION, Compression.NONE),
+            encryption_keys=parse_keys(query.get("encryptionKeys", "")),
         )
 
 

@@ -13,6 +13,7 @@ from magnetar.broker.websocket.frames import (
 )
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
 
 
 class ProducerCore:
@@ -70,3 +71,13 @@ def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
     if publish.deliver_after_ms is not None:
         return now_ms + publish.deliver_after_ms
     return publish.deliver_at_ms
+
+
+def encoded_metadata(publish: Publish, due_ms: int | None) -> MessageMetadata:
+    """What a message says of itself whose payload its client has encoded."""
+    return MessageMetadata(
+        partition_key=publish.key,
+        properties=[KeyValue(key=k, value=v) for k, v in (publish.properties or {}).items()],
+        event_time=publish.event_time_ms,
+        deliver_at_time=due_ms,
+    )

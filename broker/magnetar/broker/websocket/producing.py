@@ -6,10 +6,15 @@ from functools import partial
 import structlog
 
 from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.encryption import add_to
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import Publish
 from magnetar.broker.websocket.parameters import ProducerParameters
-from magnetar.broker.websocket.producer_core import ProducerCore, deliver_at_ms
+from magnetar.broker.websocket.producer_core import (
+    ProducerCore,
+    deliver_at_ms,
+    encoded_metadata,
+)
 from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.routing import Router
 from magnetar.broker.websocket.session import Links, Socket
@@ -64,7 +69,7 @@ class ProducerSession:
 
     @property
     def discovers(self) -> bool:
-        return self._topic.partition_index < 0
+        return bool(self._producers) and self._producers[0].topic != str(self._topic)
 
     async def open(self) -> None:
         await self._rights.check_produce(self._topic)
@@ -103,6 +108,7 @@ class ProducerSession:
             pending_bytes_max=self._settings.websocket_pending_bytes_max + (1 << 30),
             send_timeout_ms=parameters.send_timeout_ms,
             compression=parameters.compression,
+            encrypted=bool(parameters.encryption_keys),
         )
 
     def begin(self, socket: Socket) -> None:
@@ -114,15 +120,22 @@ class ProducerSession:
             self._answer_soon()
             return
         producer = self._producers[self._router.choose(publish.key, len(self._producers))]
+        on_sent = partial(self._on_outcome, publish)
+        due_ms = deliver_at_ms(publish, self._clock.wall_ms())
         try:
-            producer.send_nowait(
-                publish.payload,
-                key=publish.key,
-                properties=publish.properties,
-                event_time_ms=publish.event_time_ms,
-                deliver_at_ms=deliver_at_ms(publish, self._clock.wall_ms()),
-                on_sent=partial(self._on_outcome, publish),
-            )
+            if self._parameters.encryption_keys:
+                metadata = encoded_metadata(publish, due_ms)
+                add_to(metadata, self._parameters.encryption_keys, publish.encoding)
+                producer.send_encoded_nowait(publish.payload, metadata, on_sent=on_sent)
+            else:
+                producer.send_nowait(
+                    publish.payload,
+                    key=publish.key,
+                    properties=publish.properties,
+                    event_time_ms=publish.event_time_ms,
+                    deliver_at_ms=due_ms,
+                    on_sent=on_sent,
+                )
         except (SdkError, PendingLimitError) as error:
             self._on_outcome(publish, None, error)
         if self._socket is not None and self._core.is_full:
@@ -159,8 +172,7 @@ class ProducerSession:
     async def discover(self) -> None:
         topics = await self._links.topics_of(self._topic)
         new = topics[len(self._producers) :]
-        # A topic that was not partitioned keeps its producer.
-        if new and self._producers and self._producers[0].topic != str(self._topic):
+        if new:
             await self._open(new)
 
     async def close(self) -> None:

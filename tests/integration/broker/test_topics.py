@@ -4,11 +4,13 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
+
 from magnetar.broker.naming import log_path, topic_of
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
-from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
@@ -189,3 +191,28 @@ async def test_unsubscribing_deletes_the_cursor_for_good(tmp_path: Path) -> None
             await client.close()
         path = "/managed-ledgers/public/default/persistent/topic"
         assert await cluster.store.children(path) == []
+
+
+@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
+async def test_a_topic_is_loaded_once_even_if_somebody_hears_late_that_it_may_be(
+    tmp_path: Path, kind: str
+) -> None:
+    name = parse_topic_name(f"{kind}://public/default/once")
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        topics = broker.services.topics
+        check = topics.creation.check
+        is_asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def check_slowly(name: TopicName, *, may_create: bool) -> None:
+            await check(name, may_create=may_create)
+            is_asked.set()
+            await answer.wait()
+
+        topics.creation.check = check_slowly  # type: ignore[method-assign]
+        slow = asyncio.ensure_future(topics.get(name))
+        await is_asked.wait()
+        topics.creation.check = check  # type: ignore[method-assign]
+        topic = await topics.get(name)
+        answer.set()
+        assert await slow is topic
+        assert not topic.is_closed

@@ -103,6 +103,9 @@ class TopicLoader:
                     # Cut off from the store it cannot tell what exists, but where others are.
                     await self._ownership.acquire(name, timeout_s=self._left_s(deadline_s))
                 await self._creation.check(name, may_create=may_create)
+                topic = table.served.get(name)
+                if name in table.closing or (topic is not None and not topic.is_closed):
+                    continue  # Somebody who heard it sooner has loaded it meanwhile.
             await asyncio.shield(self._start(name))
 
     def _start(self, name: TopicName) -> "asyncio.Task[Topic]":

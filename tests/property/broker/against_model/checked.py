@@ -6,6 +6,8 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
 
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.ledger.position import Position
@@ -108,8 +110,9 @@ class Checked(RuleBasedStateMachine):
             self._compare(self.world.loaded(topic), log)
 
     def _compare(self, topic: Topic | None, log: LogModel) -> None:
-        for model in log.subscriptions.values():
-            model.come_to_rest()
+        for name, model in log.subscriptions.items():
+            real = topic.subscriptions.get(name) if topic is not None else None
+            model.come_to_rest(is_blocked=real is not None and is_blocked(real))
         if topic is None:
             return
         assert set(topic.subscriptions) == set(log.subscriptions)
@@ -170,3 +173,12 @@ class Checked(RuleBasedStateMachine):
 
 def has_consumers(story: Checked) -> bool:
     return bool(story.members)
+
+
+def is_blocked(subscription: Subscription) -> bool:
+    """Whether it has too many unacknowledged messages, in the broker's eyes."""
+    dispatcher = subscription.dispatcher
+    return (
+        isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher)
+        and dispatcher.accounts.is_blocked
+    )

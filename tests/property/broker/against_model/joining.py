@@ -160,7 +160,11 @@ class Joining(Checked):
             self.step(self._disconnect(client))
 
     async def _disconnect(self, client: int) -> None:
-        for member in [each for each in self.members.values() if each.client == client]:
+        leaving = [each for each in self.members.values() if each.client == client]
+        for member in leaving:
+            others = [each for each in leaving if each.subscription is member.subscription]
+            member.subscription.left_together = len(others) > 1
+        for member in leaving:
             self.drop(member)
         for key in [each for each in self.producers if each[0] == client]:
             del self.producers[key]

@@ -136,6 +136,8 @@ class SubscriptionModel:
         """Exclusive and Failover: what was sent or skipped last."""
         self.counts: dict[Position, int] = {}
         self.is_blocked = False
+        self.left_together = False
+        """In this step several consumers have left; messages were sent in between, or not."""
 
     # Membership
 
@@ -230,11 +232,18 @@ class SubscriptionModel:
         pending = set[Position]().union(*(member.pending for member in self.members))
         return (each for each in self.open if each not in pending)
 
-    def come_to_rest(self) -> None:
-        """Nothing more comes: who has credit must have everything that could be sent."""
+    def come_to_rest(self, *, is_blocked: bool) -> None:
+        """Nothing more comes: who has credit must have everything that could be sent.
+
+        `is_blocked`: the broker says that the subscription has too many unacknowledged messages.
+        """
         # Frames of several clients are not looked at in the order in which they were sent, and the
         # last batch may go over the limit: only the sum counts.
         self.is_blocked |= not self.is_single and self.unacked >= UNACKED_PER_SUBSCRIPTION_MAX
+        if self.left_together:
+            # What the first one had may have reached the limit again, before the others had left.
+            self.is_blocked |= is_blocked and self.unacked * 2 > UNACKED_PER_SUBSCRIPTION_MAX
+            self.left_together = False
         if self.is_single:
             if self.members:
                 assert self.active is not None, "nobody is active"

@@ -2,7 +2,35 @@
 
 from hypothesis import settings
 
+from tests.property.broker.against_model.model import FAILOVER, SHARED
 from tests.property.broker.against_model.story import Story
 
 TestStory = Story.TestCase
 TestStory.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+
+
+def subscribe(story: Story, client: int, name: str, sub_type: int, permits: int) -> None:
+    story.subscribe(
+        topic=1,
+        client=client,
+        name=name,
+        sub_type=sub_type,
+        is_durable=True,
+        is_earliest=True,
+        is_unordered=False,
+        permits=permits,
+    )
+
+
+def test_consumers_that_leave_together_may_leave_a_subscription_at_its_limit() -> None:
+    """What the first of them had is sent to a third one before the second has left."""
+    story = Story()
+    story.begin(topic=0, sub_type=SHARED, others=[0, 0], permits=10, batches=[1] * 5)
+    subscribe(story, 2, "c", SHARED, 10)
+    subscribe(story, 2, "c", SHARED, 10)
+    subscribe(story, 1, "a", FAILOVER, 0)
+    story.produce(topic=1, client=2, batches=[1, 5, 1, 1, 5], key="red")
+    subscribe(story, 0, "c", SHARED, 1000)
+    story.produce(topic=1, client=0, batches=[5, 3], key="green")
+    story.disconnect(client=2, is_sure=True)
+    story.teardown()

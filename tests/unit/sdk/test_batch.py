@@ -12,6 +12,7 @@ from magnetar.sdk.batch import (
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.errors import PayloadChecksumError
+from magnetar.sdk.wire.pulsar_pb2 import CompressionType, EncryptionKeys
 
 RECORDED_BODY = bytes.fromhex(
     "00000004 1802 4000 6d30 00000004 1802 4001 6d31 00000004 1802 4002 6d32"
@@ -48,6 +49,29 @@ def test_truncated_body_is_refused(end: int) -> None:
 def test_bytes_behind_the_last_message_are_refused() -> None:
     with pytest.raises(MalformedPayloadError):
         decode_batch(RECORDED_BODY, 2)
+
+
+@pytest.mark.parametrize(("count", "size"), [(None, 0), (3, 3)])
+def test_an_encrypted_entry_is_one_message_as_it_travelled(count: int | None, size: int) -> None:
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=7,
+        publish_time=1,
+        num_messages_in_batch=count,
+        compression=CompressionType.LZ4,
+        uncompressed_size=100,
+        encryption_keys=[EncryptionKeys(key="k", value=b"v")],
+    )
+    payload = encode_payload(metadata.SerializeToString(), b"nobody can read it")
+    batch = MessageBatch(payload, SOURCE, 3, 4)
+    (message,) = batch.messages()
+    assert message.is_encrypted
+    assert message.data == b"nobody can read it"
+    # Acknowledging it acknowledges the whole entry.
+    assert (message.batch_index, message.batch_size) == (-1, size)
+    assert batch.payloads() == [message.data]
+    batch.restrict(0)
+    assert batch.messages() == []
 
 
 def test_entry_without_batch_field_is_one_message() -> None:

@@ -31,6 +31,10 @@ PLAIN: Sequence[tuple[Named, Read]] = (
     (gauge("magnetar_broker_connections", "Client connections."), lambda b: b.connections),
     (gauge("magnetar_broker_topics", "Topics loaded."), lambda b: len(b.services.topics.loaded)),
     (
+        gauge("magnetar_broker_websocket_sessions", "WebSocket sessions."),
+        lambda b: 0 if b.websocket is None else b.websocket.sessions,
+    ),
+    (
         gauge("magnetar_broker_pending_publish_bytes", "Bytes received and not yet durable."),
         lambda b: b.services.budget.pending_bytes,
     ),

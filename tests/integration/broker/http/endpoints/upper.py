@@ -15,6 +15,7 @@ from tests.integration.broker.http.endpoints.rows import (
 ADMIN = "/admin/v2"
 C = f"{ADMIN}/clusters"
 B = f"{ADMIN}/brokers"
+PROXY = f"{ADMIN}/proxy-stats"
 OTHER = (("PUT", f"{C}/other", {"serviceUrl": "http://other:8080"}),)
 URL = {"serviceUrl": "http://other:8080"}
 DOMAIN = {"brokers": ["other:8080"]}
@@ -124,6 +125,16 @@ BROKERS = (
     ),
     Row("GET", f"{B}/internal-configuration"),
     Row("GET", f"{B}/backlog-quota-check", None, 204),
+    Row("GET", f"{PROXY}/metrics"),
+    Row("GET", f"{PROXY}/stats"),
+    # With sessions it is tested where those are.
+    Row(
+        "GET",
+        f"{PROXY}/persistent/acme/shop/plain/stats",
+        None,
+        404,
+        (f"{PROXY}/a/b/c/d/stats", None, 412),
+    ),
     *(
         Row("GET", f"{ADMIN}/broker-stats/{name}")
         for name in ("metrics", "mbeans", "topics", "load-report", "bookieops")

@@ -52,6 +52,19 @@ def test_java(server: Standalone, workplace: Path) -> None:
     run(workplace, *story, server.url, f"{TOPIC}java", timeout_s=RUN_TIMEOUT_S)
 
 
+def test_go_admin(server: Standalone, workplace: Path) -> None:
+    """The official admin client: brokers, tenants, namespaces, topics, subscriptions, policies."""
+    run(workplace, "go", "build", "-o", "admin", ".")
+    run(workplace, "./admin", server.http_url, timeout_s=RUN_TIMEOUT_S)
+
+
+def test_java_admin(server: Standalone, workplace: Path) -> None:
+    """What `pulsar-admin` is made of: the official admin client, by its methods."""
+    copy = "dependency:copy-dependencies"
+    run(workplace, "mvn", "-q", "-B", copy, f"-DoutputDirectory={workplace / 'lib'}")
+    run(workplace, "java", "-cp", "lib/*", "Admin.java", server.http_url, timeout_s=RUN_TIMEOUT_S)
+
+
 def test_js(server: Standalone, workplace: Path) -> None:
     """Pure JavaScript; it cannot seek."""
     run(workplace, "npm", "install", "--no-audit", "--no-fund")

@@ -6,10 +6,11 @@ Bookies say themselves in which rack and zone they are; racks that are set here 
 from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.ledger.registration import BookieInfo as Registered
@@ -30,10 +31,8 @@ class BookiesClusterInfo(BaseModel):
     bookies: list[RawBookieInfo]
 
 
-class BookieInfo(BaseModel):
+class BookieInfo(RequestBody):
     """Where a bookie stands."""
-
-    model_config = ConfigDict(extra="ignore")
 
     rack: str
     hostname: str | None = None

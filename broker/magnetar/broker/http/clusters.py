@@ -6,10 +6,11 @@ Isolation policies and failure domains are kept and shown; bundles are placed by
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from magnetar.broker.errors import ConflictError, InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord
@@ -21,10 +22,8 @@ _NOTE = "bundles are placed by load alone"
 Names = Annotated[list[str] | None, Body(description="Names of clusters.")]
 
 
-class ClusterData(BaseModel):
+class ClusterData(RequestBody):
     """How a cluster is reached."""
-
-    model_config = ConfigDict(extra="ignore")
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -55,27 +54,21 @@ class ClusterData(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class FailureDomain(BaseModel):
+class FailureDomain(RequestBody):
     """Brokers that may go together."""
-
-    model_config = ConfigDict(extra="ignore")
 
     brokers: list[str] = Field(default_factory=list)
 
 
-class AutoFailover(BaseModel):
+class AutoFailover(RequestBody):
     """When the secondary brokers of an isolation policy are used."""
-
-    model_config = ConfigDict(extra="ignore")
 
     policy_type: Literal["min_available"] = "min_available"
     parameters: dict[str, str] = Field(default_factory=dict)
 
 
-class NamespaceIsolation(BaseModel):
+class NamespaceIsolation(RequestBody):
     """Which brokers serve which namespaces; all of them regular expressions."""
-
-    model_config = ConfigDict(extra="ignore")
 
     namespaces: list[str] = Field(default_factory=list)
     primary: list[str] = Field(default_factory=list)

@@ -7,9 +7,9 @@ each partition to its own owner.
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel
 
 from magnetar.broker.errors import NotAllowedError, TopicConflictError
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
@@ -20,7 +20,7 @@ from magnetar.sdk.wire import TopicName
 _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
-class MessageId(BaseModel):
+class MessageId(RequestBody):
     """A message, as Pulsar's tools name it."""
 
     ledgerId: int

@@ -6,8 +6,9 @@ All of it is for one topic or one partition: of a partitioned topic it is refuse
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.raw_message import raw_message
@@ -40,10 +41,8 @@ class LastMessageId(MessageId):
     batchIndex: int | None = None
 
 
-class PlaceOfMessage(BaseModel):
+class PlaceOfMessage(RequestBody):
     """A message, as clients name it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     ledgerId: int = Field(ge=-1, le=_ID_MAX)
     entryId: int = Field(ge=-1, le=_ID_MAX)

@@ -66,7 +66,7 @@ def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
         value = body.get(policy.key) if policy.key else None
         if policy.is_per_cluster and isinstance(value, dict):
             value = value.get(cluster)
-        if value is not None and value != [] and value != policy.unset:
+        if value not in (None, "", []) and value != policy.unset:  # Go sends "" for no value.
             record = policy.set_in_namespace(record, policy.shape.parse_value(value))
     return record
 

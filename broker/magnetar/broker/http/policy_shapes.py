@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
 from magnetar.broker.policies.model import (
@@ -22,23 +23,19 @@ from magnetar.broker.policies.model import (
 from magnetar.sdk.wire import TopicNameError, parse_topic_name
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # Unknown fields are ignored.
-
-
-class RetentionPolicies(_Body):
+class RetentionPolicies(RequestBody):
     retentionTimeInMinutes: int = 0
     retentionSizeInMB: int = 0
 
 
-class PersistencePolicies(_Body):
+class PersistencePolicies(RequestBody):
     bookkeeperEnsemble: int = 2
     bookkeeperWriteQuorum: int = 2
     bookkeeperAckQuorum: int = 2
     managedLedgerMaxMarkDeleteRate: float = 0.0
 
 
-class BacklogQuotaBody(_Body):
+class BacklogQuotaBody(RequestBody):
     limitSize: int = -1
     limitTime: int = -1
     policy: BacklogPolicy | None = None
@@ -46,51 +43,51 @@ class BacklogQuotaBody(_Body):
     """The former name of limitSize."""
 
 
-class PublishRateBody(_Body):
+class PublishRateBody(RequestBody):
     publishThrottlingRateInMsg: int = -1
     publishThrottlingRateInByte: int = -1
 
 
-class DispatchRateBody(_Body):
+class DispatchRateBody(RequestBody):
     dispatchThrottlingRateInMsg: int = -1
     dispatchThrottlingRateInByte: int = -1
     ratePeriodInSecond: int = 1
     relativeToPublishRate: bool = False
 
 
-class SubscribeRateBody(_Body):
+class SubscribeRateBody(RequestBody):
     subscribeThrottlingRatePerConsumer: int = -1
     ratePeriodInSecond: int = 30
 
 
-class AutoTopicCreationBody(_Body):
+class AutoTopicCreationBody(RequestBody):
     allowAutoTopicCreation: bool
     topicType: Literal["partitioned", "non-partitioned"] | None = None
     defaultNumPartitions: int | None = None
 
 
-class AutoSubscriptionBody(_Body):
+class AutoSubscriptionBody(RequestBody):
     allowAutoSubscriptionCreation: bool
 
 
-class DelayedDeliveryBody(_Body):
+class DelayedDeliveryBody(RequestBody):
     active: bool
     tickTime: int = 1000
     maxDeliveryDelayInMillis: int = 0
 
 
-class InactiveTopicBody(_Body):
+class InactiveTopicBody(RequestBody):
     inactiveTopicDeleteMode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
     maxInactiveDurationSeconds: int = 60
     deleteWhileInactive: bool = False
 
 
-class BookieAffinityBody(_Body):
+class BookieAffinityBody(RequestBody):
     bookkeeperAffinityGroupPrimary: str | None = None
     bookkeeperAffinityGroupSecondary: str | None = None
 
 
-class EntryFiltersBody(_Body):
+class EntryFiltersBody(RequestBody):
     entryFilterNames: str
 
 

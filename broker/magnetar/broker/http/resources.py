@@ -4,10 +4,10 @@ Groups and quotas are kept and shown: they limit nothing.
 """
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
 
 from magnetar.broker.errors import InvalidNameError
 from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.registry import is_name
@@ -18,10 +18,8 @@ _GROUP = "/admin/v2/resourcegroups/{name}"
 _NOTE = "resource groups and quotas limit nothing"
 
 
-class ResourceQuota(BaseModel):
+class ResourceQuota(RequestBody):
     """What a bundle is expected to need; bandwidths and memory in MiB."""
-
-    model_config = ConfigDict(extra="ignore")
 
     msgRateIn: float = 40.0
     msgRateOut: float = 120.0
@@ -31,10 +29,8 @@ class ResourceQuota(BaseModel):
     dynamic: bool = True
 
 
-class ResourceGroup(BaseModel):
+class ResourceGroup(RequestBody):
     """What the namespaces of a group may use together; -1: any amount."""
-
-    model_config = ConfigDict(extra="ignore")
 
     publishRateInMsgs: int | None = None
     publishRateInBytes: int | None = None

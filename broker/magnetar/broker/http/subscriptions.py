@@ -9,10 +9,11 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool
+from pydantic import BaseModel, Field, JsonValue, StrictBool
 
 from magnetar.broker.entry import messages_of
 from magnetar.broker.errors import BrokerPersistenceError
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
@@ -31,10 +32,8 @@ _SUBSCRIPTION = "/subscription/{sub:path}"
 _NO_RANGE = (1 << 63) - 1
 
 
-class ResetCursorData(BaseModel):
+class ResetCursorData(RequestBody):
     """A place in a topic, and whether it is still to be delivered."""
-
-    model_config = ConfigDict(extra="ignore")
 
     ledger_id: int = Field(alias="ledgerId", ge=-1, le=_NO_RANGE)
     entry_id: int = Field(alias="entryId", ge=-1, le=_NO_RANGE)

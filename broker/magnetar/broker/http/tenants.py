@@ -3,10 +3,11 @@
 from typing import Any
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from magnetar.broker.balance.layouts import create_layout
 from magnetar.broker.errors import ConflictError
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
@@ -18,10 +19,8 @@ _OPTIONAL = Body(default=None)
 _BUNDLES_MAX = 65_536
 
 
-class TenantInfo(BaseModel):
+class TenantInfo(RequestBody):
     """A tenant."""
-
-    model_config = ConfigDict(extra="ignore")
 
     adminRoles: list[str] = Field(default_factory=list)
     allowedClusters: list[str] = Field(default_factory=list)

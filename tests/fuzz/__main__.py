@@ -1,6 +1,7 @@
-"""`make fuzz RUNS=n SEED=n`: spoiled frames, against bookies, ledger clients and WebSockets.
+"""`make fuzz RUNS=n SEED=n`: spoiled frames, against bookies, ledger clients, WebSockets
+and schemas.
 
-usage: python -m tests.fuzz [--runs N] [--seed N] [--side bookie|client|websocket|all]
+usage: python -m tests.fuzz [--runs N] [--seed N] [--side bookie|client|websocket|schemas|all]
 """
 
 import argparse
@@ -14,13 +15,14 @@ from pathlib import Path
 
 import structlog
 
-from tests.fuzz import bookie_side, client_side, websocket_side
+from tests.fuzz import bookie_side, client_side, schemas_side, websocket_side
 from tests.fuzz.findings import Findings
 
 SIDES = {
     "bookie": bookie_side.fuzz,
     "client": client_side.fuzz,
     "websocket": websocket_side.fuzz,
+    "schemas": schemas_side.fuzz,
 }
 _CASES_PER_CLUSTER = 500
 

@@ -8,7 +8,9 @@ import pytest
 from tests.fuzz.__main__ import run
 
 
-@pytest.mark.parametrize(("side", "cases"), [("bookie", 150), ("client", 40), ("websocket", 2000)])
+@pytest.mark.parametrize(
+    ("side", "cases"), [("bookie", 150), ("client", 40), ("websocket", 2000), ("schemas", 1000)]
+)
 def test_spoiled_frames_do_no_harm(side: str, cases: int) -> None:
     # CI judges changes, so it tries the same cases each time.
     first = 0 if os.environ.get("CI") else random.SystemRandom().getrandbits(31)

@@ -239,3 +239,79 @@ def test_schemas_survive_an_unload_and_kill_9(own_server: Standalone) -> None:
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=AvroSchema(UserWithDuty))
     client.close()
+
+
+EVOLUTIONS = {
+    "ALWAYS_COMPATIBLE": {"more", "less", "other"},
+    "ALWAYS_INCOMPATIBLE": set(),
+    "BACKWARD": {"less"},
+    "FORWARD": {"more"},
+    "FULL": set(),
+}
+"""By strategy: what may follow User, or another type."""
+
+
+@pytest.mark.parametrize("strategy", EVOLUTIONS)
+def test_the_strategy_of_a_topic_decides_what_may_follow(
+    client: pulsar.Client, topic: str, admin: Admin, strategy: str
+) -> None:
+    wide, narrow = AvroSchema(UserWithDuty), AvroSchema(User)
+    found = set()
+    for change, old, new in (
+        ("more", narrow, wide),
+        ("less", wide, narrow),
+        ("other", narrow, JsonSchema(User)),
+    ):
+        name = f"{topic}-{change}"
+        client.create_producer(name, schema=old)
+        admin.put(f"{admin.topics(name)}/schemaCompatibilityStrategy", strategy)
+        try:
+            client.create_producer(name, schema=new)
+        except pulsar.IncompatibleSchema:
+            pass
+        else:
+            found.add(change)
+    assert found == EVOLUTIONS[strategy]
+
+
+def test_transitive_strategies_ask_for_all_versions(
+    client: pulsar.Client, topic: str, admin: Admin
+) -> None:
+    client.create_producer(topic, schema=AvroSchema(UserWithDuty))
+    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    client.create_producer(topic, schema=AvroSchema(Place))
+    client.create_producer(topic, schema=AvroSchema(User))
+    reader = AvroSchema(UserWithMail)  # It reads User, and not what Place has for a name.
+    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "BACKWARD_TRANSITIVE")
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=reader)
+    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "BACKWARD")
+    client.create_producer(topic, schema=reader)
+
+
+def test_a_namespace_may_be_closed_to_new_schemas_and_to_clients_without(
+    client: pulsar.Client, admin: Admin
+) -> None:
+    namespace = "/admin/v2/namespaces/public/guarded"
+    admin.put(namespace)
+    topic = "persistent://public/guarded/topic"
+    client.create_producer(topic, schema=AvroSchema(User))
+    admin.post(f"{namespace}/isAllowAutoUpdateSchema", False)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(UserWithMail))
+    definition = json.dumps(UserWithMail.schema())
+    admin.post(f"{admin.schemas(topic)}/schema", {"type": "AVRO", "schema": definition})
+    client.create_producer(topic, schema=AvroSchema(UserWithMail))
+    client.create_producer(topic)
+    admin.post(f"{namespace}/schemaValidationEnforced", True)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic)
+    admin.post(f"{namespace}/schemaValidationEnforced", False)
+    admin.put(f"{namespace}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    body = {"type": "AVRO", "schema": definition}
+    other = {"type": "AVRO", "schema": definition.replace("mail", "post")}
+    for each, fits in ((body, True), (other, False)):
+        assert admin.post(f"{admin.schemas(topic)}/compatibility", each) == {
+            "compatibility": fits,
+            "schemaCompatibilityStrategy": "ALWAYS_INCOMPATIBLE",
+        }

@@ -24,6 +24,19 @@ ALL_TYPES = frozenset(SubscriptionType)
 
 _MIB = 1 << 20
 
+_NO_STRATEGY = (None, SchemaCompatibility.UNDEFINED)
+_FORMER_STRATEGIES = {
+    "AutoUpdateDisabled": SchemaCompatibility.ALWAYS_INCOMPATIBLE,
+    "Backward": SchemaCompatibility.BACKWARD,
+    "Forward": SchemaCompatibility.FORWARD,
+    "Full": SchemaCompatibility.FULL,
+    "AlwaysCompatible": SchemaCompatibility.ALWAYS_COMPATIBLE,
+    "BackwardTransitive": SchemaCompatibility.BACKWARD_TRANSITIVE,
+    "ForwardTransitive": SchemaCompatibility.FORWARD_TRANSITIVE,
+    "FullTransitive": SchemaCompatibility.FULL_TRANSITIVE,
+}
+"""What strategies were called once. They count for namespaces that have none by its new name."""
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
@@ -161,7 +174,7 @@ def _of_set(policies: PolicySet, defaults: EffectivePolicies) -> dict[str, Any]:
         values["subscription_types"] = types or ALL_TYPES
     if (minutes := policies.subscription_expiration_minutes) is not None:
         values["subscription_expiration_s"] = _limit(minutes) * 60
-    if policies.schema_compatibility not in (None, SchemaCompatibility.UNDEFINED):
+    if policies.schema_compatibility not in _NO_STRATEGY:
         values["schema_compatibility"] = SchemaCompatibility(policies.schema_compatibility)
     if policies.schema_validation_enforced is not None:
         values["schema_validation_enforced"] = policies.schema_validation_enforced
@@ -197,6 +210,9 @@ def _of_namespace(namespace: NamespaceRecord) -> dict[str, Any]:
         values["max_topics"] = _limit(namespace.max_topics)
     if namespace.encryption_required is not None:
         values["encryption_required"] = namespace.encryption_required
+    former = _FORMER_STRATEGIES.get(namespace.schema_auto_update or "")
+    if former is not None and namespace.policies.schema_compatibility in _NO_STRATEGY:
+        values["schema_compatibility"] = former
     if namespace.allows_schema_update is not None:
         values["allows_schema_update"] = namespace.allows_schema_update
     return values

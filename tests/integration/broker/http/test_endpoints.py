@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from magnetar.broker.http.policy_table import POLICIES
-from tests.integration.broker.http.endpoints import topics, upper
+from tests.integration.broker.http.endpoints import schemas, topics, upper
 from tests.integration.broker.http.endpoints.rows import NAMESPACE, NS, PARTED, PLAIN, Row
 from tests.processes import HOST
 from tests.standalone import Standalone
@@ -31,6 +31,7 @@ TABLES = {
     "subscriptions": topics.SUBSCRIPTIONS,
     "non-persistent topics": topics.NON_PERSISTENT,
     "policies of topics": topics.POLICIES_OF_TOPICS,
+    "schemas": schemas.SCHEMAS,
 }
 
 
@@ -136,7 +137,6 @@ def _check(answer: Answer, status: int, what: str) -> Iterator[str]:
 
 ELSEWHERE = (
     ("post", "/admin/v2/brokers/shutdown"),  # it would end the server
-    ("*", "/admin/v2/schemas/"),
     ("*", "/admin/v2/proxy-stats/"),
     ("*", "/magnetar/"),
     ("*", "/health"),

@@ -15,6 +15,7 @@ from magnetar.broker.policies.model import (
     PublishRate,
     QuotaType,
     Retention,
+    SchemaCompatibility,
     SubscriptionType,
     TopicPolicyRecord,
     decode,
@@ -132,3 +133,29 @@ def test_a_record_of_a_future_format_is_refused_and_named() -> None:
 def test_a_record_that_makes_no_sense_is_refused(value: bytes) -> None:
     with pytest.raises(UnreadableRecordError):
         decode(NamespaceRecord, "/path", value)
+
+
+@pytest.mark.parametrize(
+    ("of_namespace", "former", "of_topic", "counts"),
+    [
+        (None, None, None, "FULL"),
+        ("UNDEFINED", None, "UNDEFINED", "FULL"),
+        ("BACKWARD", None, None, "BACKWARD"),
+        ("BACKWARD", None, "UNDEFINED", "BACKWARD"),
+        ("BACKWARD", None, "FORWARD", "FORWARD"),
+        (None, "AutoUpdateDisabled", None, "ALWAYS_INCOMPATIBLE"),
+        ("UNDEFINED", "ForwardTransitive", None, "FORWARD_TRANSITIVE"),
+        ("BACKWARD", "Full", None, "BACKWARD"),
+        (None, "Full", "BACKWARD", "BACKWARD"),
+        (None, "Something", None, "FULL"),
+    ],
+)
+def test_the_strategy_of_schemas_has_a_former_name_that_counts_last(
+    of_namespace: str | None, former: str | None, of_topic: str | None, counts: str
+) -> None:
+    def policies(strategy: str | None) -> PolicySet:
+        return PolicySet(schema_compatibility=SchemaCompatibility(strategy) if strategy else None)
+
+    namespace = NamespaceRecord(policies=policies(of_namespace), schema_auto_update=former)
+    found = effective(EffectivePolicies(), namespace, policies(of_topic))
+    assert found.schema_compatibility == counts

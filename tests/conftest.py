@@ -4,8 +4,15 @@ import os
 
 from hypothesis import settings
 
+from tests.command_server import commands
+from tests.processes import fork_servers
+
 # A time limit per example fails on a busy machine and says nothing about the code. CI judges
 # changes, so it draws the same examples each time; everywhere else, and in `make sim SEED=n`, new
 # ones are tried.
 settings.register_profile("magnetar", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("magnetar")
+
+fork_servers(
+    lambda arguments, environment, streams: commands().start(arguments, environment, streams)
+)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any, Protocol
 
 from magnetar.deploy.cluster_ports import free_port
 
@@ -43,9 +44,12 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+_MAGNETAR = [sys.executable, "-m", "magnetar.deploy.cli"]
+
+
 def magnetar_command(*arguments: str) -> list[str]:
     """The `magnetar` command of this working tree, run by this interpreter."""
-    return [sys.executable, "-m", "magnetar.deploy.cli", *arguments]
+    return [*_MAGNETAR, *arguments]
 
 
 def magnetar_environment() -> dict[str, str]:
@@ -56,6 +60,27 @@ def magnetar_environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])]),
     }
+
+
+class Process(Protocol):
+    """What this module asks of a `subprocess.Popen`, or of what stands for one."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
+Start = Callable[[Sequence[str], Mapping[str, str], Sequence[IO[Any]]], Process]
+_forks: list[Start] = []
+
+
+def fork_servers(start: Start) -> None:
+    """From now on start `magnetar` servers by this, with arguments, environment and standard
+    streams, and not by a new interpreter each (command_server.py)."""
+    _forks[:] = [start]
 
 
 class ServerProcess:
@@ -77,15 +102,8 @@ class ServerProcess:
         self._tail: list[str] = []
         self._started_s = time.monotonic()
         self._ready_s = 0.0
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(environment) if environment is not None else magnetar_environment(),
-            cwd=ROOT,
-            text=True,
-            errors="replace",
+        self._process, self._output = _start(
+            self.command, environment if environment is not None else magnetar_environment()
         )
         self._drain = threading.Thread(target=self._read_output, daemon=True)
         self._drain.start()
@@ -151,8 +169,7 @@ class ServerProcess:
         return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
 
     def _read_output(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output, self.log_path.open("a") as log:
+        with self._output as output, self.log_path.open("a") as log:
             for line in output:
                 log.write(line)
                 log.flush()
@@ -162,3 +179,26 @@ class ServerProcess:
                     self._ready_line = line
                     self._ready.set()
         self._ready.set()  # End of output: nobody needs to wait any longer.
+
+
+def _start(command: list[str], environment: Mapping[str, str]) -> tuple[Process, IO[str]]:
+    """A running process, and what it says."""
+    is_magnetar = command[: len(_MAGNETAR)] == _MAGNETAR
+    if _forks and is_magnetar:
+        reading, writing = os.pipe()
+        with open(os.devnull) as nothing, open(writing, "w") as output:
+            arguments = command[len(_MAGNETAR) :]
+            process = _forks[0](arguments, environment, [nothing, output, output])
+        return process, open(reading, errors="replace")
+    popen = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        cwd=ROOT,
+        text=True,
+        errors="replace",
+    )
+    assert popen.stdout is not None
+    return popen, popen.stdout

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.processes import ROOT, magnetar_command, magnetar_environment
+from tests.command_server import commands
+from tests.processes import ROOT, magnetar_environment
 
 TIMEOUT_S = 60
 
@@ -51,8 +52,14 @@ def run_command(
 def magnetar(
     *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Ended:
-    """Run `magnetar ARGUMENTS` to its end."""
-    return run_command(magnetar_command(*arguments), stdin=stdin, environment=environment)
+    """Run `magnetar ARGUMENTS` to its end, in a process of its own (tests/command_server.py)."""
+    found = commands().run(
+        arguments,
+        stdin=stdin,
+        environment={**magnetar_environment(), **(environment or {})},
+        wait_s=TIMEOUT_S,
+    )
+    return Ended(found.status, found.stdout, found.stderr)
 
 
 def module(name: str, *arguments: str) -> Ended:

@@ -1,0 +1,274 @@
+"""Runs the `magnetar` command in processes of its own, without a new interpreter for each.
+
+A process that has imported everything forks a child per command; the child has its own arguments,
+environment, standard streams and exit status. A new interpreter spends a second of processor time
+on imports, and a run of all tests starts a thousand. Benchmarks do not use it: they measure what
+users start.
+"""
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from tests.processes import ROOT, magnetar_environment
+
+_PRELOADED = tuple(f"magnetar.{each}" for each in ("ledger", "bookie", "broker", "sdk", "deploy"))
+_PACKET_BYTES_MAX = 1 << 17
+_STARTED_WITHIN_S = 120.0
+"""How long the server may import, and fork."""
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it said."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Forked:
+    """A running command; like a Popen."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = list(arguments)
+        self._started = threading.Event()
+        self._ended = threading.Event()
+        self._pid = 0
+        self._status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """
+        Raises:
+            subprocess.TimeoutExpired
+        """
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(self._arguments, timeout or 0.0)
+        assert self._status is not None
+        return self._status
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, sig: int) -> None:
+        if self._status is None:
+            try:
+                os.kill(self._pid, sig)
+            except ProcessLookupError:
+                pass  # It has ended, and that is on its way here.
+
+    def has_started(self, pid: int) -> None:
+        self._pid = pid
+        self._started.set()
+
+    def has_ended(self, status: int) -> None:
+        self._status = status
+        self._started.set()
+        self._ended.set()
+
+    def wait_started(self) -> None:
+        assert self._started.wait(_STARTED_WITHIN_S), "the command server does not answer"
+        assert self._pid, "the command server has ended"
+
+
+class Commands:
+    """One command server; several threads may start commands at the same time."""
+
+    def __init__(self) -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.command_server", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+                env={
+                    **magnetar_environment(),
+                    "PYTHONPATH": f"{magnetar_environment()['PYTHONPATH']}{os.pathsep}{ROOT}",
+                },
+            )
+        self._socket = here
+        self._lock = threading.Lock()
+        self._commands: list[Forked] = []
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
+        self._reader.start()
+
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[IO[Any]]
+    ) -> Forked:
+        """`streams`: standard input, output and error of the command."""
+        command = Forked(arguments)
+        with self._lock:
+            request = {
+                "id": len(self._commands),
+                "arguments": list(arguments),
+                "environment": dict(environment),
+                "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            }
+            self._commands.append(command)
+            packet = json.dumps(request).encode()
+            assert len(packet) < _PACKET_BYTES_MAX
+            socket.send_fds(self._socket, [packet], [each.fileno() for each in streams])
+        command.wait_started()
+        return command
+
+    def run(
+        self, arguments: Sequence[str], *, stdin: str, environment: Mapping[str, str], wait_s: float
+    ) -> Outcome:
+        """Run a command to its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended in time; it is killed.
+        """
+        with (
+            tempfile.TemporaryFile("w+") as source,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            source.write(stdin)
+            source.seek(0)
+            command = self.start(arguments, environment, [source, out, err])
+            try:
+                status = command.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                raise
+            said = []
+            for each in (out, err):
+                each.seek(0)
+                said.append(each.read().decode(errors="replace"))
+            return Outcome(status, *said)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._process.wait(30)
+        self._reader.join(30)
+        self._socket.close()
+
+    def _read_answers(self) -> None:
+        while packet := self._socket.recv(_PACKET_BYTES_MAX):
+            number, what, value = json.loads(packet)
+            command = self._commands[number]
+            if what == "pid":
+                command.has_started(value)
+            else:
+                command.has_ended(value)
+        with self._lock:
+            for command in self._commands:
+                if command.poll() is None:
+                    command.has_ended(-signal.SIGKILL)
+
+
+@functools.cache
+def commands() -> Commands:
+    """The one of this process."""
+    made = Commands()
+    atexit.register(made.close)
+    return made
+
+
+# In the server
+
+
+def serve(requests: socket.socket) -> None:
+    """Until the other side closes: fork for each request, tell of each start and end."""
+    _preload()
+    running: dict[int, tuple[int, int]] = {}
+    """Descriptor of a child's end -> its process id, the request's number."""
+    selector = selectors.DefaultSelector()
+    selector.register(requests, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fd != requests.fileno():
+                pid, number = running.pop(key.fd)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                requests.send(json.dumps([number, "status", status]).encode())
+                continue
+            packet, streams, _, _ = socket.recv_fds(requests, _PACKET_BYTES_MAX, 3)
+            if not packet:
+                return
+            request = json.loads(packet)
+            pid = os.fork()
+            if not pid:
+                selector.close()
+                requests.close()
+                for descriptor in running:
+                    os.close(descriptor)
+                resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
+                _run(request["arguments"], request["environment"], streams)
+            for descriptor in streams:
+                os.close(descriptor)
+            requests.send(json.dumps([request["id"], "pid", pid]).encode())
+            end = os.pidfd_open(pid)
+            running[end] = (pid, request["id"])
+            selector.register(end, selectors.EVENT_READ)
+
+
+def _preload() -> None:
+    """Import whatever a command may import. What cannot be is the business of who needs it."""
+    for package in _PRELOADED:
+        found = importlib.import_module(package)
+        for module in pkgutil.walk_packages(found.__path__, f"{package}.", onerror=lambda _: None):
+            if not module.name.endswith("__main__"):
+                try:
+                    importlib.import_module(module.name)
+                except ImportError:
+                    continue
+    gc.freeze()
+
+
+def _run(arguments: list[str], environment: dict[str, str], streams: list[int]) -> None:
+    """In the child: the command, and the end of the process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = ["magnetar", *arguments]
+    status = 1
+    try:
+        from magnetar.deploy.cli import main
+
+        main()
+        status = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        else:
+            status = end.code or 0
+    except BaseException:  # noqa: BLE001  # as an interpreter does it
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass  # closed by the command, or by its reader
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

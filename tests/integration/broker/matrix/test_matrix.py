@@ -1,21 +1,34 @@
-"""Every case on plain and partitioned topics, with and without batches, around every interruption.
+"""Every case on plain and partitioned topics, with and without batches, around an interruption.
 
-One server for all of them. The first halves of all cases run first, then the server is interrupted
-once, then each test runs its second half; a first half that fails fails its own test.
+One server for all of them, and each interruption comes once: the first halves of all cases run,
+several at a time, then the server is interrupted, then the second halves run. A half that fails
+fails the test of its case alone.
 """
 
-import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pulsar
 import pytest
 
-from tests.integration.broker.matrix.cases import CASES, Setting
+from tests.integration.broker.matrix import keeping, producing, subscriptions, topics
+from tests.integration.broker.matrix.setting import PARTITIONS, Case, Setting, call
 from tests.integration.pulsar_client.support import connect
 from tests.standalone import Standalone
 
-PARTITIONS = 3
-INTERRUPTIONS = ("nothing", "unload", "restart")
+AT_ONCE = 8
+INTERRUPTIONS = ("unload", "restart")
+CASES: dict[str, Case] = {
+    **subscriptions.CASES,
+    **producing.CASES,
+    **keeping.CASES,
+    **topics.CASES,
+}
+ENVIRONMENT = {
+    "MESSAGE_EXPIRY_CHECK_INTERVAL_S": "0.5",
+    "BACKLOG_QUOTA_CHECK_INTERVAL_S": "0.5",
+}
 
 Name = tuple[str, bool, bool]
 """Case, partitioned, batched."""
@@ -25,6 +38,7 @@ NAMES: list[Name] = [
     for case in CASES
     for is_partitioned in (False, True)
     for is_batched in (False, True)
+    if not (is_batched and case in producing.UNBATCHED)
 ]
 
 
@@ -39,39 +53,64 @@ def id_of(name: Name) -> str:
     )
 
 
-def put(server: Standalone, path: str, body: str | None = None) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
-    connection.request("PUT", path, body, {"Content-Type": "application/json"})
-    assert connection.getresponse().status == 204
-    connection.close()
-
-
 class Interrupted:
-    """All cases, half done."""
+    """Cases on one client, and what failed in each."""
 
-    def __init__(self) -> None:
-        self.halves: dict[Name, Iterator[None]] = {}
+    def __init__(self, server: Standalone, log: Path) -> None:
         self.failures: dict[Name, Exception] = {}
+        self._server = server
+        self._client = connect(server.url, log_path=log)
+        self._halves: dict[Name, Iterator[None]] = {}
 
-    def begin(self, name: Name, setting: Setting) -> None:
-        half = self.halves[name] = CASES[name[0]](setting)
+    def begin(self, names: list[Name], interruption: str) -> None:
+        for name in names:
+            case, is_partitioned, is_batched = name
+            topic = f"persistent://public/default/{interruption}-{id_of(name)}"
+            setting = Setting(
+                self._server,
+                self._client,
+                topic,
+                is_partitioned=is_partitioned,
+                is_batched=is_batched,
+            )
+            self._halves[name] = _whole(setting, CASES[case])
+        self._run_halves(lambda half: next(half))
+
+    def end(self) -> None:
+        self._run_halves(lambda half: next(half, None))
+
+    def close(self) -> None:
         try:
-            next(half)
-        except Exception as error:  # noqa: BLE001  # told by the test of that name
-            self.failures[name] = error
+            self._client.close()
+        except pulsar.AlreadyClosed:
+            pass  # This client says so when one of its producers was fenced.
 
-    def end(self, name: Name) -> None:
-        if name in self.failures:
-            raise self.failures[name]
-        assert next(self.halves.pop(name), "the end") == "the end"
+    def _run_halves(self, run: Callable[[Iterator[None]], None]) -> None:
+        def one(name: Name) -> None:
+            try:
+                run(self._halves[name])
+            except Exception as error:  # noqa: BLE001  # told by the test of that name
+                self.failures[name] = error
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(one, [name for name in self._halves if name not in self.failures]))
+
+
+def _whole(setting: Setting, case: Case) -> Iterator[None]:
+    if setting.is_partitioned:
+        setting.admin("PUT", "/partitions", PARTITIONS)
+    yield from case(setting)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with Standalone(tmp_path_factory.mktemp("matrix") / "data") as standalone:
-        yield standalone
-        assert standalone.terminate() == 0
-        standalone.assert_log_clean()
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(f"MAGNETAR_BROKER_{name}", value)
+        with Standalone(tmp_path_factory.mktemp("matrix") / "data") as standalone:
+            yield standalone
+            assert standalone.terminate() == 0
+            standalone.assert_log_clean()
 
 
 @pytest.fixture(scope="module", params=INTERRUPTIONS)
@@ -79,25 +118,18 @@ def interrupted(
     request: pytest.FixtureRequest, server: Standalone, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Interrupted]:
     interruption: str = request.param
-    log: Path = tmp_path_factory.mktemp("client") / "log"
-    client = connect(server.url, log_path=log)
-    cases = Interrupted()
-    wanted = {name for each in request.session.items for name in _names(each)}
-    for name in NAMES:
-        if name not in wanted:
-            continue
-        topic = f"persistent://public/default/{interruption}-{id_of(name)}"
-        if name[1]:
-            path = topic.replace("persistent://", "/admin/v2/persistent/")
-            put(server, f"{path}/partitions", str(PARTITIONS))
-        cases.begin(name, Setting(client, topic, is_partitioned=name[1], is_batched=name[2]))
+    cases = Interrupted(server, tmp_path_factory.mktemp("client") / "log")
+    chosen = {name for each in request.session.items for name in _names(each)}
+    cases.begin([name for name in NAMES if name in chosen], interruption)
     if interruption == "unload":
-        put(server, "/admin/v2/namespaces/public/default/unload")
-    elif interruption == "restart":
+        status, _ = call(server, "PUT", "/admin/v2/namespaces/public/default/unload")
+        assert status == 204
+    else:
         assert server.terminate() == 0
         server.start()
+    cases.end()
     yield cases
-    client.close()
+    cases.close()
 
 
 def _names(item: pytest.Item) -> list[Name]:
@@ -108,4 +140,5 @@ def _names(item: pytest.Item) -> list[Name]:
 
 @pytest.mark.parametrize("name", NAMES, ids=id_of)
 def test_nothing_changes_for_applications(interrupted: Interrupted, name: Name) -> None:
-    interrupted.end(name)
+    if name in interrupted.failures:
+        raise interrupted.failures[name]

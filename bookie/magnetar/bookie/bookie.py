@@ -30,6 +30,7 @@ from magnetar.bookie.errors import (
     StorageError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookie.health import BookieHealth
 from magnetar.bookie.integrity.loss_mark import is_pass_needed
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
@@ -49,7 +50,7 @@ from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ledger_manager import LedgerManager
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.ports import Clock, Disk, Network, Worker
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.system import ThreadWorker
@@ -110,6 +111,18 @@ class Bookie:
         """The watch on the directories."""
         assert self._disks is not None, "start() comes first"
         return self._disks
+
+    @property
+    def health(self) -> BookieHealth:
+        """How it is now."""
+        registered = self._registrar.registered_as if self._registrar is not None else None
+        words = {None: None, True: "read-only", False: "writable"}
+        return BookieHealth(
+            has_session=self._store.session_state is SessionState.CONNECTED,
+            registered_as=words[registered],
+            journals_full=self.metrics.journals_full,
+            read_only_reasons=[reason.value for reason in self._gate.reasons],
+        )
 
     @property
     def gc(self) -> GarbageCollector:

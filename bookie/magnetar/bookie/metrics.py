@@ -62,6 +62,7 @@ class BookieMetrics:
     journal_bytes: int = counter("Bytes of records that were synced.")
     journal_queue_bytes: int = gauge("Bytes of records that are handed over and not answered.")
     journal_full_groups: int = counter("Groups that failed because the disk was full.")
+    journals_full: int = gauge("Journals whose last group failed because the disk was full.")
     journal_group_bytes: Histogram = histogram("Bytes of one group.", SIZE_BOUNDS_BYTES)
     journal_group_entries: Histogram = histogram("Entries in one group.", COUNT_BOUNDS)
     journal_group_reasons: dict[str, int] = counter_by(

@@ -25,7 +25,7 @@ class Health(BaseModel):
     """Answer of GET /health."""
 
     status: str
-    """ok; or why clients are not served: starting, no lease, stopping."""
+    """ok; or in words why not: starting, no lease, stopping, what a heartbeat failed at."""
     version: str
     service_url: str
     topics: int
@@ -38,8 +38,8 @@ def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
 
     @app.get("/health")
     async def health(response: Response) -> Health:
-        """200 while the broker serves clients, 503 before and after."""
-        status = broker.status
+        """200 while the broker serves clients and can write and read; else 503, and why."""
+        status = await broker.health.look()
         if status != "ok":
             response.status_code = 503
         return Health(

@@ -17,6 +17,8 @@ from magnetar.broker.cluster import Cluster
 from magnetar.broker.compaction.compaction import look_at
 from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.health.health import BrokerHealth
+from magnetar.broker.health.heartbeat import Heartbeat, open_heartbeat_log
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
@@ -167,6 +169,22 @@ class Broker:
             publish_policies.take_due_snapshot,
         )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
+        self.health = BrokerHealth(
+            Heartbeat(
+                open_heartbeat_log(
+                    client,
+                    store,
+                    broker=lambda: self.name,
+                    quorums=(settings.ensemble_size, settings.write_quorum, settings.ack_quorum),
+                    clock=clock,
+                    random=random,
+                )
+            ),
+            settings,
+            status=lambda: self.status,
+            session=lambda: store.session_state,
+            clock=clock,
+        )
         self._server = BinaryServer(self.services, network)
         self._revoking = Revoking(lambda: self._server.clients)
         if self.security.authorizer.is_on:
@@ -329,9 +347,10 @@ class Broker:
         self.security.close()
         if self.cluster is not None:
             await self.cluster.close()
+        await self.health.close()
         self._server.close_connections()
         await self._stop_http()
-        _log.info("broker_stopped")
+        _log.info("broker_stopped", broker=self.name)
 
     async def _start_https(self) -> None:
         settings = self._settings

@@ -4,6 +4,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from magnetar.broker.compaction.settings import CompactionSettings
+from magnetar.broker.health.settings import HealthSettings
 from magnetar.broker.keeping.settings import KeepingSettings
 from magnetar.broker.metrics.settings import MetricsSettings
 from magnetar.broker.ownership.listeners import parse_listeners
@@ -17,6 +18,7 @@ _MIB = 1 << 20
 
 class BrokerSettings(
     CompactionSettings,
+    HealthSettings,
     KeepingSettings,
     MetricsSettings,
     PolicySettings,

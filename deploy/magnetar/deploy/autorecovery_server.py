@@ -71,6 +71,18 @@ class AutoRecovery:
         """Whether there is contact to the metadata store: nothing is done without."""
         return self._store.session_state is SessionState.CONNECTED
 
+    @property
+    def status(self) -> str:
+        """`ok`, or in words why nothing is looked after."""
+        if not self.has_metadata:
+            return "no metadata"
+        ended = [
+            name
+            for name, part in (("auditor", self._auditor), ("worker", self._worker))
+            if not part.is_alive
+        ]
+        return f"ended: {', '.join(ended)}" if ended else "ok"
+
     def collector(self) -> "Collector":
         """What it counts, for Prometheus."""
         return _RecoveryCollector(AutoRecoveryMetrics(self._auditor.metrics, self._worker.metrics))
@@ -174,9 +186,8 @@ class AutoRecoveryServer:
         collectors = [recovery.collector(), *process_collectors(opened)]
 
         def health() -> RecoveryHealth:
-            status = "ok" if recovery.has_metadata else "no metadata"
             return RecoveryHealth(
-                status="stopping" if self._is_stopping else status,
+                status="stopping" if self._is_stopping else recovery.status,
                 name=recovery.name,
                 is_auditor=recovery.is_auditor,
             )

@@ -21,11 +21,15 @@ class Health(BaseModel):
     """Answer of GET /health."""
 
     status: str
-    """`ok`, or else what the process is doing instead of serving."""
+    """`ok`, or in words why not: no metadata store, not registered, journal full, stopping."""
     bookie: str
     port: int
     writable: bool
-    """False: read-only, for want of room or as told."""
+    """False: read-only. That is not unwell: what it has is served."""
+    registered_as: str | None
+    """`writable` or `read-only`; null: not at all."""
+    read_only_reasons: list[str]
+    """Why it takes no adds, in words: no room, as told, stopping."""
 
 
 def make_metrics_app(

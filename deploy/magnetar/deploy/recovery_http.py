@@ -17,9 +17,11 @@ class RecoveryHealth(BaseModel):
     """Answer of GET /health."""
 
     status: str
-    """`ok`; `no metadata` while the metadata store does not answer; `stopping`."""
+    """`ok`; `no metadata` while the metadata store does not answer; `stopping`; or which of its
+    two parts has ended."""
     name: str
     is_auditor: bool
+    """Whether it was elected. Any number of processes wait to be."""
 
 
 def make_recovery_app(

@@ -157,12 +157,14 @@ class BookieServer:
         shown = [*collectors, *process_collectors(opened)]
 
         def health() -> Health:
-            status = "stopping" if self._is_stopping else "ok"
+            now = bookie.health
             return Health(
-                status=status,
+                status="stopping" if self._is_stopping else now.status,
                 bookie=bookie.bookie_id,
                 port=bookie.port,
-                writable=bool(bookie.metrics.disks.writable),
+                writable=not now.read_only_reasons,
+                registered_as=now.registered_as,
+                read_only_reasons=list(now.read_only_reasons),
             )
 
         def request_gc(major: bool) -> None:

@@ -69,6 +69,8 @@ class Journal(Generic[T]):
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._epoch = 0
+        self._is_full = False
+        """The last group failed because the disk was full."""
         self._drained = asyncio.Event()
         self._drained.set()
         self.queued_bytes = 0
@@ -112,7 +114,10 @@ class Journal(Generic[T]):
 
     def _measure(self, group: "_Group[T]", size: int) -> None:
         metrics, times = self._metrics, group.times
-        if group.error is not None:
+        is_full = group.error is not None
+        metrics.journals_full += is_full - self._is_full
+        self._is_full = is_full
+        if is_full:
             metrics.journal_full_groups += 1
             return
         assert times is not None

@@ -3,7 +3,7 @@
 Source: HTTP sheet, sections 3 to 5.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -56,11 +56,15 @@ class BrokerView(BaseModel):
 
 
 def brokers_router(
-    context: HttpContext, *, status: Callable[[], str], request_stop: Callable[[], None]
+    context: HttpContext,
+    *,
+    status: Callable[[], str],
+    health: Callable[[], Awaitable[str]],
+    request_stop: Callable[[], None],
 ) -> APIRouter:
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
-    /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not. `request_stop`:
-    have this process end in order."""
+    /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
+    the same with a heartbeat. `request_stop`: have this process end in order."""
     router = APIRouter(tags=["brokers"])
 
     @router.get("/admin/v2/brokers/leaderBroker")
@@ -78,15 +82,20 @@ def brokers_router(
 
     @router.get(
         "/admin/v2/brokers/health",
-        summary="`ok` while a broker may own topics and serves them",
+        summary="`ok` while a broker serves, and can write and read",
         response_class=PlainTextResponse,
     )
-    async def health(broker_id: Annotated[str, Query(alias="brokerId")] = "") -> PlainTextResponse:
+    async def check_health(
+        broker_id: Annotated[str, Query(alias="brokerId")] = "",
+    ) -> PlainTextResponse:
         """503: it does not, and why. Of another broker than this one: 307 to it."""
         known = _broker(broker_id) if broker_id else None
         if known is not None and not known.is_self:
             raise ElsewhereError(known.record.http_url)
-        return await ready()
+        said = await health()
+        if said != "ok":
+            raise HttpRefusal(503, said)
+        return PlainTextResponse("ok")
 
     @router.get(
         "/admin/v2/brokers/ready",

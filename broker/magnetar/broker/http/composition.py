@@ -68,7 +68,12 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         lookup_router(context),
         backlogs_router(context, keeping),
         configuration_router(context, metadata_url=broker.metadata_url),
-        brokers_router(context, status=lambda: broker.status, request_stop=broker.request_stop),
+        brokers_router(
+            context,
+            status=lambda: broker.status,
+            health=broker.health.look,
+            request_stop=broker.request_stop,
+        ),
         broker_stats_router(context, page, wall_ms=wall_ms),
         bookies_router(context, broker.bookies),
         clusters_router(context),

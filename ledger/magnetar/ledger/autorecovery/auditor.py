@@ -89,6 +89,11 @@ class Auditor:
         self._changed.set()
         self._task = asyncio.create_task(self._serve(), name="auditor")
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it stands for election, or is elected."""
+        return self._task is not None and not self._task.done()
+
     async def close(self) -> None:
         """Stop, and let somebody else be elected."""
         task, self._task = self._task, None

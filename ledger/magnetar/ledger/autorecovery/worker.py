@@ -112,6 +112,11 @@ class Worker:
         self._client.registry.on_change(self._on_bookies_changed)
         self._main = asyncio.get_running_loop().create_task(self._run(), name="recovery-worker")
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it looks for work, though it may be switched off."""
+        return self._main is not None and not self._main.done()
+
     async def stop(self) -> None:
         """Take nothing new, give up what is under way, and give back the locks. What was copied
         stays; the items stay for others."""

@@ -1,0 +1,170 @@
+"""A broker's heartbeat: an entry that is written to a log of its own and read back.
+
+It takes the way of every message: the metadata store for the log's ledger, an ack quorum of bookies
+for the entry, one of them for reading it. The log belongs to the broker's name, so that whoever
+starts under that name goes on with it, and is deleted at an orderly end. No topic is involved: it
+needs no lease, and nobody's policies count for it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from urllib.parse import quote
+
+import structlog
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.log import AppendBatch, ManagedLog
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.ledger.settings import LogConfig
+
+_log = structlog.get_logger()
+
+ROOT = "/managed-ledgers/magnetar/heartbeats/persistent"
+"""Below it is a log for each broker that was asked how it is, by its name."""
+
+_BEATS_PER_LEDGER = 1_000
+
+
+class BeatLog(Protocol):
+    """What a heartbeat needs of its log; `ManagedLog` is one."""
+
+    def append(self, batch: AppendBatch, /) -> None: ...
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]: ...
+
+    async def shrink(self, before: Position, /) -> int: ...
+
+    async def close(self) -> None: ...
+
+    async def delete(self) -> None: ...
+
+
+class OpenLog(Protocol):
+    """Opens the broker's log, or makes it."""
+
+    async def __call__(self) -> BeatLog:
+        """
+        Raises:
+            LedgerError
+        """
+        ...
+
+
+class _Beat:
+    """One entry on its way; `done` has its position, or why it is not stored."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payloads: Sequence[bytes] = (payload,)
+        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(lambda done: done.exception())  # though nobody may wait for it
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        if not self.done.done():
+            self.done.set_result(Position(ledger_id, first_entry_id))
+
+    def on_failed(self, error: LedgerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Heartbeat:
+    """The heartbeat of one broker; one `beat` at a time."""
+
+    def __init__(self, open_log: OpenLog) -> None:
+        self._open = open_log
+        self._log: BeatLog | None = None
+        self._under_way: _Beat | None = None
+        self._count = 0
+        self.doing = ""
+        """What the present beat waits for, in words."""
+
+    async def beat(self) -> None:
+        """Write an entry, and read it back. Takes as long as it takes: the caller has a bound.
+
+        An entry that an earlier call gave up is waited for first: however often somebody asks
+        while the bookies are away, no more than one waits for them.
+
+        Raises:
+            LedgerError: it could not be written or read, or what was read is something else.
+        """
+        try:
+            position, payload = await self._write()
+            self.doing = "reading it back"
+            assert self._log is not None
+            _, found = await self._log.read_range(position, entries_max=1, bytes_max=1 << 16)
+            if found != [payload]:
+                raise LedgerError(f"at {position} is not the heartbeat that was written there")
+            if self._count % _BEATS_PER_LEDGER == 0:
+                await self._log.shrink(position)
+        except (LogFencedError, LogClosedError):
+            await self._forget()  # The next beat takes the log over again.
+            raise
+
+    async def _write(self) -> tuple[Position, bytes]:
+        self.doing = "opening its log"
+        if self._log is None:
+            self._log = await self._open()
+        self.doing = "writing an entry"
+        beat = self._under_way
+        if beat is None:
+            self._count += 1
+            beat = self._under_way = _Beat(b"heartbeat %d" % self._count)
+            self._log.append(beat)
+        # A caller that gives up must not take the entry with it: the log will answer it.
+        await asyncio.wait([beat.done])
+        self._under_way = None
+        return beat.done.result(), beat.payloads[0]
+
+    async def _forget(self) -> None:
+        log, self._log, self._under_way = self._log, None, None
+        if log is not None:
+            await log.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a log."""
+        return self._log is not None
+
+    async def close(self) -> None:
+        """Delete the log; what cannot be done now stays for the next broker of that name."""
+        log, self._log, self._under_way = self._log, None, None
+        if log is not None:
+            try:
+                await log.delete()
+            except LedgerError as error:
+                _log.info("heartbeat_log_left", error=str(error))
+
+
+def open_heartbeat_log(
+    client: LedgerClient,
+    store: MetadataStore,
+    *,
+    broker: Callable[[], str],
+    quorums: tuple[int, int, int],
+    clock: Clock,
+    random: random.Random,
+) -> OpenLog:
+    """How the log of a broker is opened. `broker`: its name, known once it listens.
+    `quorums`: ensemble, write, ack."""
+    ensemble_size, write_quorum, ack_quorum = quorums
+    config = LogConfig(
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        ledger_entries_max=_BEATS_PER_LEDGER,
+        opens_without_ledger=True,
+        unavailable_retry_s=0.5,
+    )
+
+    async def open_log() -> BeatLog:
+        path = f"{ROOT}/{quote(broker(), safe='')}"
+        return await ManagedLog.open(client, store, path, config, clock=clock, random=random)
+
+    return open_log

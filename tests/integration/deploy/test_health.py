@@ -1,0 +1,107 @@
+"""`/health` of real processes in each broken state, and when it is over."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.real_cluster import RealCluster
+
+_WAIT_S = 60.0
+_ENVIRONMENT = {
+    "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": "3000",
+    "MAGNETAR_BROKER_HEALTH_CHECK_TIMEOUT_MS": "1500",
+    "MAGNETAR_BROKER_HEALTH_CHECK_INTERVAL_MS": "50",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    with RealCluster(
+        tmp_path_factory.mktemp("health"),
+        bookies=1,
+        brokers=1,
+        autorecovery=1,
+        environment=_ENVIRONMENT,
+    ) as made:
+        yield made
+
+
+def _ask(url: str) -> tuple[int, Any]:
+    """Status and body."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def _until(cluster: RealCluster, server: str, status: int, words: str) -> str:
+    """Ask until it answers with that status, and with these words; returns the words."""
+    url, deadline_s = f"{cluster.http_url(server)}/health", time.monotonic() + _WAIT_S
+    while True:
+        found, body = _ask(url)
+        said: str = json.loads(body)["status"]
+        if found == status and words in said:
+            return said
+        assert time.monotonic() < deadline_s, f"{server} says {found} {said}"
+        time.sleep(0.05)  # Between two looks; what is waited for is the answer.
+
+
+def _all_well(cluster: RealCluster) -> None:
+    for server in ("broker-1", "bookie-1", "autorecovery-1"):
+        _until(cluster, server, 200, "ok")
+
+
+def test_a_broker_without_bookies_says_what_it_waits_for_until_they_are_back(
+    cluster: RealCluster,
+) -> None:
+    _all_well(cluster)
+    cluster.pause("bookie-1")
+    try:
+        assert "heartbeat" in _until(cluster, "broker-1", 503, "writing an entry")
+        url = f"{cluster.http_url('broker-1')}/admin/v2/brokers"
+        status, body = _ask(f"{url}/health")
+        assert status == 503
+        assert "heartbeat" in body
+        assert _ask(f"{url}/ready") == (200, "ok")
+    finally:
+        cluster.resume("bookie-1")
+    _all_well(cluster)
+    assert _ask(f"{cluster.http_url('broker-1')}/admin/v2/brokers/health") == (200, "ok")
+
+
+def test_without_metadata_every_server_says_so_until_it_is_back(cluster: RealCluster) -> None:
+    _all_well(cluster)
+    (zookeeper,) = [name for name in cluster.names if name.startswith("zookeeper")]
+    cluster.pause(zookeeper)
+    try:
+        _until(cluster, "bookie-1", 503, "the metadata store does not answer")
+        _until(cluster, "autorecovery-1", 503, "no metadata")
+        assert _until(cluster, "broker-1", 503, "") in (
+            "no lease",
+            "the metadata store does not answer",
+        )
+    finally:
+        cluster.resume(zookeeper)
+    _all_well(cluster)
+
+
+def test_a_bookie_without_room_says_so_and_is_well(cluster: RealCluster) -> None:
+    """What it has is served; 503 would take it from those who read."""
+    cluster.terminate("bookie-1")
+    cluster._environment["MAGNETAR_BOOKIE_DISK_FULL_SHARE"] = "0.000002"
+    cluster._environment["MAGNETAR_BOOKIE_DISK_WARN_SHARE"] = "0.000001"
+    cluster._environment["MAGNETAR_BOOKIE_DISK_LOW_WATER_SHARE"] = "0.0000005"
+    cluster.start("bookie-1")
+    _until(cluster, "bookie-1", 200, "ok")
+    said = json.loads(_ask(f"{cluster.http_url('bookie-1')}/health")[1])
+    assert said["writable"] is False
+    assert said["registered_as"] == "read-only"
+    assert said["read_only_reasons"] == ["a disk of the bookie is full"]
+    _until(cluster, "broker-1", 503, "heartbeat")

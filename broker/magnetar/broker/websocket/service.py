@@ -225,7 +225,8 @@ class WebSocketService:
         if not self._clients:
             token = self._client_token()
             settings = ClientSettings(
-                operation_timeout_ms=self.settings.websocket_operation_timeout_ms,
+                # Sooner than the session's own timeout: its error says more.
+                operation_timeout_ms=self.settings.websocket_operation_timeout_ms * 9 // 10,
                 auth_method_name="token" if token else "none",
                 auth_data=token,
             )

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from magnetar.ledger.replication_lock import lock_path
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import Flag, Frame, Status
 from tests.bookie_parts import BookieClient, add_request, packets_in, packets_of, read_request
+from tests.waiting import until
 
 PAYLOAD = b"x" * 1000
 ENTRIES = 50
@@ -100,12 +101,6 @@ async def add(client: BookieClient, ledger_id: int, first: int, flags: int = 0) 
     return await client.ask(
         lambda i: add_request(i, ledger_id, first, 10, flags=flags, payload=PAYLOAD)
     )
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110  # nothing tells of it
-            await asyncio.sleep(0.001)
 
 
 async def check_readable(client: BookieClient, ledger_id: int) -> None:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pulsar
 
+from tests.waiting import wait_until
+
 _PACE_S = 0.004
 _WAIT_S = 30.0
 _LOGGER = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -73,10 +75,7 @@ class Flow:
         Raises:
             AssertionError: it does not hold in time.
         """
-        deadline_s = time.monotonic() + wait_s
-        while not condition():
-            assert time.monotonic() < deadline_s, f"{what}: not within {wait_s} s"
-            time.sleep(0.01)
+        wait_until(condition, what, within_s=wait_s)
 
     def wait_receipts(self, count: int, wait_s: float = _WAIT_S) -> None:
         """Wait for so many more receipts."""

@@ -6,7 +6,6 @@ before and after, node by node.
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.integration.broker.wire_client import WireClient
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.processes import free_ports
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 from tests.zookeeper_fixture import ZooKeeper
 
 IMPATIENT = {
@@ -211,13 +211,15 @@ def message_of(answer: BaseCommand) -> str:
 
 def wait_for_line(cluster: RealCluster, name: str, *words: str, since: int = 0) -> str:
     """A line of the server's log that has all the words, behind its first `since` characters."""
-    deadline_s = time.monotonic() + WAIT_S
-    while True:
-        for line in cluster.log_text(name)[since:].splitlines():
-            if all(word in line for word in words):
-                return line
-        assert time.monotonic() < deadline_s, f"{name} says nothing of {words}"
-        time.sleep(0.05)
+    found: list[str] = []
+
+    def is_said() -> bool:
+        lines = cluster.log_text(name)[since:].splitlines()
+        found.extend(line for line in lines if all(word in line for word in words))
+        return bool(found)
+
+    wait_until(is_said, f"{name} says {words}", within_s=WAIT_S)
+    return found[0]
 
 
 def one_line(ended: Ended, status: int, *words: str) -> str:
@@ -490,11 +492,8 @@ ELECTIONS = pytest.mark.parametrize(
 
 def the_vote(tree: Tree, path: str) -> str:
     """The vote of the only candidate."""
-    deadline_s = time.monotonic() + WAIT_S
-    while len(found := tree.votes(path)) != 1:
-        assert time.monotonic() < deadline_s, f"{path} has the votes {found}"
-        time.sleep(0.05)
-    return found[0]
+    wait_until(lambda: len(tree.votes(path)) == 1, f"one vote below {path}", within_s=WAIT_S)
+    return tree.votes(path)[0]
 
 
 def make_it_vote_again(tree: Tree, path: str) -> None:

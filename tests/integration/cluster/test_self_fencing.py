@@ -11,6 +11,7 @@ from tests.integration.cluster.frozen_proxy import FrozenProxy
 from tests.integration.cluster.questions import health, owner_of, unload_bundle_of
 from tests.processes import HOST
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 
 SESSION_TIMEOUT_S = 3.0
 TOPIC = "persistent://public/default/guarded"
@@ -25,10 +26,7 @@ def _cluster(directory: Path) -> RealCluster:
 
 def _wait_for(cluster: RealCluster, broker: str, wanted: tuple[int, str]) -> float:
     """When the broker said so for the first time."""
-    deadline_s = time.monotonic() + WAIT_S
-    while (found := health(cluster, broker)) != wanted:
-        assert time.monotonic() < deadline_s, f"{broker} is {found}, not {wanted}"
-        time.sleep(0.02)
+    wait_until(lambda: health(cluster, broker) == wanted, f"{broker} is {wanted}", within_s=WAIT_S)
     return time.monotonic()
 
 

@@ -1,7 +1,7 @@
 """A bookie fails while a ledger is written: others take its place, and nothing is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from magnetar.ledger.wire import Frame, Op, Status, encode_read_body
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
+from tests.waiting import until
 
 IMPATIENT = CLIENT_SETTINGS.model_copy(
     update={
@@ -95,13 +96,6 @@ async def copies(
     return found
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for something that happens in the background."""
-    async with asyncio.timeout(10):
-        while not await condition():  # noqa: ASYNC110  # nobody signals it
-            await asyncio.sleep(0.01)
-
-
 async def wait_published(cluster: Cluster, ledger_id: int, expected: Missing) -> None:
     path = item_path("/ledgers", ledger_id)
 
@@ -112,14 +106,11 @@ async def wait_published(cluster: Cluster, ledger_id: int, expected: Missing) ->
             return False
         return decode_item(node.value, path=path)[0] == expected
 
-    await eventually(is_there)
+    await until(is_there)
 
 
 async def wait_withdrawn(writer: LedgerWriter) -> None:
-    async def has_failed() -> bool:
-        return writer.has_failed
-
-    await eventually(has_failed)
+    await until(lambda: writer.has_failed)
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (2, 2, 2), (2, 1, 1), (3, 2, 2), (4, 3, 2)])
@@ -227,7 +218,7 @@ async def test_a_bookie_that_is_back_in_time_gets_what_it_missed(cluster: Cluste
         async def is_whole() -> bool:
             return None not in (await copies(cluster, writer.metadata, 1)).values()
 
-        await eventually(is_whole)
+        await until(is_whole)
         await writer.close()
         assert client.repairs.noted == 0
 

@@ -19,6 +19,7 @@ from magnetar.ledger.wire import Frame, Op
 from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
 from tests.integration.ledger.log_parts import append, open_log, open_reader, read_on
+from tests.waiting import until
 
 # The writer tells of its last entry even if no other follows.
 SETTINGS = CLIENT_SETTINGS.model_copy(update={"explicit_lac_interval_ms": 2.0})
@@ -240,7 +241,7 @@ async def test_misuse_of_a_reader_is_answered_with_its_own_error(
     await append(log, [b"one"]).outcome
     reader = await open_reader(cluster, other)
     waiting = asyncio.ensure_future(read_on(reader, 2))
-    await asyncio.sleep(0.05)
+    await until(lambda: reader.position > EARLIEST, "it has the first, and waits for the second")
     await reader.close()
     with pytest.raises(LogClosedError, match="open another"):
         await waiting

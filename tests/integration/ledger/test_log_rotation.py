@@ -34,6 +34,7 @@ from tests.integration.ledger.log_parts import (
     read_all,
     read_on,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -55,10 +56,8 @@ class Rotating:
 
     async def wait_second_stored(self) -> None:
         """Until the second ledger has confirmed everything it was given."""
-        async with asyncio.timeout(5):
-            second = self.second
-            while second.last_add_confirmed + 1 < second.entries_added:  # noqa: ASYNC110  # no event
-                await asyncio.sleep(0.001)
+        second = self.second
+        await until(lambda: second.last_add_confirmed + 1 >= second.entries_added)
 
 
 async def rotating(cluster: Cluster, opened: AsyncExitStack) -> tuple[Rotating, list[Batch]]:
@@ -389,9 +388,7 @@ async def test_a_next_ledger_that_was_sealed_before_it_was_listed_is_not_used(
     await append(log, [b"one"]).outcome
     spare = await log._ledgers.take_spare()  # as by a rotation that could not list it
     await other.open_and_recover(spare.ledger_id)  # as by an orphan sweep
-    async with asyncio.timeout(5):
-        while not spare.has_failed:  # noqa: ASYNC110  # it hears of it by its watch
-            await asyncio.sleep(0.001)
+    await until(lambda: spare.has_failed, "it hears of it by its watch")
     await log.rotate()
     await append(log, [b"two"]).outcome
     assert spare.ledger_id not in [ledger.ledger_id for ledger in log.ledgers]

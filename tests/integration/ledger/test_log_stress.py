@@ -28,6 +28,7 @@ from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Frame, Op
 from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
+from tests.waiting import until
 
 PATH = "/managed-ledgers/public/default/persistent/under-stress"
 SETTINGS = LedgerSettings(
@@ -270,9 +271,7 @@ class Follower:
             pass  # trimmed again meanwhile, or not to be read just now: the next read tells
 
     async def wait_seen(self, last: Position) -> None:
-        async with asyncio.timeout(20):
-            while not self.seen or self.seen[-1][0] < last:  # noqa: ASYNC110  # nothing to wait for
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(self.seen) and self.seen[-1][0] >= last, f"{last} is followed")
 
 
 def judge_follower(

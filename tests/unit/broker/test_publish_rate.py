@@ -1,7 +1,6 @@
 """Publish rates: who is over is not read until it has been paid for; others go on."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from magnetar.broker.policies.effective import DEFAULTS, RateLimit
 from magnetar.broker.publish_rate import PublishRate
 from magnetar.sdk.wire import BaseCommand
 from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.waiting import until
 
 _RECEIPT = BaseCommand.SEND_RECEIPT
 
@@ -41,13 +41,6 @@ async def _producing(harness: Harness, topic: str = "", **fields: Any) -> Client
         fields["topic"] = topic
     assert (await client.produce(**fields)).type == BaseCommand.PRODUCER_SUCCESS
     return client
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a timer of the rate."""
-    async with asyncio.timeout(5):
-        while not is_so():  # noqa: ASYNC110  # no event
-            await asyncio.sleep(0.001)
 
 
 def _limit(harness: Harness, **rate: Any) -> _Time:

@@ -1,7 +1,6 @@
 """Waiting for a LAC, with the bookies' answers made by the test."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -18,6 +17,7 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_block
 from magnetar.ledger.wire_bodies import LongPoll, decode_long_poll, encode_lac_reply
+from tests.waiting import until
 
 LEDGER = 7
 CODEC = packet_codec(LEDGER)
@@ -65,15 +65,7 @@ class Polls:
 
     async def polled(self, *bookies: str) -> None:
         """Wait until exactly these have a request."""
-        await self.wait_until(lambda: tuple(sorted(self.waiting)) == bookies)
-
-    @staticmethod
-    async def wait_until(is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while True:
-                if is_so():
-                    return
-                await asyncio.sleep(0.001)
+        await until(lambda: tuple(sorted(self.waiting)) == bookies)
 
     def reply(
         self,
@@ -244,7 +236,7 @@ async def test_a_wait_ends_when_enough_members_had_nothing() -> None:
     await polls.polled("a", "b")
     polls.reply("b")
     await polls.polled("a", "c")
-    await polls.wait_until(lambda: len(polls.waiting.get("a", ())) == 2)
+    await until(lambda: len(polls.waiting.get("a", ())) == 2)
     # The time is up: those that said nothing yet are asked without waiting.
     assert [poll.wait_ms for _, poll in polls.sent[-2:]] == [0, 0]
     assert not waiting.done()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pulsar
@@ -15,10 +15,9 @@ from tests.integration.broker.http.http_calls import Answer, request
 from tests.integration.broker.websocket.sockets import Topic, status_of
 from tests.integration.broker.wire_client import WireClient
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
-WAIT_S = 30.0
-"""Nothing that a test waits for takes this long, unless it never comes."""
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +95,6 @@ def spread(cluster: RealCluster, namespace: str, topics: Sequence[str]) -> None:
 def bundle_of(cluster: RealCluster, topic: str, namespace: str = "public/default") -> str:
     path = f"/lookup/v2/topic/persistent/{namespace}/{topic}/bundle"
     return call(cluster, "broker-1", "GET", path).text
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"never: {what}"
-        time.sleep(0.05)
 
 
 def topics_in_each_bundle(prefix: str, *, bundles: int = 4, each: int = 1) -> list[str]:
@@ -356,7 +348,7 @@ def check_that_a_joining_broker_gets_its_part(cluster: RealCluster) -> None:
             producer.send(str(rounds).encode())
         return loaded(cluster) == [4, 4]
 
-    wait_until(publish_and_compare, "both brokers have four bundles")
+    wait_until(publish_and_compare, "both brokers have four bundles", within_s=90)
     settled = owners(cluster)
     for _ in range(4):  # Some looks of the leader later nothing has moved.
         publish_and_compare()

@@ -4,7 +4,6 @@ The judge reads every entry from every bookie that should have it, one by one: i
 with the checker under test but the requests.
 """
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING
 from magnetar.ledger.wire import Flag, Op, Status, encode_block, encode_read_body
 from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.waiting import until
 
 WAIT_S = 20.0
 CLIENT = LedgerSettings(
@@ -176,17 +176,14 @@ class Healing:
         info = self.client.registry.resolve(bookie_id)
         return info is not None and info.readonly
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async def ask() -> bool:
-            return is_so()
-
-        await self.until_async(ask)
+    async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
+        await until(is_so, within_s=WAIT_S)
 
     async def until_published(self, ledger_id: int) -> None:
         async def is_published() -> bool:
             return await self.items.read(ledger_id) is not None
 
-        await self.until_async(is_published)
+        await self.until(is_published)
 
     async def until_no_items(self, *workers: Worker) -> None:
         """Until no item is left, and the workers have ended what they did."""
@@ -196,14 +193,7 @@ class Healing:
                 worker.metrics.items_in_work for worker in workers
             )
 
-        await self.until_async(is_done)
-
-    async def until_async(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                if await is_so():
-                    return
-                await asyncio.sleep(0.002)
+        await self.until(is_done)
 
 
 def members(metadata: LedgerMetadata, entry_id: int) -> Iterator[str]:

@@ -20,6 +20,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import TopicName, parse_topic_name
+from tests.waiting import until
 
 WAIT_S = 5.0
 TOPIC = parse_topic_name("persistent://public/default/topic")
@@ -48,12 +49,6 @@ async def other(store: MetadataStore) -> AsyncIterator[PolicyRegistry]:
     await made.start({})
     yield made
     made.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.001)
 
 
 def producers(count: int | None) -> Callable[[PolicySet], PolicySet]:

@@ -21,6 +21,7 @@ from magnetar.ledger.autorecovery.term import AuditorTerm
 from magnetar.ledger.errors import BadVersionError, MetadataUnavailableError, NoNodeError
 from magnetar.ledger.metadata.store import Versioned, Watch, WatchCallback, WatchEvent
 from tests.dictionary_store import DictionaryStore
+from tests.waiting import until
 
 WAIT_S = 10.0
 NEVER_S = 0.0
@@ -220,12 +221,6 @@ class World:
             self.store.tell()
             await until(lambda before=before: self.store.looks > before)  # type: ignore[misc]
             await asyncio.sleep(0)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():  # noqa: ASYNC110  # what is waited for is no event
-            await asyncio.sleep(0.001)
 
 
 async def test_all_four_loops_run_and_end_with_the_term() -> None:

@@ -1,0 +1,157 @@
+"""Every route of the HTTP interface, asked by everybody: nobody reaches another tenant's things."""
+
+import http.client
+from typing import Any
+
+import pytest
+
+from tests.integration.broker.security.secured import Secured, bearer, token_for
+from tests.processes import HOST
+
+OPEN = {
+    ("GET", "/health"),
+    ("GET", "/status.html"),
+    ("GET", "/admin/v2/clusters"),
+    ("GET", "/admin/v2/brokers/ready"),
+    ("GET", "/admin/v2/brokers/version"),
+}
+"""For everybody who has proven who they are; the first for all."""
+
+PARAMETERS = {
+    "tenant": "acme",
+    "namespace": "ns",
+    "domain": "persistent",
+    "topic": "secret",
+    "topic_name": "secret",
+    "encoded_topic": "secret",
+    "subscription": "s",
+    "sub": "s",
+    "cluster": "standalone",
+    "role": "other-admin",
+    "bundle": "0x00000000_0x40000000",
+}
+
+Route = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def routes(server: Secured) -> list[Route]:
+    """All of them, with the names of the tenant acme in their paths."""
+    status, description = server.as_role("root", "GET", "/openapi.json")
+    assert status == 200, description
+    found: list[Route] = []
+    for template, methods in description["paths"].items():
+        path = template.replace(":path}", "}")
+        for part in path.split("/"):
+            if part.startswith("{"):
+                name = part.strip("{}")
+                path = path.replace(part, PARAMETERS.get(name, "1"))
+        found += [(method.upper(), path) for method in methods]
+    assert len(found) > 150
+    return found
+
+
+def statuses(server: Secured, routes: list[Route], headers: dict[str, str]) -> dict[Route, int]:
+    """All over one connection, which a refusal must not break."""
+    connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
+    found: dict[Route, int] = {}
+    given = {"Content-Type": "application/json", **headers}
+    try:
+        for method, path in routes:
+            body = "{}" if method in ("POST", "PUT") else None
+            connection.request(method, path, body=body, headers=given)
+            response = connection.getresponse()
+            response.read()
+            found[method, path] = response.status
+    finally:
+        connection.close()
+    return found
+
+
+def test_another_tenants_administrator_gets_403_from_every_route(
+    server: Secured, routes: list[Route]
+) -> None:
+    got = statuses(server, routes, bearer(token_for("other-admin")))
+    let_in = {route: status for route, status in got.items() if status != 403}
+    assert let_in.keys() <= OPEN, let_in
+
+
+def test_who_proves_nothing_gets_401_from_every_route(server: Secured, routes: list[Route]) -> None:
+    got = statuses(server, routes, {})
+    let_in = {route for route, status in got.items() if status != 401}
+    assert let_in == {("GET", "/health")} & set(routes)
+    for headers in (bearer("wrong"), bearer(token_for("root", exp=1)), {"Authorization": "?"}):
+        assert server.ask("GET", "/admin/v2/tenants", headers=headers)[0] == 401
+
+
+def grant(server: Secured, role: str, *actions: str) -> None:
+    path = f"/admin/v2/namespaces/acme/ns/permissions/{role}"
+    status, answer = server.as_role("acme-admin", "POST", path, list(actions))
+    assert status == 204, answer
+
+
+TOPIC = "/admin/v2/persistent/acme/ns/table"
+
+TABLE: dict[tuple[str, str, Any], set[str]] = {
+    ("GET", "/lookup/v2/topic/persistent/acme/ns/table", None): {"admin", "writer", "reader"},
+    ("GET", f"{TOPIC}/stats", None): {"admin", "writer", "reader"},
+    ("GET", f"{TOPIC}/partitions", None): {"admin", "writer", "reader"},
+    ("GET", f"{TOPIC}/subscriptions", None): {"admin", "reader"},
+    ("GET", f"{TOPIC}/subscription/s/position/1", None): {"admin", "reader"},
+    ("POST", f"{TOPIC}/subscription/s/skip_all", None): {"admin", "reader"},
+    ("POST", f"{TOPIC}/subscription/owned/skip_all", None): {"admin"},
+    ("GET", "/admin/v2/persistent/acme/ns", None): {"admin", "reader"},
+    ("PUT", f"{TOPIC}/unload", None): {"admin"},
+    ("GET", f"{TOPIC}/permissions", None): {"admin"},
+    ("GET", "/admin/v2/namespaces/acme/ns", None): {"admin"},
+    ("GET", "/admin/v2/namespaces/acme", None): {"admin"},
+    ("POST", "/admin/v2/namespaces/acme/ns/messageTTL", 60): {"admin"},
+    ("PUT", "/admin/v2/namespaces/acme/new", None): {"admin"},
+    ("DELETE", "/admin/v2/namespaces/acme/new", None): {"admin"},
+    ("GET", "/admin/v2/tenants", None): set(),
+    ("DELETE", "/admin/v2/tenants/acme", None): set(),
+    ("GET", "/admin/v2/brokers", None): set(),
+    ("GET", "/metrics", None): set(),
+}
+"""Whom each request is for, beside super users."""
+
+
+def test_each_role_reaches_what_it_was_granted_and_nothing_else(server: Secured) -> None:
+    grant(server, "writer", "produce")
+    grant(server, "reader", "consume")
+    owned = "/admin/v2/namespaces/acme/ns/permissions/subscription/owned"
+    assert server.as_role("acme-admin", "POST", owned, ["somebody"])[0] == 204
+    assert server.as_role("acme-admin", "PUT", TOPIC)[0] == 204
+    for subscription in ("s", "owned"):
+        path = f"{TOPIC}/subscription/{subscription}"
+        assert server.as_role("acme-admin", "PUT", path)[0] == 204
+    roles = {"admin": "acme-admin", "writer": "writer", "reader": "reader", "other": "other-admin"}
+    for (method, path, body), allowed in TABLE.items():
+        for name, role in roles.items():
+            status, answer = server.as_role(role, method, path, body)
+            assert (status == 403) == (name not in allowed), (role, method, path, answer)
+
+
+def test_a_refusal_says_which_right_is_missing(server: Secured) -> None:
+    status, answer = server.as_role("other-admin", "GET", "/admin/v2/namespaces/acme/ns")
+    assert status == 403
+    assert "an administrator of tenant acme" in answer["reason"]
+
+
+def test_a_certificate_and_a_password_work_over_https(server: Secured) -> None:
+    certificate = server.authority.issue("acme-admin", file="https")
+    path = "/admin/v2/namespaces/acme"
+    assert server.ask("GET", path, over_tls=True, certificate=certificate)[0] == 200
+    assert server.ask("GET", path, over_tls=True)[0] == 401
+
+
+def test_a_proxy_needs_a_principal_and_both_need_the_right(server: Secured) -> None:
+    grant(server, "reader", "consume")
+    proxied = {**bearer(token_for("proxy")), "X-Original-Principal": "reader"}
+    path = "/admin/v2/persistent/acme/ns"
+    assert server.ask("GET", path, headers=proxied)[0] == 403
+    grant(server, "proxy", "consume")
+    assert server.ask("GET", path, headers=proxied)[0] == 200
+    assert server.ask("GET", path, headers=bearer(token_for("proxy")))[0] == 401
+    as_root = {**bearer(token_for("other-admin")), "X-Original-Principal": "root"}
+    assert server.ask("GET", path, headers=as_root)[0] == 401

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.registration import DOMAIN_CHARACTERS_MAX
 from magnetar.ledger.wire import FRAME_BYTES_MAX
 
 
-class BookieSettings(BaseModel):
+class BookieSettings(LinkSettings):
     """How a bookie stores and serves. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -13,6 +13,7 @@ from magnetar.broker.http_server import HttpServer
 from magnetar.deploy.bookkeeper_names import recovery_families
 from magnetar.deploy.declared_metrics import DeclaredCollector
 from magnetar.deploy.explain import explained
+from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Listen, Sources
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
@@ -24,7 +25,7 @@ from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.system import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,7 @@ async def start_autorecovery(
     clock, ledger_settings = SystemClock(), sources.component(LedgerSettings, "ledger")
     client = LedgerClient(
         store,
-        network=SystemNetwork(),
+        network=link_network(ledger_settings, opened),
         clock=clock,
         random=random.SystemRandom(),
         settings=ledger_settings,

@@ -54,8 +54,10 @@ from magnetar.bookie.tools.log_look import (
 from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Sources
 from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.ports import Lock
 from magnetar.ledger.registration import BookieRegistry
@@ -236,7 +238,9 @@ class BookieTool:
     async def _preview_gc(self, metadata_url: str) -> None:
         clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
         cookie = self._cookie()
-        store = await open_store(metadata_url)
+        store = await open_store(
+            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
+        )
         try:
             chance = random.Random()
             calls = MetadataCalls(
@@ -337,7 +341,9 @@ class BookieTool:
             self._say({"engine": engine, "next": f"start the bookie with storage_engine={engine}"})
 
     async def _restamp(self, cookie: Cookie, metadata_url: str) -> None:
-        store = await open_store(metadata_url)
+        store = await open_store(
+            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
+        )
         try:
             registry = BookieRegistry(store, random=random.Random())
             await restamp_engine(registry, self._disk, self._directories, cookie)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explained
+from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources
 from magnetar.deploy.recovery_tools import (
     READS_AT_ONCE_MAX,
@@ -27,10 +28,11 @@ from magnetar.ledger.autorecovery.status import report_bookies
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.layouts.ledger_layout import layout_name_of
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.system import SystemClock
 
 
 class BookiesTools:
@@ -150,7 +152,9 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
 
     async def on_store() -> None:
         sources = Sources()
-        store = await open_store(metadata_url)
+        store = await open_store(
+            metadata_url, settings=sources.component(MetadataSettings, "metadata")
+        )
         try:
             await check_cluster(store, metadata_url)
             clock = SystemClock()
@@ -159,7 +163,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
             )
             client = LedgerClient(
                 store,
-                network=SystemNetwork(),
+                network=link_network(settings),
                 clock=clock,
                 random=random.SystemRandom(),
                 settings=settings,

@@ -14,10 +14,12 @@ from magnetar.broker.delayed.orphans import delayed_index_refers
 from magnetar.broker.schemas.orphans import schema_refers
 from magnetar.cursors.orphans import cursor_refers
 from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Sources
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
 from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.orphans import Finding, OrphanSweep, Verdict, log_refers
@@ -106,7 +108,9 @@ def run(metadata_url: str, work: Callable[[LedgerTools], Awaitable[None]]) -> No
     """
 
     async def on_store() -> None:
-        store = await open_store(metadata_url)
+        store = await open_store(
+            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
+        )
         try:
             layout = await layout_name_of(store, _ROOT)
             manager = LedgerManager(

@@ -11,10 +11,14 @@ import random
 import time
 from dataclasses import dataclass
 
+from magnetar.deploy.links import link_network
+from magnetar.deploy.options import Sources
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.url import open_store
-from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock
 from magnetar.ledger.writer import LedgerWriter
 
 _BATCHES_IN_FLIGHT = 8
@@ -92,9 +96,15 @@ async def perf_ledger(metadata_url: str, load: LedgerLoad) -> dict[str, object]:
     Raises:
         LedgerError: the cluster could not take it.
     """
-    store = await open_store(metadata_url)
+    sources = Sources()
+    store = await open_store(metadata_url, settings=sources.component(MetadataSettings, "metadata"))
+    settings = sources.component(LedgerSettings, "ledger")
     client = LedgerClient(
-        store, network=SystemNetwork(), clock=SystemClock(), random=random.Random()
+        store,
+        network=link_network(settings),
+        clock=SystemClock(),
+        random=random.Random(),
+        settings=settings,
     )
     try:
         await client.start()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.explain import explained
+from magnetar.deploy.options import Sources
 from magnetar.ledger.autorecovery.controls import DELAY_S_MAX, Controls, election_path
 from magnetar.ledger.autorecovery.ledger_scan import PacedReads
 from magnetar.ledger.autorecovery.status import (
@@ -22,6 +23,7 @@ from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.election import read_leader
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
@@ -141,7 +143,9 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
     """
 
     async def on_store() -> None:
-        store = await open_store(metadata_url)
+        store = await open_store(
+            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
+        )
         try:
             clock = SystemClock()
             await check_cluster(store, metadata_url)

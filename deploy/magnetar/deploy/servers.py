@@ -22,6 +22,7 @@ from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError, SettingsError
 from magnetar.deploy.explain import explained
+from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.process_usage import process_usage
 from magnetar.ledger.client import LedgerClient
@@ -110,6 +111,7 @@ class BookieServer:
                     bookie_id=settings.bookie_id,
                     rack=settings.rack,
                     zone=settings.zone,
+                    opened=opened,
                 )
                 await self._bookie.start()
                 opened.push_async_callback(self._bookie.stop)
@@ -260,8 +262,9 @@ def make_bookie(
     bookie_id: str,
     rack: str = "",
     zone: str = "",
+    opened: AsyncExitStack | None = None,
 ) -> Bookie:
-    """A bookie on the production ports, not started yet."""
+    """A bookie on the production ports, not started yet. `opened`: what ends with it."""
     options: dict[str, object] = {
         "data_directory": str(data.resolve()),
         "host": listen.host,
@@ -270,11 +273,12 @@ def make_bookie(
     }
     given = {"bookie_id": bookie_id, "rack": rack, "zone": zone}
     options |= {name: value for name, value in given.items() if value}
+    settings = sources.component(BookieSettings, "bookie", options)
     return Bookie(
-        sources.component(BookieSettings, "bookie", options),
+        settings,
         store,
         clock=SystemClock(),
-        network=SystemNetwork(),
+        network=link_network(settings, opened, serves=True),
         disk=SystemDisk(),
         random=random.SystemRandom(),
         on_fatal=_end_process,
@@ -329,12 +333,13 @@ async def start_broker(
             "ack_quorum": quorum.ack,
         },
     )
+    ledger_settings = sources.component(LedgerSettings, "ledger")
     client = LedgerClient(
         store,
-        network=SystemNetwork(),
+        network=link_network(ledger_settings, opened),
         clock=SystemClock(),
         random=random.SystemRandom(),
-        settings=sources.component(LedgerSettings, "ledger"),
+        settings=ledger_settings,
     )
     await client.start()
     opened.push_async_callback(client.close)

@@ -4,8 +4,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from magnetar.ledger.link_settings import LinkSettings
 
-class LedgerSettings(BaseModel):
+
+class LedgerSettings(LinkSettings):
     """How a ledger client talks to bookies. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,6 +1,6 @@
 """Settings of the metadata stores."""
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 
 class MetadataSettings(BaseModel):
@@ -47,8 +47,26 @@ class MetadataSettings(BaseModel):
         description="ZooKeeper: the longest wait between attempts to reconnect.",
     )
 
+    zookeeper_user: SecretStr = Field(
+        default=SecretStr(""),
+        description="ZooKeeper: user:password of its digest scheme; what this process makes is for "
+        "that user alone. Empty = for everybody.",
+    )
+    zookeeper_tls_ca_file: str = Field(
+        default="", description="ZooKeeper: TLS, with servers whose certificates are of these, PEM."
+    )
+    zookeeper_tls_certificate_file: str = Field(
+        default="", description="ZooKeeper: the own certificate, PEM, if its servers ask for one."
+    )
+    zookeeper_tls_key_file: str = Field(default="", description="The key of that certificate.")
+
     @model_validator(mode="after")
     def _check_relations(self) -> "MetadataSettings":
         if self.reconnect_delay_ms > self.reconnect_delay_ms_max:
             raise ValueError("reconnect_delay_ms is above reconnect_delay_ms_max")
+        user = self.zookeeper_user.get_secret_value()
+        if user and ":" not in user:
+            raise ValueError("zookeeper_user is not of the form user:password")
+        if self.zookeeper_tls_certificate_file and not self.zookeeper_tls_ca_file:
+            raise ValueError("zookeeper_tls_certificate_file needs zookeeper_tls_ca_file")
         return self

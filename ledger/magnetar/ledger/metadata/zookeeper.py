@@ -22,12 +22,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Literal, Protocol, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import structlog
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType
+from kazoo.security import CREATOR_ALL_ACL
 
 from magnetar.ledger.errors import (
     BadVersionError,
@@ -215,6 +216,7 @@ class ZooKeeperStore:
             },
             logger=_kazoo_log,
             handler=BatchingHandler(),
+            **_secured(settings),
         )
         store = cls(client, "" if chroot == "/" else chroot, settings, _Agreed(client, settings))
         try:
@@ -519,3 +521,21 @@ def _resolve(future: asyncio.Future[T], result: _Result[T]) -> None:
         future.set_exception(result.exception)
     else:
         future.set_result(result.value)
+
+
+def _secured(settings: MetadataSettings) -> dict[str, Any]:
+    """What kazoo needs for TLS and for nodes that are for one user alone."""
+    options: dict[str, Any] = {}
+    user = settings.zookeeper_user.get_secret_value()
+    if user:
+        options["auth_data"] = [("digest", user)]
+        # "Whoever makes it": the user above, and nobody else, may do everything with it.
+        options["default_acl"] = CREATOR_ALL_ACL
+    if settings.zookeeper_tls_ca_file:
+        options |= {
+            "use_ssl": True,
+            "ca": settings.zookeeper_tls_ca_file,
+            "certfile": settings.zookeeper_tls_certificate_file or None,
+            "keyfile": settings.zookeeper_tls_key_file or None,
+        }
+    return options

@@ -39,6 +39,8 @@ ANSWERS = {
     "getOrCreateSchema": "getOrCreateSchemaResponse",
 }
 TYPES = {
+    "producer": BaseCommand.PRODUCER,
+    "subscribe": BaseCommand.SUBSCRIBE,
     "lookupTopic": BaseCommand.LOOKUP,
     "partitionMetadata": BaseCommand.PARTITIONED_METADATA,
     "getTopicsOfNamespace": BaseCommand.GET_TOPICS_OF_NAMESPACE,
@@ -68,7 +70,7 @@ def login(server: Secured, method: str, data: bytes, **fields: Any) -> tuple[Raw
 
 def ask(connection: RawConnection, kind: str) -> int | None:
     """Send a command; the code of its refusal."""
-    command = BaseCommand(type=TYPES.get(kind, getattr(BaseCommand, kind.upper(), 0)))
+    command = BaseCommand(type=TYPES[kind])
     fields = {"request_id": 7, **COMMANDS[kind]}
     getattr(command, kind).MergeFrom(type(getattr(command, kind))(**fields))
     connection.send_command(command)

@@ -21,6 +21,7 @@ class ProcessCluster:
         quorum: str = "3,3,2",
         broker: bool = True,
         broker_arguments: Sequence[str] = (),
+        has_bookie_metrics: bool = False,
     ) -> None:
         self._directory = directory
         self._bookies = bookies
@@ -29,6 +30,8 @@ class ProcessCluster:
         self._broker_arguments = list(broker_arguments)
         self._servers: list[ServerProcess] = []
         self.port, self.http_port = free_ports(2)
+        self.bookie_metrics_ports = free_ports(bookies) if has_bookie_metrics else []
+        """Where the bookies' metrics are, if they are wanted."""
 
     def __enter__(self) -> "ProcessCluster":
         try:
@@ -74,11 +77,16 @@ class ProcessCluster:
                 *("--metadata", self.metadata_url),
                 *("--data", str(self._directory / f"bookie-{number}")),
                 *("--port", str(port)),
+                *self._metrics_arguments(number - 1),
             )
         for server in self._servers:
             server.wait_ready(READY_TIMEOUT_S)
         if self._with_broker:
             self._start_broker()
+
+    def _metrics_arguments(self, index: int) -> list[str]:
+        ports = self.bookie_metrics_ports
+        return ["--metrics-port", str(ports[index])] if ports else []
 
     def restart_broker(self) -> None:
         """Start the broker again, which has ended, on the same ports."""

@@ -83,6 +83,18 @@ def fork_servers(start: Start) -> None:
     _forks[:] = [start]
 
 
+def resident_bytes_of(pid: int) -> int:
+    """Memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU seconds that a process has used so far, user and system, all threads."""
+    # The second field is the command's name in brackets and may hold blanks.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+
+
 class ServerProcess:
     """One running server; its output is kept in `log_path` (appended to, over restarts)."""
 
@@ -160,13 +172,11 @@ class ServerProcess:
             raise
 
     def resident_bytes(self) -> int:
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return resident_bytes_of(self.pid)
 
     def cpu_s(self) -> float:
         """CPU seconds used so far, user and system, all threads."""
-        # The second field is the command's name in brackets and may hold blanks.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+        return cpu_s_of(self.pid)
 
     def _read_output(self) -> None:
         with self._output as output, self.log_path.open("a") as log:

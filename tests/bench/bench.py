@@ -20,12 +20,15 @@ from pathlib import Path
 import structlog
 
 from tests.bench import load
+from tests.bench.acks_bench import AcksBench
 from tests.bench.dedup_bench import DeduplicationBench
 from tests.bench.delayed_bench import DelayedBench
 from tests.bench.dispatch_bench import DispatchBench
+from tests.bench.fanout_bench import FanoutBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
+from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
 from tests.bench.storage_bench import StorageBench
@@ -220,6 +223,9 @@ def main() -> None:
             bench.standalone,
             DeduplicationBench(report, effort).deduplication,
             DispatchBench(report, effort).dispatch,
+            AcksBench(report, effort).acks,
+            FanoutBench(report, effort).fanout,
+            RatesBench(report, effort).rates,
             DelayedBench(report, effort).delayed,
             gaps.gaps,
             recovery.recovery,

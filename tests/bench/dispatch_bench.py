@@ -5,20 +5,16 @@ broker is what limits the rate. Shared and Key_Shared are compared with the runs
 them, over the same messages.
 """
 
-import json
 import statistics
-import subprocess
-import sys
 from dataclasses import dataclass
 
+from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report, measure
 from tests.cluster import ProcessCluster
-from tests.processes import ROOT, magnetar_environment
 
 KEYS = 1_000
 CONSUMERS = 10
 
-_TIMEOUT_S = 300
 _WITHOUT_KEYS = "persistent://public/default/dispatch-without-keys"
 _WITH_KEYS = "persistent://public/default/dispatch-with-keys"
 
@@ -52,7 +48,7 @@ class DispatchBench:
         """Each case between two runs of Exclusive."""
         with ProcessCluster(self._report.directory / "dispatch") as cluster:
             for topic, keys in ((_WITHOUT_KEYS, 0), (_WITH_KEYS, KEYS)):
-                _load(cluster, "publish", topic, str(self._messages), str(keys))
+                load.run("dispatch_load", cluster.port, "publish", topic, self._messages, keys)
             for case in _CASES:
                 self._compare(cluster, case)
 
@@ -90,23 +86,9 @@ class DispatchBench:
         broker = cluster.servers[-1]
         before_s = broker.cpu_s()
         name = f"run-{self._runs}"
-        found = _load(cluster, "consume", topic, str(self._messages), kind, str(consumers), name)
+        found = load.run(
+            *("dispatch_load", cluster.port, "consume"),
+            *(topic, self._messages, kind, consumers, name),
+        )
         cpu_us.append((broker.cpu_s() - before_s) / self._messages * 1e6)
         return self._messages / float(found["seconds"])
-
-
-def _load(cluster: ProcessCluster, *arguments: str) -> dict[str, float]:
-    finished = subprocess.run(
-        [sys.executable, "-m", "tests.bench.dispatch_load", str(cluster.port), *arguments],
-        env=magnetar_environment(),
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if finished.returncode != 0:
-        raise RuntimeError(f"dispatch_load {' '.join(arguments)}: {finished.stderr.strip()}")
-    found: dict[str, float] = json.loads(finished.stdout)
-    return found

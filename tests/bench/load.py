@@ -1,7 +1,12 @@
-"""Runs `magnetar perf` in a process of its own and reads the JSON object that it prints."""
+"""Runs a load in a process of its own and reads the JSON that it prints.
+
+`magnetar perf` is what users have; the modules `*_load.py` here cost next to nothing.
+"""
 
 import json
 import subprocess
+import sys
+from typing import Any
 
 from tests.bench.figures import Latency, Rate
 from tests.processes import ROOT, magnetar_command, magnetar_environment
@@ -67,9 +72,27 @@ def ledger(metadata_url: str, *, messages: int, size: int, in_flight: int) -> Ra
     )
 
 
+def run(module: str, *arguments: object) -> Any:
+    """What a load of this folder prints at its end."""
+    command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
+    return json.loads(_output(command))
+
+
 def _perf(*arguments: str) -> Rate:
+    result = json.loads(_output(magnetar_command("perf", *arguments, "--json")).splitlines()[-1])
+    latency = result["latency_ms"]
+    return Rate(
+        messages=result["messages"],
+        seconds=result["seconds"],
+        msgs_per_s=result["msgs_per_s"],
+        mb_per_s=result["mb_per_s"],
+        latency_ms=Latency(latency["p50"], latency["p99"], latency["p999"], latency["max"]),
+    )
+
+
+def _output(command: list[str]) -> str:
     finished = subprocess.run(
-        magnetar_command("perf", *arguments, "--json"),
+        command,
         env=magnetar_environment(),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
@@ -79,13 +102,5 @@ def _perf(*arguments: str) -> Rate:
         check=False,
     )
     if finished.returncode != 0:
-        raise LoadFailedError(f"magnetar perf {' '.join(arguments)}: {finished.stderr.strip()}")
-    result = json.loads(finished.stdout.splitlines()[-1])
-    latency = result["latency_ms"]
-    return Rate(
-        messages=result["messages"],
-        seconds=result["seconds"],
-        msgs_per_s=result["msgs_per_s"],
-        mb_per_s=result["mb_per_s"],
-        latency_ms=Latency(latency["p50"], latency["p99"], latency["p999"], latency["max"]),
-    )
+        raise LoadFailedError(f"{' '.join(command[2:])}: {finished.stderr.strip()}")
+    return finished.stdout

@@ -8,7 +8,7 @@ turned into a position.
 from collections.abc import Sequence
 from typing import Protocol
 
-from magnetar.broker.dispatch.source import ReadableLog
+from magnetar.broker.dispatch.range_reads import ReadableLog
 from magnetar.broker.entry import publish_time_ms_of
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import LATEST, Position

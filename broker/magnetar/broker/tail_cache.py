@@ -1,6 +1,7 @@
 """The tail cache: the newest entries of each topic, so that tailing consumers cost no reads.
 
-Runs are inserted when they are durable, in log order, and only while the topic has consumers. They
+Runs are added when they are durable, in log order, and only while the topic has consumers. What was
+read behind the tail is inserted in its place, for other subscriptions that come by soon. Runs
 leave when the slowest connected cursor has passed them, or oldest first when the pool, which all
 topics of the broker share, is over its bound. Cached entries are keyed by position and immutable;
 everything in here is at or below the log's last confirmed position (rule 7.1 of the managed
@@ -35,9 +36,8 @@ class TailCachePool:
         self.size_bytes += run.size_bytes
         self.inserted_entries += len(run.entries)
         while self.size_bytes > self.bytes_max:
-            _, owner = next(iter(self._runs.items()))
-            # The oldest run of the pool is the oldest of its cache: both are first in, first out.
-            owner.evict_first()
+            oldest, owner = next(iter(self._runs.items()))
+            owner.evict(oldest)
 
     def remove(self, run: Run) -> None:
         del self._runs[run]
@@ -66,6 +66,26 @@ class TailCache:
         self._starts.append((run.ledger_id, run.first_entry_id))
         self._pool.add(run, self)
 
+    def insert(self, run: Run) -> None:
+        """Insert a run in its place; nothing happens if one of its entries is there already."""
+        if run.size_bytes > self._pool.bytes_max:
+            return
+        at = bisect_right(self._starts, run.first, self._head)
+        before = self._runs[at - 1] if at > self._head else None
+        behind = self._runs[at] if at < len(self._runs) else None
+        if before is not None and before.last >= run.first:
+            return
+        if behind is not None and behind.first <= run.last:
+            return
+        self._runs.insert(at, run)
+        self._starts.insert(at, run.first)
+        self._pool.add(run, self)
+
+    def next_start(self, position: Position) -> Position | None:
+        """Where the first run begins that begins behind the position."""
+        at = bisect_right(self._starts, position, self._head)
+        return Position(*self._starts[at]) if at < len(self._starts) else None
+
     def find(self, position: Position) -> Run | None:
         """The run that holds the entry at `position`."""
         at = bisect_right(self._starts, position, self._head) - 1
@@ -84,6 +104,17 @@ class TailCache:
             if run.last > position:
                 return
             self.evict_first()
+
+    def evict(self, run: Run) -> None:
+        """Drop a run that is in here."""
+        at = bisect_right(self._starts, run.first, self._head) - 1
+        assert self._runs[at] is run
+        if at == self._head:
+            self.evict_first()
+            return
+        self._pool.remove(run)
+        del self._runs[at]
+        del self._starts[at]
 
     def evict_first(self) -> None:
         """Drop the oldest run."""

@@ -4,7 +4,7 @@ from magnetar.broker.compaction.passes import CompactionLimits
 from magnetar.broker.deduplication import DeduplicationLimits
 from magnetar.broker.delayed.delayed_delivery import DelayedLimits
 from magnetar.broker.dispatch.base import DispatchLimits
-from magnetar.broker.dispatch.source import ReadLimits
+from magnetar.broker.dispatch.range_reads import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic, TopicLimits

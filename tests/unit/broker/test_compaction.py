@@ -18,7 +18,7 @@ from magnetar.broker.compaction.record import (
     unpack,
 )
 from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
-from magnetar.broker.dispatch.source import ReadLimits
+from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
 from magnetar.broker.errors import UnreadableRecordError
 from magnetar.broker.naming import check_subscription
 from magnetar.broker.tail_cache import TailCache, TailCachePool
@@ -178,9 +178,12 @@ class Reading:
         self.cursor = NonDurableCursor(self.log, "reader", initial=EARLIEST)
         self.source = CompactedSource(
             self.log,
-            TailCache(TailCachePool(_LIMIT)),
+            RangeReads(
+                self.log,
+                TailCache(TailCachePool(_LIMIT)),
+                ReadLimits(bytes_max=_LIMIT, entries_max=2, retry_ms=1, retry_ms_max=1),
+            ),
             self.cursor,
-            ReadLimits(bytes_max=_LIMIT, entries_max=2, retry_ms=1, retry_ms_max=1),
             label="test",
             on_ready=self.ready.set,
         )

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from magnetar.broker.dispatch.source import EntrySource, ReadLimits
+from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.dispatch.source import EntrySource
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
@@ -22,9 +23,8 @@ class _Source:
         self.cache = TailCache(TailCachePool(1 << 20))
         self.cursor = NonDurableCursor(log, "s", initial=EARLIEST)
         limits = ReadLimits(bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=4)
-        self.source = EntrySource(
-            log, self.cache, self.cursor, limits, label="s", on_ready=self._on_ready
-        )
+        reads = RangeReads(log, self.cache, limits)
+        self.source = EntrySource(log, reads, self.cursor, label="s", on_ready=self._on_ready)
 
     def _on_ready(self) -> None:
         self.ready += 1
@@ -113,9 +113,9 @@ async def test_acknowledged_ranges_are_jumped_over() -> None:
     await settle()
     source.cursor.ack(Position(7, 0))
     source.source.rewind()
-    source.take()
+    found = source.take()
     await settle()
-    assert source.take() == _at(*range(991, 1000))
+    assert found + source.take() == _at(*range(991, 1000))
 
 
 async def test_rewind_starts_at_the_first_open_entry_and_drops_what_was_read() -> None:
@@ -125,8 +125,6 @@ async def test_rewind_starts_at_the_first_open_entry_and_drops_what_was_read() -
     assert source.take() == _at(0, 1, 2)
     source.cursor.ack(Position(7, 0))
     source.source.rewind()
-    source.take()
-    await settle()
     assert source.take() == _at(1, 2)
 
 

@@ -76,3 +76,46 @@ def test_clearing_gives_the_memory_back() -> None:
     cache.add(_run(0))
     cache.clear()
     assert (len(cache), pool.size_bytes) == (0, 0)
+
+
+def test_a_run_is_inserted_in_its_place() -> None:
+    pool = TailCachePool(10_000)
+    cache = TailCache(pool)
+    cache.add(_run(30))
+    cache.insert(_run(0))
+    cache.insert(_run(10))
+    assert cache.next_start(Position(1, 0)) == Position(1, 10)
+    assert cache.next_start(Position(1, 10)) == Position(1, 30)
+    assert cache.next_start(Position(1, 30)) is None
+    cache.evict_through(Position(1, 9))
+    assert cache.find(Position(1, 0)) is None
+    assert cache.find(Position(1, 19)) is not None
+    assert (len(cache), pool.size_bytes) == (2, 200)
+
+
+def test_what_is_there_already_is_not_inserted_again() -> None:
+    pool = TailCachePool(10_000)
+    cache = TailCache(pool)
+    cache.add(_run(10))
+    for first in (5, 10, 15):
+        cache.insert(_run(first))
+    assert (len(cache), pool.size_bytes) == (1, 100)
+
+
+def test_the_pool_drops_what_came_first_wherever_it_lies() -> None:
+    pool = TailCachePool(300)
+    cache = TailCache(pool)
+    cache.add(_run(20))
+    cache.insert(_run(0))
+    cache.insert(_run(40))
+    cache.insert(_run(60))
+    assert cache.find(Position(1, 20)) is None
+    assert all(cache.find(Position(1, each)) is not None for each in (0, 40, 60))
+    assert pool.size_bytes == 300
+
+
+def test_a_run_larger_than_the_pool_is_not_inserted() -> None:
+    pool = TailCachePool(99)
+    cache = TailCache(pool)
+    cache.insert(_run(0))
+    assert (len(cache), pool.size_bytes) == (0, 0)

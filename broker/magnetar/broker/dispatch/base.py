@@ -14,8 +14,9 @@ from typing import Protocol
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace
 from magnetar.broker.dispatch.encoding import encode_run
+from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog, ReadLimits
 from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.source import EntrySource, ReadableLog, ReadLimits, Skipped
+from magnetar.broker.dispatch.source import EntrySource, Skipped
 from magnetar.broker.dispatch.throttle import RateLimiter
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -63,7 +64,8 @@ class DispatchContext:
     partition: int
     """Index if the topic is a partition, else -1; it travels in message ids."""
     log: ReadableLog
-    cache: TailCache
+    reads: RangeReads
+    """Of all subscriptions of the topic."""
     cursor: SubscriptionCursor
     tenure: Tenure
     """The right to send anything."""
@@ -78,6 +80,10 @@ class DispatchContext:
     """Asked about new entries of Shared and Key_Shared that are delayed."""
     early: EarlyPlace | None = None
     """How much is consumed of what is compacted and no more in the log."""
+
+    @property
+    def cache(self) -> TailCache:
+        return self.reads.cache
 
     @property
     def label(self) -> str:
@@ -127,9 +133,8 @@ class Dispatcher(ABC):
         self._rate_timer: asyncio.TimerHandle | None = None
         self.source = self._source_type(
             context.log,
-            context.cache,
+            context.reads,
             context.cursor,
-            context.limits.reads,
             label=context.label,
             on_ready=self.wake,
             skipped=context.delays if self.heeds_delays else None,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.broker.dispatch.source import ReadableLog, ReadLimits
+from magnetar.broker.dispatch.range_reads import ReadableLog, ReadLimits
 from magnetar.broker.entry import messages_of
 from magnetar.broker.tail_cache import TailCache
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError

@@ -2,8 +2,8 @@
 
 A source stands after a position and hands out runs. What the tail cache holds costs nothing; behind
 the tail it reads ranges of up to `read_ahead_bytes` and keeps one more under way while the last one
-is being written, so that a consumer that catches up waits for neither disk nor broker. There is a
-task per range read, none per entry.
+is being written, so that a consumer that catches up waits for neither disk nor broker.
+What is read is shared by all subscriptions (`range_reads.py`).
 
 Acknowledged entries are skipped here in ranges; single ones inside a run are left to the encoder.
 """
@@ -11,13 +11,12 @@ Acknowledged entries are skipped here in ranges; single ones inside a run are le
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog
 from magnetar.broker.run import Run
-from magnetar.broker.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
@@ -26,28 +25,6 @@ _log = structlog.get_logger()
 
 _RUNS_AHEAD_MAX = 2
 _STRETCHES_MAX = 64
-
-
-class ReadableLog(Protocol):
-    """What dispatch needs of a log; `ManagedLog` is one."""
-
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    @property
-    def terminated(self) -> Position | None:
-        """The last entry of a log that takes no more; None while it does."""
-        ...
-
-    def first_position(self) -> Position: ...
-
-    def next_position(self, position: Position, /) -> Position: ...
-
-    def entries_between(self, lower: Position, upper: Position, /) -> int: ...
-
-    async def read_range(
-        self, start: Position, *, entries_max: int, bytes_max: int
-    ) -> tuple[Position, list[bytes]]: ...
 
 
 class Skipped(Protocol):
@@ -62,25 +39,14 @@ class Skipped(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Bounds of reads behind the tail."""
-
-    bytes_max: int
-    entries_max: int
-    retry_ms: int
-    retry_ms_max: int
-
-
 class EntrySource:
     """Runs after a position. `on_ready` is called when a read that was waited for is done."""
 
     def __init__(
         self,
         log: ReadableLog,
-        cache: TailCache,
+        reads: RangeReads,
         acks: SubscriptionCursor,
-        limits: ReadLimits,
         *,
         label: str,
         on_ready: Callable[[], None],
@@ -90,9 +56,10 @@ class EntrySource:
         self._skipped = skipped
         if skipped is not None:
             skipped.rewound()
-        self._cache = cache
+        self._reads = reads
+        self._cache = reads.cache
+        self._limits = reads.limits
         self._acks = acks
-        self._limits = limits
         self._label = label
         self._on_ready = on_ready
         self._after = acks.mark_delete
@@ -207,11 +174,8 @@ class EntrySource:
             self._reading = asyncio.get_running_loop().create_task(self._read_range(start))
 
     async def _read_range(self, start: Position) -> None:
-        limits = self._limits
         try:
-            first, entries = await self._log.read_range(
-                start, entries_max=limits.entries_max, bytes_max=limits.bytes_max
-            )
+            run = await self._reads.read(start)
         except (LogFencedError, LogClosedError):
             self._reading = None  # the topic is about to be closed
             return
@@ -221,8 +185,7 @@ class EntrySource:
             return
         self._reading = None
         self._failures = 0
-        if entries:
-            run = Run(first.ledger_id, first.entry_id, entries)
+        if run is not None:
             self._ahead.append(run)
             if len(self._ahead) < _RUNS_AHEAD_MAX:
                 self._read_on(run.last)

@@ -7,6 +7,7 @@ from magnetar.broker import admission
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.dispatch.base import Delays, DispatchContext
 from magnetar.broker.dispatch.compacted import EarlyPlace
+from magnetar.broker.dispatch.range_reads import RangeReads
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     ConsumerBusyError,
@@ -33,6 +34,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self._topic = topic
         self._label = str(topic.name)
         self._seek_return_timeout_ms = seek_return_timeout_ms
+        self._reads = RangeReads(topic.log, topic.cache, topic.limits.dispatch.reads)
         self._by_name: dict[str, Subscription] = {}
         self._sent_before = (0, 0)
         """Messages and bytes of consumers that have left."""
@@ -175,7 +177,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             subscription=subscription.name,
             partition=topic.name.partition_index,
             log=topic.log,
-            cache=topic.cache,
+            reads=self._reads,
             cursor=cursor,
             tenure=topic.tenure,
             limits=topic.limits.dispatch,

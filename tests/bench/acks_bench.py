@@ -1,0 +1,104 @@
+"""Very many acknowledgements with a hole after each: the broker's memory and its processor time.
+
+A consumer acknowledges every second message and holds back the one before it, so that no two
+acknowledgements are next to each other, and the cursor's first gap never closes. Of a Shared
+subscription, whose limits on unacknowledged messages are lifted, the broker also knows at whom each
+held message is. Acknowledgements come in groups, as clients send them, or one by one, which is the
+most that a client can ask for.
+"""
+
+import json
+import urllib.request
+from dataclasses import dataclass
+from typing import Final
+
+from tests.bench import load
+from tests.bench.acks_load import Slice
+from tests.bench.report import FULL, Effort, Figure, Report
+from tests.cluster import ProcessCluster
+from tests.processes import HOST
+
+_MEMORY_MB_MAX: Final = 200
+_CPU_S_MAX: Final = 1.0
+_ACKS: Final = 100_000
+"""The processor time is for so many."""
+_BYTES: Final = 100
+_TOPIC: Final = "persistent/public/default/acks"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    kind: str
+    at_once: int
+
+    @property
+    def name(self) -> str:
+        groups = f"groups of {self.at_once}" if self.at_once > 1 else "one by one"
+        return f"{self.kind}, {groups}"
+
+
+_CASES: Final = (_Case("Shared", 100), _Case("Shared", 1), _Case("Exclusive", 1))
+
+
+class AcksBench:
+    """Adds its figures to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        self._is_full = effort is FULL
+        self._acks = 1_000_000 if self._is_full else 20_000
+
+    def acks(self) -> None:
+        """Each case with a subscription, and a broker, of its own."""
+        topic = _TOPIC.replace("/", "://", 1)
+        messages = 2 * self._acks
+        cases = _CASES if self._is_full else _CASES[:1]
+        with ProcessCluster(self._report.directory / "acks") as cluster:
+            load.run("dispatch_load", cluster.port, "publish", topic, messages, 0, _BYTES)
+            for number, case in enumerate(cases):
+                if number:
+                    cluster.servers[-1].kill()
+                    cluster.restart_broker()
+                _lift_limits(cluster)
+                self._measure(cluster, topic, messages, case)
+
+    def _measure(self, cluster: ProcessCluster, topic: str, messages: int, case: _Case) -> None:
+        broker = cluster.servers[-1]
+        before_mb = broker.resident_bytes() / 1e6
+        count, settle_s = (10, 1.2) if self._is_full else (1, 0.0)
+        found = load.run(
+            *("acks_load", cluster.port, broker.pid, topic, messages),
+            *(case.kind, case.at_once, count, settle_s),
+        )
+        slices = [Slice(**each) for each in found]
+        cpu_s = [each.cpu_s / each.acks * _ACKS for each in slices]
+        self._report.add_limit(
+            f"{self._acks} acks with holes, {case.name}: CPU per {_ACKS}",
+            "s",
+            cpu_s,
+            limit=_CPU_S_MAX,
+        )
+        highest_mb = max(max(each.delivered_mb, each.resident_mb) for each in slices)
+        self._report.add(
+            Figure(
+                name=f"{self._acks} acks with holes, {case.name}: memory",
+                unit="MB",
+                value=round(highest_mb),
+                target=f"<= {_MEMORY_MB_MAX}",
+                met=highest_mb <= _MEMORY_MB_MAX,
+                runs=[round(each.resident_mb) for each in slices],
+                details={"before_mb": round(before_mb), "held_back": self._acks},
+            )
+        )
+
+
+def _lift_limits(cluster: ProcessCluster) -> None:
+    for policy in ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"):
+        request = urllib.request.Request(
+            f"http://{HOST}:{cluster.http_port}/admin/v2/{_TOPIC}/{policy}",
+            data=json.dumps(0).encode(),
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.status in (200, 204), answer.status

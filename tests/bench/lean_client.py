@@ -1,0 +1,200 @@
+"""Clients that cost next to nothing: what is measured is the broker, not who loads it.
+
+A connection speaks the protocol as it is, reads into one buffer, and hands frames out where they
+lie in it; hot ones are not parsed. What is sent when is up to each load (`*_load.py`).
+"""
+
+import asyncio
+import time
+from typing import TypeVar, cast
+
+from magnetar.sdk.wire import BaseCommand, MessageMetadata, encode_command
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
+
+HOST = "127.0.0.1"
+MESSAGE = b"\x08\x09\x4a"
+"""How the command of a MESSAGE begins."""
+RECEIPT = b"\x08\x07\x3a"
+
+_BUFFER_BYTES = 4 << 20
+
+Client = TypeVar("Client", bound="LeanClient")
+
+
+class LeanClient(asyncio.BufferedProtocol):
+    """One connection; `on_frame` gets each frame from its command on."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._answered: asyncio.Queue[BaseCommand] = asyncio.Queue()
+        self._requests = 0
+        self.writable = asyncio.Event()
+        """Cleared while more is written than the broker takes."""
+        self.writable.set()
+        self.transport: asyncio.Transport
+
+    @classmethod
+    async def connect(cls: type[Client], port: int, *arguments: object) -> Client:
+        """A connection after its handshake; the arguments are those of the class."""
+        _, client = await asyncio.get_running_loop().create_connection(
+            lambda: cls(*arguments), HOST, port
+        )
+        client.send(
+            BaseCommand.CONNECT,
+            connect=pb.CommandConnect(client_version="bench", protocol_version=20),
+        )
+        await client.answer(BaseCommand.CONNECTED)
+        return client
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        buffer, filled, at = self._buffer, self._filled, 0
+        while filled - at >= 8:
+            end = at + 4 + int.from_bytes(buffer[at : at + 4], "big")
+            if end > filled:
+                break
+            self.on_frame(buffer, at + 8)
+            at = end
+        if at:
+            self._buffer[: filled - at] = buffer[at:filled]
+            self._filled = filled - at
+        self.after_read()
+
+    # What loads override
+
+    def on_frame(self, buffer: bytearray, at: int) -> None:
+        """One frame, from its command on."""
+        size = int.from_bytes(buffer[at - 4 : at], "big")
+        command = BaseCommand.FromString(bytes(buffer[at : at + size]))
+        if command.type == BaseCommand.PING:
+            self.send(BaseCommand.PONG, pong=pb.CommandPong())
+        else:
+            self._answered.put_nowait(command)
+
+    def after_read(self) -> None:
+        """Everything that has arrived was looked at."""
+
+    # Commands
+
+    def send(self, kind: int, **fields: object) -> None:
+        self.transport.write(encode_command(BaseCommand(type=kind, **fields)))  # type: ignore[arg-type]
+
+    async def answer(self, kind: int) -> BaseCommand:
+        command = await self._answered.get()
+        assert command.type == kind, command
+        return command
+
+    def request_id(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    async def subscribe(
+        self, topic: str, subscription: str, *, kind: str = "Shared", consumer_id: int = 0
+    ) -> None:
+        """Join a subscription, which begins with the first message there is."""
+        self.send(
+            BaseCommand.SUBSCRIBE,
+            subscribe=pb.CommandSubscribe(
+                topic=topic,
+                subscription=subscription,
+                subType=kind,
+                consumer_id=consumer_id,
+                request_id=self.request_id(),
+                consumer_name=f"consumer-{consumer_id}",
+                initialPosition=pb.CommandSubscribe.Earliest,
+            ),
+        )
+        await self.answer(BaseCommand.SUCCESS)
+
+    async def create_producer(self, topic: str, producer_id: int = 0) -> str:
+        """Returns the name that the broker gave it."""
+        self.send(
+            BaseCommand.PRODUCER,
+            producer=pb.CommandProducer(
+                topic=topic, producer_id=producer_id, request_id=self.request_id()
+            ),
+        )
+        answer = await self.answer(BaseCommand.PRODUCER_SUCCESS)
+        return answer.producer_success.producer_name
+
+
+def message_id_at(buffer: bytearray, at: int) -> bytes:
+    """The bytes of the message id of a MESSAGE whose command begins here, and of their size.
+
+    08 09 4a SIZE 08 CONSUMER 12 SIZE id: the sizes are one byte, the number of the consumer may
+    have more.
+    """
+    while buffer[at + 5] & 0x80:
+        at += 1
+    return bytes(buffer[at + 7 : at + 8 + buffer[at + 7]])
+
+
+class _Producer(LeanClient):
+    """Counts receipts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.receipts = 0
+        self.changed = asyncio.Event()
+
+    def on_frame(self, buffer: bytearray, at: int) -> None:
+        if buffer[at : at + 3] == RECEIPT:
+            self.receipts += 1
+        else:
+            super().on_frame(buffer, at)
+
+    def after_read(self) -> None:
+        self.changed.set()
+
+
+async def publish(
+    port: int, topic: str, messages: int, *, size: int, in_flight: int, keys: int = 0
+) -> float:
+    """Seconds until all messages are durable; message n has the key n modulo `keys`.
+
+    A subscription that nobody uses keeps them all until the end.
+    """
+    client = await _Producer.connect(port)
+    await client.subscribe(topic, "keeper")
+    name = await client.create_producer(topic)
+    encoder, body, time_field = SendEncoder(0, name), b"x" * size, publish_time_field(1)
+    key_fields = [
+        MessageMetadata(partition_key=f"key-{number}").SerializePartialToString()
+        for number in range(keys)
+    ] or [b""]
+    started_s = time.perf_counter()
+    for number in range(messages):
+        prefix = encoder.encode_prefix(
+            body,
+            sequence_id=number,
+            publish_time=time_field,
+            extra=key_fields[number % len(key_fields)],
+        )
+        client.transport.write(prefix + body)
+        while number - client.receipts >= in_flight:
+            client.changed.clear()
+            await client.changed.wait()
+    while client.receipts < messages:
+        client.changed.clear()
+        await client.changed.wait()
+    seconds = time.perf_counter() - started_s
+    client.transport.close()
+    return seconds

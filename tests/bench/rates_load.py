@@ -1,0 +1,183 @@
+"""Very many topics, each with a producer and a consumer, all at a steady rate.
+
+Clients have as many topics each as share a connection. Every topic has its turn in each period, the
+turns evenly spread over it; a latency counts from the moment at which its message was due, so that
+a client that comes too late does not make the broker look better. Consumers acknowledge one by
+one. What the servers use of the processor is taken over the time that is measured.
+
+usage: python -m tests.bench.rates_load PORT TOPICS CLIENTS MSGS_PER_S WARM_S SECONDS PREFIX PID...
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict
+
+import uvloop
+
+from magnetar.sdk.wire.hot_commands import SendEncoder, encode_flow, publish_time_field
+from magnetar.sdk.wire.varint import encode_varint
+from tests.bench.figures import Latency
+from tests.bench.lean_client import MESSAGE, RECEIPT, LeanClient, message_id_at
+from tests.processes import cpu_s_of
+
+_BODY = b"x" * 1024
+_QUEUE = 1000
+_TICK_S = 0.002
+_DRAIN_S = 30.0
+
+
+def _varint_at(buffer: bytearray, at: int) -> tuple[int, int]:
+    """A varint, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+class _Topics(LeanClient):
+    """The topics of one client: producer and consumer n belong to topic n."""
+
+    def __init__(self, count: int, progress: asyncio.Event) -> None:
+        super().__init__()
+        self.count = count
+        self._progress = progress
+        self.encoders: list[SendEncoder] = []
+        self.sent = [0] * count
+        self.due_s: list[dict[int, float]] = [{} for _ in range(count)]
+        """By sequence id, of messages without a receipt."""
+        self.latencies_s: list[float] = []
+        self.received = 0
+        self._used = [0] * count
+        self._acks: list[bytes] = []
+
+    async def open(self, prefix: str) -> None:
+        for number in range(self.count):
+            topic = f"persistent://public/default/{prefix}-{number}"
+            await self.subscribe(topic, "s", kind="Shared", consumer_id=number)
+            self.encoders.append(SendEncoder(number, await self.create_producer(topic, number)))
+            self.transport.write(encode_flow(number, _QUEUE))
+
+    def publish(self, number: int, due_s: float) -> bytes:
+        """The frame of the next message of a topic."""
+        sequence_id = self.sent[number]
+        self.sent[number] += 1
+        self.due_s[number][sequence_id] = due_s
+        return self.encoders[number].encode_prefix(
+            _BODY, sequence_id=sequence_id, publish_time=_TIME
+        )
+
+    def on_frame(self, buffer: bytearray, at: int) -> None:
+        kind = buffer[at : at + 3]
+        if kind == RECEIPT:
+            # 08 07 3a SIZE 08 PRODUCER 10 SEQUENCE: the size is one byte.
+            number, at = _varint_at(buffer, at + 5)
+            sequence_id, _ = _varint_at(buffer, at + 1)
+            self.latencies_s.append(time.perf_counter() - self.due_s[number].pop(sequence_id))
+        elif kind == MESSAGE:
+            number, _ = _varint_at(buffer, at + 5)
+            ack = b"\x08" + encode_varint(number) + b"\x10\x00\x1a" + message_id_at(buffer, at)
+            command = b"\x08\x0a\x52" + encode_varint(len(ack)) + ack
+            size = len(command)
+            self._acks.append((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + command)
+            self.received += 1
+            self._used[number] += 1
+            if self._used[number] == _QUEUE // 2:
+                self._used[number] = 0
+                self._acks.append(encode_flow(number, _QUEUE // 2))
+        else:
+            super().on_frame(buffer, at)
+
+    def after_read(self) -> None:
+        if self._acks:
+            self.transport.write(b"".join(self._acks))
+            self._acks.clear()
+        self._progress.set()
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything has its receipt, and has come back."""
+        return self.received == sum(self.sent) and not any(self.due_s)
+
+
+_TIME = publish_time_field(1)
+
+
+class _Schedule:
+    """Whose turn it is: topics take turns, evenly over each period."""
+
+    def __init__(self, clients: list[_Topics], msgs_per_s: float) -> None:
+        # Neighbours in time are on different connections, as those of different clients would be.
+        longest = max(client.count for client in clients)
+        self._turns = [(c, n) for n in range(longest) for c in clients if n < c.count]
+        self._step_s = 1 / (msgs_per_s * len(self._turns))
+        self._next = 0
+
+    async def run(self, seconds: float) -> None:
+        """Send what is due, every few milliseconds."""
+        turns, step_s = self._turns, self._step_s
+        started_s = time.perf_counter()
+        first, total = self._next, round(seconds / step_s)
+        while self._next - first < total:
+            now_s = time.perf_counter()
+            until = min(total, int((now_s - started_s) / step_s)) + first
+            parts: dict[_Topics, list[bytes]] = {}
+            for turn in range(self._next, until):
+                client, number = turns[turn % len(turns)]
+                frames = parts.setdefault(client, [])
+                frames.append(client.publish(number, started_s + (turn - first) * step_s))
+                frames.append(_BODY)
+            self._next = until
+            for client, frames in parts.items():
+                client.transport.write(b"".join(frames))
+            await asyncio.sleep(_TICK_S)
+
+
+async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, object]:
+    warm_s, seconds, prefix = float(sys.argv[5]), float(sys.argv[6]), sys.argv[7]
+    servers = [int(each) for each in sys.argv[8:]]
+    progress = asyncio.Event()
+    every = [await _Topics.connect(port, topics // clients, progress) for _ in range(clients)]
+    await asyncio.gather(*(each.open(f"{prefix}-{at}") for at, each in enumerate(every)))
+    schedule = _Schedule(every, rate)
+    await schedule.run(warm_s)
+    for each in every:
+        each.latencies_s.clear()
+    started_s, client_s = time.perf_counter(), time.process_time()
+    before_s = [cpu_s_of(pid) for pid in servers]
+    received = sum(each.received for each in every)
+    await schedule.run(seconds)
+    took_s, client_s = time.perf_counter() - started_s, time.process_time() - client_s
+    used_s = [cpu_s_of(pid) - before for pid, before in zip(servers, before_s, strict=True)]
+    received = sum(each.received for each in every) - received
+    published = sum(len(each.latencies_s) for each in every)
+    async with asyncio.timeout(_DRAIN_S):
+        while not all(each.is_drained for each in every):
+            progress.clear()
+            await progress.wait()
+    latency = Latency.of([latency for each in every for latency in each.latencies_s])
+    for each in every:
+        each.transport.close()
+    return {
+        "seconds": took_s,
+        "published": published,
+        "received": received,
+        "latency_ms": asdict(latency),
+        "client_cpu_s": client_s,
+        "cpu_s": used_s,
+    }
+
+
+def main() -> None:
+    port, topics, clients, rate = sys.argv[1:5]
+    found = uvloop.run(_run(int(port), int(topics), int(clients), float(rate)))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

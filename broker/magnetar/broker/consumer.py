@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from magnetar.broker.dispatch.pending import PendingEntries
 from magnetar.broker.peer import Peer
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
@@ -112,7 +113,7 @@ class Consumer:
         """Too many unacknowledged messages; of Shared and Key_Shared only."""
         self.is_told_end = False
         """It knows that the topic is terminated, and that it has seen everything."""
-        self.pending: dict[Position, int] = {}
+        self.pending = PendingEntries()
         """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
         self.unacked_messages = 0
         self.messages_out = 0

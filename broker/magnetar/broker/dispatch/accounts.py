@@ -5,7 +5,7 @@ consumer, or a whole subscription, with too many unacknowledged messages is sent
 of them are acknowledged or given back; its credit is kept meanwhile.
 
 `Consumer.pending` has a number per entry: its open messages, and above them the hash of its key
-(0 for Shared), so that a pending entry costs one slot of a dict.
+(0 for Shared).
 
 Source: protocol sheet sections 9 and 10. Pure.
 """
@@ -91,9 +91,7 @@ class PendingAccounts:
         hashes: list[int] = []
         unknown: list[Position] = []
         messages = 0
-        take = likely.pending.pop
-        for position in positions:
-            value = take(position, -1)
+        for position, value in zip(positions, likely.pending.take(positions), strict=True):
             if value < 0:
                 owner = self._owner(position)
                 if owner is None:
@@ -141,9 +139,9 @@ class PendingAccounts:
         pending, counts = consumer.pending, self.redelivery_counts
         found: list[tuple[Position, int]] = []
         messages = 0
-        for position in list(pending) if positions is None else positions:
-            value = pending.pop(position, None)
-            if value is None:
+        asked = list(pending if positions is None else positions)
+        for position, value in zip(asked, pending.take(asked), strict=True):
+            if value < 0:
                 continue
             found.append((position, value >> HASH_SHIFT))
             messages += value & MESSAGES_MASK

@@ -1,0 +1,64 @@
+"""What a consumer has: a mapping like any other, and a small one."""
+
+import random
+import tracemalloc
+
+import pytest
+
+from magnetar.broker.dispatch.pending import PendingEntries
+from magnetar.ledger.position import Position
+
+
+def test_it_is_a_mapping_in_log_order() -> None:
+    pending = PendingEntries()
+    pending[Position(2, 0)] = 5
+    pending[Position(1, 1000)] = 1 << 52
+    pending[Position(1, 31)] = 0
+    pending[Position(1, 32)] = 7
+    assert list(pending.items()) == [((1, 31), 0), ((1, 32), 7), ((1, 1000), 1 << 52), ((2, 0), 5)]
+    assert Position(1, 31) in pending
+    assert Position(1, 30) not in pending
+    assert Position(3, 0) not in pending
+    with pytest.raises(KeyError):
+        pending[Position(1, 30)]
+    with pytest.raises(KeyError):
+        del pending[Position(1, 30)]
+    assert pending.pop(Position(1, 31)) == 0
+    assert len(pending) == 3
+    pending.clear()
+    assert not pending
+
+
+def test_what_is_taken_twice_or_was_never_there_is_told_apart() -> None:
+    pending = PendingEntries()
+    pending.update({Position(1, each): each for each in range(4)})
+    asked = [Position(1, 2), Position(1, 2), Position(9, 0), Position(1, -1), Position(1, 0)]
+    assert pending.take(asked) == [2, -1, -1, -1, 0]
+    assert dict(pending) == {Position(1, 1): 1, Position(1, 3): 3}
+
+
+def test_it_agrees_with_a_dict_over_many_changes() -> None:
+    dice = random.Random(1)
+    pending, plain = PendingEntries(), dict[Position, int]()
+    for _ in range(20_000):
+        position = Position(dice.randrange(3), dice.randrange(200))
+        if dice.random() < 0.5:
+            pending[position] = plain[position] = dice.randrange(1 << 52)
+        else:
+            assert pending.pop(position, None) == plain.pop(position, None)
+        assert len(pending) == len(plain)
+    assert pending == plain
+    assert list(pending) == sorted(plain)
+    assert pending.take(list(plain)) == list(plain.values())
+    assert pending._ledgers == {}
+
+
+def test_with_every_second_entry_acknowledged_the_others_are_small() -> None:
+    count = 20_000
+    tracemalloc.start()
+    pending = PendingEntries()
+    for entry_id in range(0, 2 * count, 2):
+        pending[Position(1, entry_id)] = 1
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / count < 40

@@ -7,6 +7,7 @@ it took no connection at all.
 
 import http.client
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,6 +17,13 @@ from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 REDIRECTS_MAX = 10
+
+_HINTS = {
+    401: "say who you are: see `magnetar --help` for credentials",
+    403: "ask an administrator of the tenant for the right, or use another role",
+    503: "try again in a moment",
+}
+"""What to do about refusals whose reason cannot say it."""
 
 
 class AdminClient:
@@ -224,6 +232,12 @@ def _result(url: str, response: http.client.HTTPResponse, answer: bytes) -> Any:
     except ValueError:
         value = text
     if 200 <= response.status < 300:
+        note = response.getheader("X-Magnetar-Note")
+        if note:
+            sys.stderr.write(f"magnetar: {note}\n")
         return value
     reason = value.get("reason") if isinstance(value, dict) else None
-    raise BrokerUnreachableError(f"{url} answered {response.status}: {reason or text[:300]}")
+    hint = _HINTS.get(response.status, "")
+    raise BrokerUnreachableError(
+        f"{url} answered {response.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}"
+    )

@@ -49,7 +49,7 @@ app = typer.Typer(
     help="A message broker on a replicated ledger store, for Apache Pulsar clients.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -14,6 +14,7 @@ import typer
 from magnetar.deploy.cli_bookies import bookies
 from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_recovery import recovery
+from magnetar.deploy.cli_resources import add_resources
 from magnetar.deploy.cli_schemas import schemas
 from magnetar.deploy.cli_tenants import add_to, tenants
 from magnetar.deploy.cli_tokens import tokens
@@ -43,6 +44,7 @@ admin.add_typer(namespaces, name="namespaces")
 admin.add_typer(topic_policies, name="topicPolicies")
 add_commands(topics)
 admin.add_typer(topics, name="topics")
+add_resources(admin, brokers=brokers, namespaces=namespaces, topics=topics)
 admin.add_typer(schemas, name="schemas")
 admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")

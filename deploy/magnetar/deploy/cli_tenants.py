@@ -6,19 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL
+from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
 
 tenants = typer.Typer(no_args_is_help=True, help="Make and see tenants.")
 
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--admin-url",
-        envvar="MAGNETAR_ADMIN_URL",
-        metavar="URL",
-        help="HTTP address of any broker, or of several, with commas between.",
-    ),
-]
 TenantArgument = Annotated[str, typer.Argument(help="Name of the tenant.")]
 NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 ForceOption = Annotated[
@@ -76,9 +67,13 @@ def _put_tenant(method: str, tenant: str, roles: str, clusters: str, url: str) -
 
 @tenants.command("delete")
 def delete_tenant(
-    tenant: TenantArgument, force: ForceOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+    tenant: TenantArgument,
+    force: ForceOption = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Take a tenant away; it must have no namespaces."""
+    confirm(f"Delete tenant {tenant}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
 
 
@@ -105,9 +100,13 @@ def create_namespace(
 
 
 def delete_namespace(
-    namespace: NamespaceArgument, force: ForceOption = False, url: UrlOption = DEFAULT_ADMIN_URL
+    namespace: NamespaceArgument,
+    force: ForceOption = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Take a namespace away; it must be empty."""
+    confirm(f"Delete namespace {namespace}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", _namespace_path(namespace), _force(force))
 
 

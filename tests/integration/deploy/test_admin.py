@@ -115,9 +115,9 @@ def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> N
     assert done(server, "namespaces", "list", "acme").split() == ["acme/shop"]
     shown = json.loads(done(server, "namespaces", "policies", "acme/shop"))
     assert shown["bundles"]["numBundles"] == 2
-    assert "has namespaces" in admin(server, "tenants", "delete", "acme").stderr
-    done(server, "namespaces", "delete", "acme/shop")
-    done(server, "tenants", "delete", "acme")
+    assert "has namespaces" in admin(server, "tenants", "delete", "acme", "--yes").stderr
+    done(server, "namespaces", "delete", "acme/shop", "--yes")
+    done(server, "tenants", "delete", "acme", "--yes")
     assert admin(server, "tenants", "get", "acme").status == 8
 
 
@@ -239,3 +239,102 @@ def test_topics_are_made_grown_ended_and_deleted(server: Standalone) -> None:
     assert "already exists" in admin(server, "topics", "create", "plain").stderr
     assert done(server, "topics", "delete", "plain", "--force", "--yes") == ""
     assert "made" not in done(server, "topics", "list", "public/default")
+
+
+OF_RESOURCES = (
+    "clusters create other --service-url http://other:8080",
+    "clusters update other --service-url http://elsewhere:8080",
+    "clusters list",
+    "clusters get other",
+    "clusters update-peer-clusters other --peers standalone",
+    "clusters get-peer-clusters other",
+    "clusters create-failure-domain other d --brokers b:1",
+    "clusters list-failure-domains other",
+    "clusters delete-failure-domain other d --yes",
+    "clusters delete other --yes",
+    "brokers version",
+    "brokers healthcheck",
+    "brokers list-dynamic-config",
+    "brokers update-dynamic-config ttl_s 5",
+    "brokers get-all-dynamic-config",
+    "brokers delete-dynamic-config ttl_s",
+    "brokers get-runtime-config",
+    "brokers get-internal-config",
+    "brokers backlog-quota-check",
+    "broker-stats metrics",
+    "broker-stats mbeans",
+    "broker-stats topics",
+    "broker-stats load-report",
+    "resourcegroups create g --publish-messages 5",
+    "resourcegroups list",
+    "resourcegroups get g",
+    "resourcegroups delete g --yes",
+    "namespaces topics public/default",
+    "namespaces grant-permission public/default r --actions produce,consume",
+    "namespaces permissions public/default",
+    "namespaces revoke-permission public/default r --yes",
+    "namespaces grant-subscription-permission public/default s --roles r",
+    "namespaces revoke-subscription-permission public/default s r --yes",
+    "namespaces set-properties public/default --property a=b",
+    "namespaces get-properties public/default",
+    "namespaces clear-properties public/default --yes",
+    "namespaces unsubscribe public/default nobody --yes",
+    "topics internal-stats orders",
+    "topics info orders",
+    "topics last-message-id orders",
+    "topics get-message-id orders 0",
+    "topics examine orders --initial earliest --number 1",
+    "topics grant-permission orders r --actions consume",
+    "topics permissions orders",
+    "topics revoke-permission orders r --yes",
+    "topics update-properties orders --property a=b",
+    "topics get-properties orders",
+    "topics remove-property orders --key a",
+    "topics trim orders --yes",
+    "subscriptions create orders made --at earliest",
+    "subscriptions list orders",
+    "subscriptions peek orders made 1",
+    "subscriptions analyze-backlog orders made",
+    "subscriptions set-properties orders made --property a=b",
+    "subscriptions get-properties orders made",
+    "subscriptions skip orders made 1 --yes",
+    "subscriptions reset orders made --at earliest --yes",
+    "subscriptions reset-to-time orders made 0 --yes",
+    "subscriptions expire orders made 1000 --yes",
+    "subscriptions expire-all orders 1000 --yes",
+    "subscriptions clear-backlog orders made --yes",
+    "subscriptions delete orders made --yes",
+)
+
+
+def test_every_resource_has_its_commands(server: Standalone) -> None:
+    """Text for people; the same with --json is JSON; what destroys does not without --yes."""
+    failed = []
+    for line in OF_RESOURCES:
+        command = line.split()
+        if command[-1] == "--yes":
+            refused = admin(server, *command[:-1])
+            if refused.status != 2 or "--yes" not in refused.stderr:
+                failed.append(f"{line} does not ask")
+        ended = admin(server, *command)
+        if ended.status != 0:
+            failed.append(f"{line}: {ended.stderr or ended.stdout}")
+        elif ended.stdout:
+            json.loads(done(server, *command, "--json"))
+    assert not failed, "\n".join(failed)
+
+
+def test_what_has_no_effect_is_said_on_stderr(server: Standalone) -> None:
+    ended = admin(server, "namespaces", "set-offload-threshold", "public/default", "5")
+    assert ended.status == 0
+    assert "without effect" in ended.stderr
+
+
+def test_a_place_that_is_none_is_refused(server: Standalone) -> None:
+    ended = admin(server, "subscriptions", "create", "orders", "x", "--at", "middle")
+    assert ended.status == 2
+    assert "ledger:entry" in ended.stderr
+
+
+def test_shells_complete_the_commands() -> None:
+    assert "magnetar" in CliRunner().invoke(app, ["--show-completion", "bash"]).output.lower()

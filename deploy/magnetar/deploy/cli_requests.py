@@ -1,0 +1,239 @@
+"""Commands that are one request to the HTTP interface each, made of rows of a table.
+
+A row says what the command is called, what it asks the brokers, and what it asks the person before
+something is lost. What comes back is shown for people, or as it came with `--json`.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import typer
+
+from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
+from magnetar.deploy.errors import SettingsError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON as it came, for programs.")]
+
+Kind = Literal["text", "number", "flag", "pairs", "names", "json"]
+
+_HELP = {
+    "topic": "A short name, or persistent://tenant/namespace/name.",
+    "namespace": "As tenant/namespace.",
+    "subscription": "Name of the subscription.",
+    "cluster": "Name of the cluster.",
+    "role": "The role.",
+    "key": "Name of the property.",
+}
+_TYPES: Mapping[Kind, Any] = {
+    "text": str,
+    "number": int,
+    "flag": bool,
+    "pairs": list[str] | None,
+    "names": str,
+    "json": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a command, and where its value goes."""
+
+    name: str
+    """As on the command line, without dashes."""
+    help: str
+    kind: Kind = "text"
+    default: Any = ""
+    query: str = ""
+    """Its name in the query."""
+    field: str = ""
+    """Its name in the body, which is an object then; `.`: it is the whole body."""
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    name: str
+    help: str
+    method: str
+    path: str
+    """With {name} for each argument. {topic} and {namespace} stand for the parts of their names."""
+    options: tuple[Option, ...] = ()
+    asks: str = ""
+    """The question before it is done, with the arguments in it; empty: none."""
+    shows: bool = False
+    """It prints what comes back."""
+    body: Callable[[Mapping[str, Any]], object] | None = None
+    """Makes the body out of all values, where fields do not do."""
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+def add(app: typer.Typer, commands: Iterable[Command]) -> None:
+    """Put commands into a group."""
+    for command in commands:
+        app.command(command.name, help=command.help)(_function(command))
+
+
+def _function(command: Command) -> Callable[..., None]:
+    def run(**values: Any) -> None:
+        _run(command, values)
+
+    parameters = [
+        inspect.Parameter(
+            _python_name(name),
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            annotation=Annotated[str, typer.Argument(help=_HELP.get(name), metavar=name.upper())],
+        )
+        for name in command.arguments
+    ]
+    options: list[tuple[str, Any, Any]] = [
+        (
+            each.name,
+            Annotated[_TYPES[each.kind], typer.Option(f"--{each.name}", help=each.help)],
+            inspect.Parameter.empty if each.is_required else _default(each),
+        )
+        for each in command.options
+    ]
+    if command.asks:
+        options.append(("yes", YesOption, False))
+    if command.shows:
+        options.append(("as_json", JsonOption, False))
+    options.append(("url", UrlOption, DEFAULT_ADMIN_URL))
+    parameters += [
+        inspect.Parameter(
+            _python_name(name),
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=annotation,
+            default=default,
+        )
+        for name, annotation, default in options
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _default(option: Option) -> Any:
+    if option.kind == "pairs":
+        return None
+    if option.kind == "flag":
+        return bool(option.default)
+    return option.default if option.default != "" or option.kind != "number" else 0
+
+
+def _python_name(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _run(command: Command, values: Mapping[str, Any]) -> None:
+    from magnetar.deploy.admin_client import AdminClient
+
+    path = _path_of(command, values)
+    query, fields, whole = {}, {}, None
+    for option in command.options:
+        value = _value_of(option, values[_python_name(option.name)])
+        if value is None:
+            continue
+        if option.query:
+            query[option.query] = str(value).lower() if option.kind == "flag" else str(value)
+        elif option.field == ".":
+            whole = value
+        elif option.field:
+            fields[option.field] = value
+    body = command.body(values) if command.body is not None else fields or whole
+    if command.asks:
+        confirm(command.asks.format(**values), yes=values["yes"])
+    found = AdminClient(values["url"]).ask(command.method, path, query, body)
+    if command.shows:
+        show(found, as_json=values["as_json"])
+
+
+def _path_of(command: Command, values: Mapping[str, Any]) -> str:
+    from magnetar.deploy import admin_client
+
+    parts = []
+    for part in command.path.split("/"):
+        if part == "{topic}":
+            parts.append(admin_client.topic_path(admin_client.topic_argument(values["topic"])))
+        elif part == "{namespace}":
+            parts.append(admin_client.namespace_argument(values["namespace"]))
+        elif part.startswith("{"):
+            parts.append(quote(values[_python_name(part[1:-1])], safe=""))
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _value_of(option: Option, value: Any) -> Any:
+    """What is sent; None: nothing.
+
+    Raises:
+        SettingsError: it has another form.
+    """
+    if option.kind == "names":
+        names = [each.strip() for each in value.split(",") if each.strip()]
+        return names if names or option.is_required else None
+    if option.kind == "pairs":
+        return _pairs(value) if value else None
+    if option.kind == "json":
+        return _json(option, value) if value else None
+    if option.kind == "flag":
+        return True if value else None
+    return None if value == _default(option) and not option.is_required else value
+
+
+def _pairs(values: Sequence[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in values]
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise SettingsError(f"bad property {key!r}: give key=value")
+    return {key: value for key, _, value in pairs}
+
+
+def _json(option: Option, value: str) -> object:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise SettingsError(f"bad --{option.name} {value!r}: give JSON") from error
+
+
+def show(found: Any, *, as_json: bool) -> None:
+    """Print what came back: JSON, or text for people."""
+    if as_json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    elif isinstance(found, dict):
+        _show_pairs(found)
+    elif isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        _show_table(found)
+    elif isinstance(found, list):
+        sys.stdout.writelines(f"{_text(each)}\n" for each in found)
+    else:
+        sys.stdout.write(f"{_text(found) if found != '' else 'not set'}\n")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _show_pairs(found: Mapping[str, Any]) -> None:
+    width = max(map(len, found), default=0) + 2
+    for name, value in found.items():
+        sys.stdout.write(f"{name:<{width}}{_text(value)}\n")
+
+
+def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [columns, *([_text(row.get(name, "")) for name in columns] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")

@@ -144,7 +144,7 @@ class Lookups:
         services = self._connection.services
         name = naming.topic_of(request.topic)
         await self._connection.login.check(Action.PRODUCE, Topic(name))
-        topic = next((each for each in services.topics.loaded if each.name == name), None)
+        topic = services.topics.served(name)
         if topic is None:
             raise TopicNotFoundError(f"Topic {name} not found: it is not in use here")
         schema = schema_of_wire(request.schema)

@@ -382,6 +382,9 @@ class MemoryTopics:
     def loaded(self) -> Sequence[Topic]:
         return list(self._topics.values())
 
+    def served(self, name: TopicName) -> Topic | None:
+        return self._topics.get(name)
+
     async def exists(self, name: TopicName) -> bool:
         return name in self._topics
 

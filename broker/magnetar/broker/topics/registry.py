@@ -103,6 +103,10 @@ class Topics:
         """The topics that are in use, for statistics."""
         return list(self._table.served.values())
 
+    def served(self, name: TopicName) -> Topic | None:
+        """A topic that is in use here; nothing is loaded."""
+        return self._table.served.get(name)
+
     def log_of(self, topic: Topic) -> ManagedLog:
         """The log of a loaded topic.
 

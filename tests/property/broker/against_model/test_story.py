@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-from tests.property.broker.against_model.model import FAILOVER, SHARED
+from tests.property.broker.against_model.model import FAILOVER, KEY_SHARED, SHARED
 from tests.property.broker.against_model.story import Story
 
 TestStory = Story.TestCase
@@ -33,4 +33,12 @@ def test_consumers_that_leave_together_may_leave_a_subscription_at_its_limit() -
     subscribe(story, 0, "c", SHARED, 1000)
     story.produce(topic=1, client=0, batches=[5, 3], key="green")
     story.disconnect(client=2, is_sure=True)
+    story.teardown()
+
+
+def test_who_is_about_to_lose_its_subscription_may_get_what_another_one_had() -> None:
+    """A forced UNSUBSCRIBE takes away the consumer that asked first, then the others."""
+    story = Story()
+    story.begin(topic=0, sub_type=KEY_SHARED, others=[0, 0], permits=10, batches=[1, 1, 70, 1, 1])
+    story.unsubscribe(which=8, is_forced=True, is_sure=True)
     story.teardown()

@@ -2,73 +2,40 @@
 
 import asyncio
 import base64
-import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import jwt
 import pytest
+import websockets
+from websockets.asyncio.client import connect
 
-from tests.integration.broker.websocket.sockets import Topic, open_socket, status_of
-from tests.standalone import Standalone
-
-SECRET = b"s" * 32
-
-
-def token(role: str, secret: bytes = SECRET) -> str:
-    return jwt.encode({"sub": role}, secret, algorithm="HS256")
-
-
-def bearer(role: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token(role)}"}
-
-
-def data_url(data: bytes) -> str:
-    return f"data:;base64,{base64.b64encode(data).decode()}"
+from tests.integration.broker.security.secured import Secured, bearer, token_for
+from tests.integration.broker.websocket.sockets import Socket, Topic, open_socket, status_of
+from tests.processes import HOST
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Two tenants, each with an administrator of its name."""
-    settings = {
-        "TOKEN_SECRET_KEY": data_url(SECRET),
-        "AUTHORIZATION": "true",
-        "SUPER_USERS": json.dumps(["root", "broker"]),
-        "BROKER_CLIENT_TOKEN": data_url(token("broker").encode()),
-    }
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in settings.items():
-            environment.setenv(f"MAGNETAR_BROKER_{name}", value)
-        with Standalone(tmp_path_factory.mktemp("websocket-access") / "data") as started:
-            for tenant in ("red", "blue"):
-                body = {"adminRoles": [tenant], "allowedClusters": ["standalone"]}
-                put(started, f"tenants/{tenant}", body)
-                put(started, f"namespaces/{tenant}/n", {})
-            yield started
-            assert started.terminate() == 0
-            started.assert_log_clean()
-            for role in ("root", "broker", "red", "blue"):
-                assert token(role) not in started.log_text()
+    own = base64.b64encode(token_for("root").encode()).decode()
+    settings = [f"broker_client_token = 'data:;base64,{own}'"]
+    made = Secured(tmp_path_factory.mktemp("websocket-access") / "data", settings=settings)
+    with made:
+        for tenant in ("red", "blue"):
+            made.make_tenant(tenant, tenant)
+        yield made
+        assert made.terminate() == 0
+        made.assert_log_clean()
+        assert "eyJ" not in made.log_text()
 
 
-def put(server: Standalone, path: str, body: object) -> None:
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{path}",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json", **bearer("root")},
-        method="PUT",
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status < 300
-
-
-async def test_who_is_allowed_produces_consumes_and_reads(guarded: Standalone) -> None:
-    topic = Topic(guarded.http_port, "red/n/t")
-    red: dict[str, Any] = {"additional_headers": bearer("red")}
+async def test_who_is_allowed_produces_consumes_and_reads(guarded: Secured) -> None:
+    topic = Topic(guarded.http_port, "red/ns/t")
+    red: dict[str, Any] = {"additional_headers": bearer(token_for("red"))}
     # Browsers cannot set headers: the token may be a parameter, with or without its prefix.
-    by_query = f"token={token('red')}"
-    prefixed = f"messageId=earliest&token=Bearer%20{token('red')}"
+    by_query = f"token={token_for('red')}"
+    prefixed = f"messageId=earliest&token=Bearer%20{token_for('red')}"
     async with (
         topic.consumer(**red) as consumer,
         topic.producer(by_query) as producer,
@@ -84,15 +51,15 @@ async def test_who_is_allowed_produces_consumes_and_reads(guarded: Standalone) -
     [
         None,
         "Bearer nonsense",
-        f"Bearer {token('red', b'x' * 32)}",
+        f"Bearer {jwt.encode({'sub': 'red'}, b'x' * 32, 'HS256')}",
         "Basic cmVkOnJlZA==",
         "",
     ],
 )
 async def test_without_good_credentials_there_is_no_session(
-    guarded: Standalone, header: str | None
+    guarded: Secured, header: str | None
 ) -> None:
-    topic = Topic(guarded.http_port, "red/n/t")
+    topic = Topic(guarded.http_port, "red/ns/t")
     options: dict[str, Any] = (
         {} if header is None else {"additional_headers": {"Authorization": header}}
     )
@@ -104,17 +71,17 @@ async def test_without_good_credentials_there_is_no_session(
         assert await status_of(opening) == 401
 
 
-async def test_a_header_counts_before_a_parameter(guarded: Standalone) -> None:
-    topic = Topic(guarded.http_port, "red/n/t")
+async def test_a_header_counts_before_a_parameter(guarded: Secured) -> None:
+    topic = Topic(guarded.http_port, "red/ns/t")
     options: dict[str, Any] = {"additional_headers": {"Authorization": "Bearer nonsense"}}
-    assert await status_of(topic.producer(f"token={token('red')}", **options)) == 401
+    assert await status_of(topic.producer(f"token={token_for('red')}", **options)) == 401
 
 
-async def test_nobody_reaches_another_tenant_by_any_way(guarded: Standalone) -> None:
+async def test_nobody_reaches_another_tenant_by_any_way(guarded: Secured) -> None:
     port = guarded.http_port
-    own, foreign = Topic(port, "red/n/own"), Topic(port, "blue/n/t")
-    red: dict[str, Any] = {"additional_headers": bearer("red")}
-    there = "persistent://blue/n/"
+    own, foreign = Topic(port, "red/ns/own"), Topic(port, "blue/ns/t")
+    red: dict[str, Any] = {"additional_headers": bearer(token_for("red"))}
+    there = "persistent://blue/ns/"
     open_ways = (
         foreign.producer(**red),
         foreign.consumer(**red),
@@ -130,3 +97,19 @@ async def test_nobody_reaches_another_tenant_by_any_way(guarded: Standalone) -> 
     query = f"subscriptionType=Shared&maxRedeliverCount=1&deadLetterTopic={own.url}-letters"
     async with own.consumer(query, **red):
         pass
+
+
+async def test_a_certificate_is_a_credential(guarded: Secured) -> None:
+    topic = Topic(guarded.http_port, "red/ns/by-certificate")
+    base = f"wss://{HOST}:{guarded.https_port}/ws/v2"
+    red, blue = (guarded.client_tls(guarded.authority.issue(role)) for role in ("red", "blue"))
+    async with (
+        connect(f"{base}/consumer/{topic.path}/s", ssl=red) as consumer,
+        connect(f"{base}/producer/{topic.path}", ssl=red) as producer,
+    ):
+        await Socket(producer).publish_ok("sealed")
+        assert await Socket(consumer).payload() == "sealed"
+    for context, status in ((blue, 403), (guarded.client_tls(), 401)):
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await connect(f"{base}/producer/{topic.path}", ssl=context)
+        assert refused.value.response.status_code == status

@@ -36,6 +36,7 @@ from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_watch import FollowedLists
 from magnetar.broker.topics import Topics
+from magnetar.broker.tracing import Spans
 from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
@@ -78,12 +79,14 @@ class Broker:
         read_file: Callable[[str], bytes] = no_files,
         metadata_url: str = "",
         request_stop: Callable[[], None] | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
         other brokers on this metadata store; otherwise it takes itself for the only one. `usage`:
         what this process has used so far, for its load report. `read_file`: reads the files that
         the settings of security name. `metadata_url`: of the store, for operators. `request_stop`:
-        have this process end in order; None: nobody may ask for that.
+        have this process end in order; None: nobody may ask for that. `spans`: keeps the traces of
+        messages; None: there are none.
         """
         self._settings = settings
         self.collectors = tuple(collectors)
@@ -130,7 +133,16 @@ class Broker:
             settings,
             clock,
         )
-        topics = Topics(settings, client, store, policies, ownership, clock=clock, random=random)
+        topics = Topics(
+            settings,
+            client,
+            store,
+            policies,
+            ownership,
+            clock=clock,
+            random=random,
+            spans=spans,
+        )
         self.services: Services = Services(
             settings=settings,
             topics=topics,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.tracing import TraceCheck
 from magnetar.sdk.wire import MessageMetadata, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import CommandSend
 
@@ -95,5 +96,7 @@ def _checks_of(topic: "Topic") -> Iterator[MessageCheck]:
     if limits_delays and topic.delayed is not None:
         yield topic.delayed.check
     if topic.deduplication is not None:
-        # The last one: it notes what is stored unless somebody refuses it.
+        # The last one that may refuse: it notes what is stored unless somebody does.
         yield topic.deduplication.check
+    if topic.trace is not None:
+        yield TraceCheck(topic.trace)

@@ -27,6 +27,7 @@ from magnetar.sdk.wire import encode_send_receipts
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
+    from magnetar.broker.tracing import PublishTrace
 
 _log = structlog.get_logger()
 
@@ -49,6 +50,7 @@ class PublishBatch:
         "producer_name",
         "sequence_ids",
         "size_bytes",
+        "traces",
     )
 
     def __init__(self, producer: "Producer") -> None:
@@ -71,6 +73,8 @@ class PublishBatch:
         self.open_chunks: set[int] | None = None
         """Indexes of entries that are chunks before the last of their message; only noted for
         topics with deduplication."""
+        self.traces: list[tuple[int, PublishTrace]] | None = None
+        """Of messages that are traced, with the indexes of their entries."""
         self.highest = -1
         """The highest sequence id, for deduplication; -1: none that counts."""
         self.answer: bytes | None = None
@@ -94,6 +98,8 @@ class PublishBatch:
         part.size_bytes = sum(map(len, part.payloads))
         if self.open_chunks is not None:
             part.open_chunks = {at - start for at in self.open_chunks if start <= at < stop}
+        if self.traces is not None:
+            part.traces = [(at - start, each) for at, each in self.traces if start <= at < stop]
         return part
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
@@ -256,6 +262,9 @@ class Producer:
         A log that refuses an append outright may do so before it has answered earlier ones.
         """
         batch.error = error
+        if batch.traces is not None:
+            for _, trace in batch.traces:
+                trace.failed(str(error))
         self.topic.on_publish_failed(batch.messages)
         self.peer.on_publishes_done(batch)
         self._go_on()

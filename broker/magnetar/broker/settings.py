@@ -11,6 +11,7 @@ from magnetar.broker.ownership.listeners import parse_listeners
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.schemas.settings import SchemaSettings
 from magnetar.broker.security.settings import SecuritySettings
+from magnetar.broker.tracing.settings import TracingSettings
 from magnetar.broker.websocket.settings import WebSocketSettings
 
 _MIB = 1 << 20
@@ -24,6 +25,7 @@ class BrokerSettings(
     PolicySettings,
     SchemaSettings,
     SecuritySettings,
+    TracingSettings,
     WebSocketSettings,
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.

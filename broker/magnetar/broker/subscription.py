@@ -295,6 +295,8 @@ class Subscription:
         if first > final or ledger_id < 0:
             return
         context.cursor.ack_range(ledger_id, first, final)
+        if context.trace is not None:
+            context.trace.acked_range(ledger_id, first, final)
         if dispatcher.keeps_accounts:
             dispatcher.acked(
                 consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
@@ -310,6 +312,8 @@ class Subscription:
         assert context is not None
         assert dispatcher is not None
         context.cursor.ack_many(positions)
+        if context.trace is not None:
+            context.trace.acked_each(positions)
         if dispatcher.keeps_accounts:
             dispatcher.acked(consumer, positions)
         if context.early is not None and context.early.after is not None:
@@ -330,6 +334,8 @@ class Subscription:
             return
         if cursor.ack_batch(position, words, max(batch_size, 0)):
             dispatcher.acked(consumer, (position,))
+            if self.context is not None and self.context.trace is not None:
+                self.context.trace.acked_each((position,))
         else:
             dispatcher.partly_acked(position)
         self.tell_end()
@@ -342,6 +348,8 @@ class Subscription:
         if isinstance(self.dispatcher, SingleActiveDispatcher):
             self.cursor.ack_cumulative(position, words, max(batch_size, 0))
             assert self.context is not None
+            if self.context.trace is not None:
+                self.context.trace.acked_through(_before(position) if words else position)
             early = self.context.early
             if early is not None and early.after is not None:
                 early.acked_through(_before(position) if words else position)
@@ -354,6 +362,8 @@ class Subscription:
         assert self.dispatcher is not None
         if epoch >= 0:
             consumer.epoch = epoch
+        if self.context is not None and self.context.trace is not None:
+            self.context.trace.redelivered()
         self.dispatcher.redeliver(consumer, positions)
 
     def check_unsubscribe(self, consumer: Consumer, *, is_forced: bool) -> None:

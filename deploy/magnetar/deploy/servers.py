@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
 
+    from magnetar.broker.tracing import Spans
+
 
 _log = structlog.get_logger(__name__)
 
@@ -356,10 +358,26 @@ async def start_broker(
         read_file=SystemDisk().read_file,
         metadata_url=metadata_url,
         request_stop=lambda: signal.raise_signal(signal.SIGTERM),
+        spans=_spans(settings, opened) if settings.tracing else None,
     )
     await broker.start()
     opened.push_async_callback(broker.stop)
     return broker
+
+
+def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":
+    """Traces by OpenTelemetry, which is imported only if they are wanted.
+
+    Raises:
+        SettingsError: it is not installed, or its exporter is not.
+    """
+    try:
+        from magnetar.deploy.otel import start_tracing
+    except ImportError as error:
+        raise SettingsError(
+            f"tracing needs OpenTelemetry: pip install magnetar[otel] ({error})"
+        ) from error
+    return start_tracing(settings.tracing_sample_ratio, opened)
 
 
 def broker_addresses(broker: Broker, listen: Listen) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.tracing import Spans
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from tests.integration.ledger.cluster import Cluster
 
@@ -14,7 +15,9 @@ TOPIC = "persistent://public/default/topic"
 
 
 @asynccontextmanager
-async def broker_on(cluster: Cluster, *, seed: int = 3, **settings: Any) -> AsyncIterator[Broker]:
+async def broker_on(
+    cluster: Cluster, *, seed: int = 3, spans: Spans | None = None, **settings: Any
+) -> AsyncIterator[Broker]:
     """A started broker with a ledger client of its own; stopped in the end."""
     async with cluster.client() as client:
         broker = Broker(
@@ -24,6 +27,7 @@ async def broker_on(cluster: Cluster, *, seed: int = 3, **settings: Any) -> Asyn
             clock=SystemClock(),
             network=SystemNetwork(),
             random=random.Random(seed),
+            spans=spans,
         )
         await broker.start()
         try:

@@ -76,6 +76,8 @@ class AccountedDispatcher(Dispatcher):
         for consumer, parts in outgoing.items():
             if parts:
                 consumer.peer.write(b"".join(parts))
+                if self.context.trace is not None:
+                    self.context.trace.sent_pending(consumer)
         self.context.on_progress()
         self._end(turn, wants_more=wants_more)
 

@@ -22,6 +22,7 @@ from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.tracing import SubscriptionTrace
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -78,6 +79,8 @@ class DispatchContext:
     """Bounds on the rate, of the topic and of the subscription."""
     delays: Delays | None = None
     """Asked about new entries of Shared and Key_Shared that are delayed."""
+    trace: SubscriptionTrace | None = None
+    """Told what is sent and acknowledged, if messages are traced."""
     early: EarlyPlace | None = None
     """How much is consumed of what is compacted and no more in the log."""
 
@@ -352,6 +355,8 @@ class SingleActiveDispatcher(Dispatcher):
             consumer.messages_out += messages
             consumer.bytes_out += size_bytes
             peer.write(b"".join(parts))
+            if context.trace is not None:
+                context.trace.sent_through(source.after, consumer)
             context.on_progress()
         self._end(turn, wants_more=consumer.permits > 0)
 

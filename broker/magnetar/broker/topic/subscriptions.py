@@ -186,6 +186,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             limiters=topic.dispatch_rates.limiters_of(subscription.name),
             delays=delays,
             early=self._early_place(cursor),
+            trace=topic.trace.of_subscription(subscription.name) if topic.trace else None,
         )
 
     def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:
@@ -248,6 +249,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         subscription.close()
         if self._by_name.get(subscription.name) is subscription:
             del self._by_name[subscription.name]
+            if self._topic.trace is not None:
+                self._topic.trace.forget(subscription.name)
         self._topic.trim_cache()
 
     def close(self, destination: Destination | None) -> None:

@@ -28,6 +28,7 @@ from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.last_message import LastMessage
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
 from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.broker.tracing import TopicTrace
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LogClosedError
 from magnetar.ledger.position import Position
@@ -73,6 +74,8 @@ class Topic:
         """Set while the topic is loaded."""
         self.deduplication: Deduplication | None = None
         """Set while the topic is loaded, if it deduplicates."""
+        self.trace: TopicTrace | None = None
+        """Set while the topic is loaded, if messages are traced."""
         self.compaction: Compaction | None = None
         """Set while the topic is loaded."""
         self.checks: tuple[MessageCheck, ...] = ()
@@ -132,6 +135,8 @@ class Topic:
         self.bytes_in += batch.size_bytes
         if self.deduplication is not None:
             self.deduplication.on_stored(batch, ledger_id, first_entry_id)
+        if batch.traces is not None and self.trace is not None:
+            self.trace.stored(batch.traces, ledger_id, first_entry_id)
         if not self.subscriptions:
             return
         run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
@@ -288,4 +293,6 @@ class Topic:
         for producer in list(self.producers.values()):
             producer.close_by_broker(destination)
         self.subscriptions.close(destination)
+        if self.trace is not None:
+            self.trace.close()
         self.cache.clear()

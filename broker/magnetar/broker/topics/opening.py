@@ -33,6 +33,7 @@ from magnetar.broker.topic_config import (
 )
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.table import ServedLog
+from magnetar.broker.tracing import Spans, TopicTrace
 from magnetar.cursors import Cursor, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog
@@ -59,8 +60,10 @@ class TopicOpener:
         *,
         clock: Clock,
         random: random.Random,
+        spans: Spans | None = None,
     ) -> None:
         self._settings = settings
+        self._spans = spans
         self._client = client
         self._store = store
         self._ends = ends
@@ -111,6 +114,10 @@ class TopicOpener:
         self._ends.attach(topic, log)
         follow_quorums(topic, log)
         storage = BucketLedgers(self._client, log)
+        if self._spans is not None:
+            topic.trace = TopicTrace(
+                str(name), self._spans, messages_max=self._settings.tracing_messages_max
+            )
         topic.delayed = DelayedDelivery(topic, storage, self._delayed_limits, self._clock)
         topic.update_checks()
         try:

@@ -23,6 +23,7 @@ from magnetar.broker.topics.loading import TopicLoader
 from magnetar.broker.topics.opening import TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
+from magnetar.broker.tracing import Spans
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.log import ManagedLog
@@ -44,6 +45,7 @@ class Topics:
         *,
         clock: Clock,
         random: random.Random,
+        spans: Spans | None = None,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -71,6 +73,7 @@ class Topics:
             self.partitioned,
             clock=clock,
             random=random,
+            spans=spans,
         )
         self._loader = TopicLoader(
             settings,

@@ -1,0 +1,24 @@
+"""Traces of single messages: published, stored, dispatched, acknowledged.
+
+Off unless a broker is given something that keeps spans (`spans.py`); then topics have a
+`TopicTrace`, and each place that has to tell it something asks once per batch whether there is one.
+"""
+
+from magnetar.broker.tracing.settings import TracingSettings
+from magnetar.broker.tracing.spans import Span, Spans
+from magnetar.broker.tracing.traces import (
+    PublishTrace,
+    SubscriptionTrace,
+    TopicTrace,
+    TraceCheck,
+)
+
+__all__ = [
+    "PublishTrace",
+    "Span",
+    "Spans",
+    "SubscriptionTrace",
+    "TopicTrace",
+    "TraceCheck",
+    "TracingSettings",
+]

@@ -1,0 +1,107 @@
+"""Traces with OpenTelemetry, an extra: `pip install magnetar[otel]`. Imported late.
+
+Where spans go is OpenTelemetry's business: OTEL_TRACES_EXPORTER names an exporter that is installed
+(`otlp`, with the package opentelemetry-exporter-otlp; `console` comes with the SDK), and
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_RESOURCE_ATTRIBUTES and so on count as everywhere.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from importlib.metadata import entry_points
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from magnetar.broker.tracing.spans import Attributes, Span
+from magnetar.deploy.errors import SettingsError
+
+_KINDS = {"publish": SpanKind.SERVER, "dispatch": SpanKind.PRODUCER, "ack": SpanKind.CLIENT}
+_EXPORTERS = "opentelemetry_traces_exporter"
+
+
+class OpenTelemetrySpan:
+    """A span of OpenTelemetry's."""
+
+    __slots__ = ("span",)
+
+    def __init__(self, span: OtelSpan) -> None:
+        self.span = span
+
+    def event(self, name: str) -> None:
+        self.span.add_event(name)
+
+    def end(self, *, error: str = "") -> None:
+        if error:
+            self.span.set_status(Status(StatusCode.ERROR, error))
+        self.span.end()
+
+
+class OpenTelemetrySpans:
+    """`Spans` of one tracer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(
+        self,
+        name: str,
+        *,
+        attributes: Attributes,
+        parent: Span | None = None,
+        carrier: Mapping[str, str] | None = None,
+    ) -> OpenTelemetrySpan | None:
+        context = Context()
+        if isinstance(parent, OpenTelemetrySpan):
+            context = set_span_in_context(parent.span, context)
+        elif carrier:
+            context = self._propagator.extract(carrier, context)
+        span = self._tracer.start_span(
+            name, context, kind=_KINDS.get(name, SpanKind.INTERNAL), attributes=attributes
+        )
+        return OpenTelemetrySpan(span) if span.is_recording() else None
+
+
+def spans_of(
+    provider: TracerProvider,
+) -> OpenTelemetrySpans:
+    """Spans that a provider keeps."""
+    return OpenTelemetrySpans(provider.get_tracer("magnetar.broker"))
+
+
+def sampler_of(ratio: float) -> ParentBasedTraceIdRatio:
+    """What the client decided counts; else this share of the messages."""
+    return ParentBasedTraceIdRatio(ratio)
+
+
+def start_tracing(ratio: float, opened: AsyncExitStack) -> OpenTelemetrySpans:
+    """Traces that go where OpenTelemetry's variables say; `opened` gets what must be flushed.
+
+    Raises:
+        SettingsError: the exporter that is asked for is not installed.
+    """
+    name = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
+    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "magnetar")})
+    provider = TracerProvider(sampler=sampler_of(ratio), resource=resource)
+    if name != "none":
+        provider.add_span_processor(BatchSpanProcessor(_exporter(name)))
+    opened.callback(provider.shutdown)
+    return spans_of(provider)
+
+
+def _exporter(name: str) -> SpanExporter:
+    for found in entry_points(group=_EXPORTERS, name=name):
+        made: SpanExporter = found.load()()
+        return made
+    known = sorted({each.name for each in entry_points(group=_EXPORTERS)})
+    raise SettingsError(
+        f"OTEL_TRACES_EXPORTER={name}: no such exporter is installed (there are: "
+        f"{', '.join(known) or 'none'}); install its package, as opentelemetry-exporter-otlp"
+    )

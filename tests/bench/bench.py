@@ -72,6 +72,9 @@ class Bench:
                 repeats=effort.repeats,
             )
         self._report.add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
+        self._report.add_ratio(
+            "the same beside the yardstick", paired, target=">= 0.5 of the ceiling", least=0.5
+        )
         ratios = [
             consumed / published
             for consumed, published in zip(catch_up, paired.values, strict=True)

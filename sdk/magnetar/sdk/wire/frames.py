@@ -38,8 +38,9 @@ COMMAND_FIELDS: dict[int, str] = {
 """Type of a command -> name of the `BaseCommand` field that holds it (the numbers are the same)."""
 
 
-_KNOWN_MAX = 4
-"""Prefixes that a decoder remembers; a connection has few hot commands at a time."""
+KNOWN_MAX = 4096
+"""Prefixes that a decoder remembers: each producer and consumer of a connection has its own, and
+others as its sequence ids grow longer. With more it begins anew."""
 
 
 def _skip_varint(raw: bytes, at: int) -> int:
@@ -93,7 +94,9 @@ class FrameDecoder:
         self._pending = bytearray()
         self._wanted = 0
         # Starts of commands that were found complete: the check takes longer than the parsing.
-        self._known: tuple[bytes, ...] = ()
+        self._known: set[bytes] = set()
+        self._widths: tuple[int, ...] = ()
+        """The sizes of these prefixes: very few."""
 
     def feed(self, data: bytes) -> list[tuple[BaseCommand, bytes]]:
         """Commands completed by `data`, in order, each with its payload (empty for most).
@@ -115,6 +118,7 @@ class FrameDecoder:
         commands: list[tuple[BaseCommand, bytes]] = []
         frame_bytes_max = self.frame_bytes_max
         sizes_at = _SIZES.unpack_from
+        known = self._known
         at, end = 0, len(data)
         while end - at >= 8:
             total, command_size = sizes_at(data, at)
@@ -133,7 +137,10 @@ class FrameDecoder:
                 command = _parse(raw)
             except DecodeError as error:
                 raise MalformedFrameError(f"no command: {error}") from error
-            if not raw.startswith(self._known):
+            for width in self._widths:
+                if raw[:width] in known:
+                    break
+            else:
                 _check_complete(command)
                 self._learn(raw)
             commands.append((command, data[body:stop]))
@@ -145,8 +152,14 @@ class FrameDecoder:
 
     def _learn(self, raw: bytes) -> None:
         prefix = _complete_prefix(raw)
-        if prefix is not None:
-            self._known = (prefix, *self._known[: _KNOWN_MAX - 1])
+        if prefix is None:
+            return
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+            self._widths = ()
+        self._known.add(prefix)
+        if len(prefix) not in self._widths:
+            self._widths = (*self._widths, len(prefix))
 
     @property
     def pending_bytes(self) -> int:

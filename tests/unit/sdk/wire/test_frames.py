@@ -14,6 +14,8 @@ from magnetar.sdk.wire import (
     encode_payload_command,
     split_payload,
 )
+from magnetar.sdk.wire.frames import KNOWN_MAX
+from magnetar.sdk.wire.varint import encode_varint
 
 CONNECT = bytes.fromhex(
     "00000029 00000025 0802 1221 0a11 50756c7361722d4350502d76342e322e30 2014 2a04 6e6f6e65"
@@ -135,3 +137,20 @@ def test_unknown_fields_are_tolerated() -> None:
 
 def test_every_command_type_has_its_field() -> None:
     assert set(COMMAND_FIELDS) == set(BaseCommand.Type.values())
+
+
+def _send(producer_id: int, fields: bytes) -> bytes:
+    """A SEND whose command has the producer id, and these bytes behind it."""
+    send = b"\x08" + encode_varint(producer_id) + fields
+    command = b"\x08\x06\x32" + encode_varint(len(send)) + send
+    return (4 + len(command)).to_bytes(4, "big") + len(command).to_bytes(4, "big") + command
+
+
+def test_with_more_producers_than_are_remembered_incomplete_commands_are_still_found() -> None:
+    decoder = FrameDecoder()
+    for producer_id in range(KNOWN_MAX + 100):
+        ((command, _),) = decoder.feed(_send(producer_id, b"\x10\x07"))
+        assert (command.send.producer_id, command.send.sequence_id) == (producer_id, 7)
+    assert len(decoder._known) <= KNOWN_MAX
+    with pytest.raises(MalformedFrameError, match="lacks a required field"):
+        decoder.feed(_send(KNOWN_MAX + 99, b"\x18\x01"))

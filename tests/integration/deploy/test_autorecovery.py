@@ -5,9 +5,8 @@ import json
 import random
 import re
 import shutil
-import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.under_replication import EVERYTHING
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 
 WAIT_S = 60.0
 ENVIRONMENT = {
@@ -142,18 +142,10 @@ def auditor_of(cluster: RealCluster) -> str:
 
 async def wait_auditor(cluster: RealCluster) -> str:
     def wait() -> str:
-        until(lambda: auditor_of(cluster) != "", "an auditor")
+        wait_until(lambda: auditor_of(cluster) != "", "an auditor", within_s=WAIT_S)
         return auditor_of(cluster)
 
     return await asyncio.to_thread(wait)
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    """Ask again and again; blocks."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def lose(cluster: RealCluster, name: str) -> None:
@@ -307,7 +299,7 @@ async def test_sigterm_ends_the_process_with_status_zero_and_hands_the_office_ov
 
 async def wait_metric(cluster: RealCluster, name: str, metric_name: str, value: float) -> None:
     await asyncio.to_thread(
-        until, lambda: metric(cluster, name, metric_name) == value, f"{metric_name} {value}"
+        wait_until, lambda: metric(cluster, name, metric_name) == value, f"{metric_name} {value}"
     )
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.integration.deploy.commands import magnetar
 from tests.processes import ServerProcess, free_ports, magnetar_command
 from tests.real_cluster import RealCluster
 from tests.standalone import is_ready_line
+from tests.waiting import wait_until
 
 READY_TIMEOUT_S = 90.0
 ANY_PORTS = ("--port", "0", "--http-port", "0", "--bookie-port", "0", "--zookeeper-port", "0")
@@ -61,13 +61,6 @@ def command(tmp_path: Path) -> Iterator[Command]:
     started = Command(tmp_path / "cluster")
     yield started
     started.close()
-
-
-def wait_for(condition: Any, what: str, timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
@@ -134,7 +127,7 @@ def test_a_killed_server_is_reported_and_started_again(command: Command) -> None
     process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
     before = command.server("bookie-1")
     os.kill(before["pid"], signal.SIGKILL)
-    wait_for(lambda: command.server("bookie-1")["pid"] != before["pid"], "the bookie stays down")
+    wait_until(lambda: command.server("bookie-1")["pid"] != before["pid"], "the bookie is back")
     after = command.server("bookie-1")
     assert after["running"]
     assert after["ports"] == before["ports"]
@@ -143,7 +136,7 @@ def test_a_killed_server_is_reported_and_started_again(command: Command) -> None
 
     # One that was told to stop stays down.
     os.kill(after["pid"], signal.SIGTERM)
-    wait_for(lambda: not command.server("bookie-1")["running"], "the bookie still runs")
+    wait_until(lambda: not command.server("bookie-1")["running"], "the bookie is dead")
     assert '"status": "status 0"' in process.log_path.read_text()
     assert process.terminate(90) == 0
 
@@ -156,8 +149,8 @@ def test_kill_9_leaves_nothing_behind_and_the_next_start_knows(command: Command)
     assert "a cluster runs in" in second.messages()[0]
 
     process.kill()
-    wait_for(
-        lambda: not any(is_alive(each["pid"]) for each in record["servers"]), "servers were left"
+    wait_until(
+        lambda: not any(is_alive(each["pid"]) for each in record["servers"]), "all servers are gone"
     )
     assert command.record() == record, "the record of the killed cluster"
     again = command.start()
@@ -216,8 +209,8 @@ def test_an_ensemble_of_three_elects_a_new_leader(tmp_path: Path) -> None:
     with RealCluster(tmp_path / "cluster", zookeepers=3, bookies=1, brokers=0) as cluster:
         leader = cluster.zookeeper_leader()
         cluster.kill(leader)
-        wait_for(
-            lambda: cluster.zookeeper_leader() not in ("", leader), "no new leader was elected"
+        wait_until(
+            lambda: cluster.zookeeper_leader() not in ("", leader), "a new leader is elected"
         )
         cluster.start(leader)
         assert cluster.terminate("bookie-1") == 0

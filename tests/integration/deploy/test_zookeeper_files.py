@@ -7,7 +7,6 @@ import struct
 import subprocess
 import tarfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.archives import unpack
 from tests.artifacts import DEPLOY, ZOOKEEPER_METRICS, zookeeper_settings
 from tests.integration.deploy.commands import run_command
 from tests.processes import HOST, free_ports
+from tests.waiting import wait_until
 
 FOLDER = DEPLOY / "zookeeper"
 DEADLINE_S = 30.0
@@ -60,11 +60,11 @@ class Server:
             return ""
 
     def wait_ready(self) -> None:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while "Mode:" not in self.ask("srvr"):
+        def is_ready() -> bool:
             assert self._process.poll() is None, "the server has ended"
-            assert time.monotonic() < deadline_s, "the server is not ready"
-            time.sleep(0.05)
+            return "Mode:" in self.ask("srvr")
+
+        wait_until(is_ready, "the server is ready", within_s=DEADLINE_S)
 
     def kill(self) -> None:
         self._process.kill()

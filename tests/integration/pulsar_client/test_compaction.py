@@ -12,19 +12,11 @@ import pytest
 
 from tests.integration.pulsar_client.support import connect, read_next, receive
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 _LEDGER_ENTRIES = 20
-_WAIT_S = 20.0
 _BYTES_PER_S = 500_000
 """Slow enough for a kill in the middle of a compaction, and fast for the topics of these tests."""
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Ask again until it holds, which must come."""
-    until_s = time.monotonic() + _WAIT_S
-    while not holds():
-        assert time.monotonic() < until_s, f"in {_WAIT_S:.0f} s there was not: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

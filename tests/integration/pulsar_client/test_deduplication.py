@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
@@ -12,6 +11,7 @@ import pytest
 
 from tests.integration.pulsar_client.support import Sent, connect, read_next
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 _NAME = "the producer"
 _BATCH = 10
@@ -211,10 +211,7 @@ def test_partitions_deduplicate_for_themselves(server: Standalone, topic: str) -
 def _switch(server: Standalone, topic: str, *, is_on: bool) -> None:
     _call(server, "POST", topic, "deduplicationEnabled", b"true" if is_on else b"false")
     expected = "Enabled" if is_on else "Disabled"
-    deadline_s = time.monotonic() + 30
-    while _stats(server, topic)["deduplicationStatus"] != expected:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: _stats(server, topic)["deduplicationStatus"] == expected, expected)
 
 
 def _stats(server: Standalone, topic: str) -> dict[str, object]:

@@ -5,11 +5,9 @@ The server looks at its topics several times a second, and its ledgers hold ten 
 
 import itertools
 import json
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
 
 import pulsar
 import pytest
@@ -22,8 +20,8 @@ from tests.integration.pulsar_client.support import (
     receive_payloads,
 )
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
-_WAIT_S: Final = 30.0
 _SETTINGS = {
     "LEDGER_ENTRIES_MAX": "10",
     "LEDGER_AGE_MIN_S": "0",
@@ -58,13 +56,6 @@ def _admin(server: Standalone, method: str, topic: str, path: str, body: object 
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 204
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + _WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {_WAIT_S} s: {what}"
-        time.sleep(0.05)  # Between two looks; what is waited for is the condition.
 
 
 def _first(client: pulsar.Client, topic: str) -> bytes:
@@ -124,7 +115,7 @@ def test_consumed_ledgers_go_and_readers_begin_at_what_is_left(
     filled = _fill(producer, 5)
     payloads = list(itertools.chain(*filled))
     assert receive_payloads(consumer, len(payloads)) == payloads
-    _until(lambda: _first(client, topic) >= filled[3][0], "consumed ledgers go")
+    wait_until(lambda: _first(client, topic) >= filled[3][0], "consumed ledgers go")
     # What is not consumed stays, wherever the topic is served.
     consumer.close()
     more = list(itertools.chain(*_fill(producer, 3, begin=len(payloads))))
@@ -145,7 +136,7 @@ def test_a_subscription_keeps_what_it_has_not_acknowledged_over_restarts(
     passed = len(filled[0]) + len(filled[1]) + 1
     receive_payloads(fast, len(payloads))
     assert receive_payloads(slow, passed) == payloads[:passed]
-    _until(lambda: _first(client, topic) == filled[2][0], "what both have consumed goes")
+    wait_until(lambda: _first(client, topic) == filled[2][0], "what both have consumed goes")
     slow.close()
     assert server.terminate() == 0
     server.start()
@@ -165,10 +156,10 @@ def test_what_is_retained_stays_although_it_is_consumed(
             _admin(server, "POST", kept, "retention", forever)
         filled = _fill(client.create_producer(each), 3)
         receive_payloads(consumer, sum(map(len, filled)))
-    _until(lambda: _first(client, dropped) > b"0000", "what is not retained goes")
+    wait_until(lambda: _first(client, dropped) > b"0000", "what is not retained goes")
     assert _first(client, kept) == b"0000"
     _admin(server, "DELETE", kept, "retention")
-    _until(lambda: _first(client, kept) > b"0000", "without retention it goes, too")
+    wait_until(lambda: _first(client, kept) > b"0000", "without retention it goes, too")
 
 
 def test_messages_older_than_the_ttl_are_not_delivered_any_more(
@@ -178,7 +169,7 @@ def test_messages_older_than_the_ttl_are_not_delivered_any_more(
     producer = client.create_producer(topic)
     publish(producer, _payloads(25))
     _admin(server, "POST", topic, "messageTTL?messageTTL=1")
-    _until(lambda: _backlog(server, topic) == 0, "the backlog expires")
+    wait_until(lambda: _backlog(server, topic) == 0, "the backlog expires")
     _admin(server, "PUT", topic, "unload")
     _admin(server, "POST", topic, "messageTTL?messageTTL=3600")
     consumer = client.subscribe(topic, "s")
@@ -209,7 +200,7 @@ def test_above_its_quota_a_topic_refuses_producers_until_the_backlog_is_consumed
         client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
     assert receive_payloads(consumer, 50) == _payloads(50)
-    _until(lambda: _backlog(server, topic) == 0, "everything is acknowledged")
+    wait_until(lambda: _backlog(server, topic) == 0, "everything is acknowledged")
     client.create_producer(topic).send(b"again")
     assert receive(consumer).data() == b"again"
 
@@ -223,7 +214,7 @@ def test_above_its_quota_a_topic_may_drop_the_oldest_messages(
     whole = _backlog(server, topic)
     quota = {"limitSize": 1000, "policy": "consumer_backlog_eviction"}
     _admin(server, "POST", topic, "backlogQuota", quota)
-    _until(lambda: _backlog(server, topic) < whole, "the oldest messages go")
+    wait_until(lambda: _backlog(server, topic) < whole, "the oldest messages go")
     producer.send(b"last")
     consumer = client.subscribe(topic, "s")
     first = receive(consumer).data()
@@ -263,7 +254,7 @@ def test_partitions_are_trimmed_expire_and_have_quotas_of_their_own(
     count = sum(len(payloads) for ledgers in filled for payloads in ledgers)
     receive_payloads(consumer, count)
     for part in parts:
-        _until(partial(_begins_later, client, part), "consumed ledgers of partitions go")
+        wait_until(partial(_begins_later, client, part), "consumed ledgers of partitions go")
     consumer.close()
     quota = {"limitSize": 100, "policy": "producer_exception"}
     _admin(server, "POST", topic, "backlogQuota", quota)
@@ -273,5 +264,5 @@ def test_partitions_are_trimmed_expire_and_have_quotas_of_their_own(
         client.create_producer(parts[0])
     client.create_producer(parts[1]).close()
     _admin(server, "POST", topic, "messageTTL?messageTTL=1")
-    _until(lambda: _backlog(server, parts[0]) == 0, "the backlog of the partition expires")
+    wait_until(lambda: _backlog(server, parts[0]) == 0, "the backlog of the partition expires")
     client.create_producer(parts[0]).close()

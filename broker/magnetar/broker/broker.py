@@ -180,6 +180,11 @@ class Broker:
             settings.dedup_snapshot_check_interval_s,
             publish_policies.take_due_snapshot,
         )
+        self.upkeep.register(
+            "rates",
+            settings.stats_rate_interval_s,
+            lambda topic: topic.sample(clock.wall_ms()),
+        )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self.health = BrokerHealth(
             Heartbeat(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar.broker.dispatch.pending import PendingEntries
+from magnetar.broker.meter import Meter
 from magnetar.broker.peer import Peer
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
@@ -64,6 +65,7 @@ class Consumer:
         "key_shared",
         "messages_out",
         "messages_redelivered",
+        "meter",
         "name",
         "peer",
         "pending",
@@ -119,6 +121,18 @@ class Consumer:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
+        self.meter = Meter(0, 0, 0, since_ms=connected_at_ms)
+        """Of those three."""
+
+    def sample(self, now_ms: int) -> None:
+        """For the rates."""
+        self.meter.sample(now_ms, self.messages_out, self.bytes_out, self.messages_redelivered)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Messages and bytes sent, and messages sent again, per second of the last minute."""
+        return self.meter.per_s(
+            now_ms, self.messages_out, self.bytes_out, self.messages_redelivered
+        )
 
     @property
     def is_ready(self) -> bool:

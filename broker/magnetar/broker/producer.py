@@ -20,6 +20,7 @@ from magnetar.broker import replies
 from magnetar.broker.deduplication.sequence_ids import Verdict
 from magnetar.broker.errors import BrokerPersistenceError, RequestError, TopicTerminatedError
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
+from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError, LogTerminatedError
@@ -130,6 +131,7 @@ class Producer:
         "is_closed",
         "is_encrypted",
         "messages_in",
+        "meter",
         "name",
         "peer",
         "producer_id",
@@ -161,6 +163,8 @@ class Producer:
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0
+        self.meter = Meter()
+        """Of those two."""
         # Batches under way, and encoded SEND_ERRORs that wait for the batches before them.
         self._waiting: deque[PublishBatch | bytes] = deque()
         self._on_drained: Callable[[], None] | None = None

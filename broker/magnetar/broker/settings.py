@@ -147,6 +147,12 @@ class BrokerSettings(
         ge=1,
         description="Unanswered requests of one connection; more get TooManyRequests.",
     )
+    stats_rate_interval_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="Time between two samples of a topic's counters: rates in statistics are "
+        "averages over one to two of them.",
+    )
     topic_watchers_per_connection_max: int = Field(
         default=100,
         ge=0,

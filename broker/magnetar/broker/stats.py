@@ -1,8 +1,8 @@
 """The statistics of one topic, as Pulsar's tools read them, and why nothing flows in words.
 
 Counters count since the topic was loaded, or since the client connected; they never go back while
-it is there. Rates are averages over a client's time on the topic, and those of a topic or
-subscription are sums over the clients that are connected. Backlogs are entries, not messages.
+it is there. Rates are averages over about the last minute (`meter.py`); those of what a topic or
+subscription sends are sums over the clients that are connected. Backlogs are entries, not messages.
 
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
 nothing just now, and `whyIdleText`, its words; both are null while it delivers.
@@ -38,7 +38,10 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
     sent, sent_bytes = topic.subscriptions.sent()
     messages = topic.messages_in
     deduplication = topic.deduplication
+    rate_in, throughput_in = topic.meter.per_s(now_ms, messages, topic.bytes_in)
     return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
         "msgRateOut": _sum(subscriptions, "msgRateOut"),
         "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
         "msgInCounter": messages,
@@ -66,7 +69,7 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "backlogQuotaLimitSize": topic.policies.backlog_quota_bytes or -1,
         "backlogQuotaLimitTime": topic.policies.backlog_quota_s or -1,
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
-        "publishers": [_producer_stats(each) for each in topic.producers.values()],
+        "publishers": [_producer_stats(each, now_ms) for each in topic.producers.values()],
         "subscriptions": subscriptions,
         "publishRateLimitedTimes": topic.publish_policies.rate.limited_times,
         "waitingPublishers": topic.access.waiting,
@@ -79,9 +82,12 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
     }
 
 
-def _producer_stats(producer: Producer) -> Stats:
+def _producer_stats(producer: Producer, now_ms: int) -> Stats:
     count = producer.messages_in
+    rate_in, throughput_in = producer.meter.per_s(now_ms, count, producer.bytes_in)
     return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
         "producerId": producer.producer_id,
         "producerName": producer.name,
         "accessMode": "Shared" if producer.topic_epoch is None else "Exclusive",
@@ -168,15 +174,15 @@ def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
 
 
 def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: int) -> Stats:
-    seconds = max(1e-3, (now_ms - consumer.connected_at_ms) / 1000)
+    rate_out, throughput_out, rate_again = consumer.rates(now_ms)
     since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
     stats: Stats = {
         "consumerName": consumer.name,
-        "msgRateOut": consumer.messages_out / seconds,
-        "msgThroughputOut": consumer.bytes_out / seconds,
+        "msgRateOut": rate_out,
+        "msgThroughputOut": throughput_out,
         "msgOutCounter": consumer.messages_out,
         "bytesOutCounter": consumer.bytes_out,
-        "msgRateRedeliver": consumer.messages_redelivered / seconds,
+        "msgRateRedeliver": rate_again,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,

@@ -24,6 +24,13 @@ class TokenBucket:
         self._tokens = self.capacity
         self._at_s = now_s()
 
+    def change(self, *, per_period: float, period_s: float) -> None:
+        """Fill at another rate from now on; what is there, or owed, stays."""
+        self._refill()
+        self._per_s = per_period / period_s
+        self.capacity = float(per_period)
+        self._tokens = min(self._tokens, self.capacity)
+
     def available(self) -> int:
         """Whole tokens that may be spent now; 0 also while there is a debt."""
         self._refill()

@@ -68,6 +68,29 @@ def test_the_same_rate_again_gives_no_tokens() -> None:
     assert not limiter.is_active
 
 
+def test_a_relative_rate_adds_what_the_topic_is_published_to() -> None:
+    time, published = _Time(), [0, 0]
+    limiter = RateLimiter(time, lambda: (published[0], published[1]))
+    limiter.set_rate(RateLimit(messages=10, bytes=1000, relative=True))
+    assert limiter.room() == (10, 1000)
+    limiter.spend(10, 1000)
+    published[:] = [40, 4000]
+    time.now_s += 0.5
+    assert limiter.room() == (5, 500), "the rate of publishing is looked at once per second"
+    limiter.spend(5, 500)
+    time.now_s += 0.5
+    assert limiter.room() == (5, 500)
+    limiter.spend(5, 500)
+    time.now_s += 0.5  # 40 messages in the second before, and 10 of its own
+    assert limiter.room() == (25, 2500)
+    limiter.spend(25, 2500)
+    time.now_s += 0.5  # nothing was published meanwhile
+    assert limiter.room() == (10, 1000)
+    limiter.spend(10, 1000)
+    time.now_s += 0.5
+    assert limiter.room() == (5, 500)
+
+
 async def _consume(harness: Harness, sub_type: Any, **fields: Any) -> Client:
     client = harness.client()
     answer = await client.subscribe(subType=sub_type, **fields)

@@ -37,15 +37,15 @@ async def last_message_id(request_id: int, attached: Attached) -> bytes:
 
 
 def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandConsumerStatsResponse:
-    """The answer to CONSUMER_STATS; rates are averages over the consumer's life."""
+    """The answer to CONSUMER_STATS."""
     consumer = attached.consumer
-    seconds = max(1e-3, (now_ms - consumer.connected_at_ms) / 1000)
+    rate_out, throughput_out, rate_again = consumer.rates(now_ms)
     since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
     return CommandConsumerStatsResponse(
         request_id=request_id,
-        msgRateOut=consumer.messages_out / seconds,
-        msgThroughputOut=consumer.bytes_out / seconds,
-        msgRateRedeliver=consumer.messages_redelivered / seconds,
+        msgRateOut=rate_out,
+        msgThroughputOut=throughput_out,
+        msgRateRedeliver=rate_again,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
         unackedMessages=consumer.unacked_messages,

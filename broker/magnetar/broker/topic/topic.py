@@ -17,6 +17,7 @@ from magnetar.broker.dispatch.throttle import DispatchRates
 from magnetar.broker.errors import ProducerBusyError
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.message_checks import MessageCheck, checks_of
+from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer, probe
@@ -93,18 +94,22 @@ class Topic:
         self._drained: asyncio.Future[None] | None = None
         self._full_name = str(name)
         self._loop = asyncio.get_running_loop()
-        self.dispatch_rates = DispatchRates(lambda: self.policies, self._loop.time)
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
         self.last_message = LastMessage(self._full_name, log, cache)
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0
+        self.meter = Meter()
+        """Of those two."""
         self.entries_in = 0
         self.messages_failed = 0
         self.trimmed_ledgers = 0
         self.evicted_entries = 0
         """Entries that left a backlog because it was above its quota."""
+        self.dispatch_rates = DispatchRates(
+            lambda: self.policies, self._loop.time, lambda: (self.messages_in, self.bytes_in)
+        )
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
         """These count from now on; whoever must act on that hears of it."""
@@ -262,6 +267,15 @@ class Topic:
         """
         if self.deduplication is not None:
             await self.deduplication.settled(producer_name)
+
+    def sample(self, now_ms: int) -> None:
+        """For the rates, once per interval."""
+        self.meter.sample(now_ms, self.messages_in, self.bytes_in)
+        for producer in self.producers.values():
+            producer.meter.sample(now_ms, producer.messages_in, producer.bytes_in)
+        for subscription in self.subscriptions.values():
+            for consumer in subscription.consumers:
+                consumer.sample(now_ms)
 
     # Cursors
 

@@ -1,0 +1,44 @@
+"""Rates of the last minute, from counters."""
+
+import pytest
+
+from magnetar.broker.meter import Meter
+from tests.unit.broker.harness import Harness, settle
+
+
+def test_before_the_first_sample_a_rate_is_zero_or_counts_from_the_start() -> None:
+    assert Meter().per_s(5_000, 10, 20) == (0.0, 0.0)
+    assert Meter(0, 0, since_ms=3_000).per_s(5_000, 10, 20) == (5.0, 10.0)
+
+
+def test_a_rate_counts_from_the_sample_before_the_last_one() -> None:
+    meter = Meter()
+    meter.sample(0, 100)
+    assert meter.per_s(10_000, 150) == (5.0,)
+    meter.sample(30_000, 200)
+    assert meter.per_s(50_000, 300) == (4.0,)  # since the first sample
+    meter.sample(60_000, 200)
+    assert meter.per_s(60_000, 200) == (0.0,)
+
+
+def test_two_questions_at_once_are_no_division_by_zero() -> None:
+    meter = Meter()
+    meter.sample(1_000, 1)
+    assert meter.per_s(1_000, 1) == (0.0,)
+
+
+async def test_a_topic_its_producers_and_consumers_are_sampled() -> None:
+    harness = Harness()
+    client = harness.client()
+    await client.produce()
+    await client.subscribe()
+    topic = harness.topic
+    topic.sample(1_000)
+    client.flow(10)
+    client.publish(0, 1, 2, 3)
+    await settle()
+    (producer,) = topic.producers.values()
+    (consumer,) = topic.subscriptions["s"].consumers
+    assert topic.meter.per_s(3_000, topic.messages_in, topic.bytes_in)[0] == pytest.approx(2)
+    assert producer.meter.per_s(3_000, producer.messages_in, producer.bytes_in)[0] == 2
+    assert consumer.messages_out == 4

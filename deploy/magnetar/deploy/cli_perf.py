@@ -85,7 +85,7 @@ def consume(
         str, typer.Option("--subscription", "-s", help="Subscription; made if it does not exist.")
     ] = "perf",
     kind: Annotated[
-        str, typer.Option("--type", "-t", help="exclusive, failover or shared.")
+        str, typer.Option("--type", "-t", help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
     consumers: Annotated[int, typer.Option(min=1, help="Each on its own connection.")] = 1,
     messages: Annotated[

@@ -58,7 +58,7 @@ def consume(
     ],
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop then; 0: never.")] = 0,
     kind: Annotated[
-        str, typer.Option("--type", "-t", help="exclusive, failover or shared.")
+        str, typer.Option("--type", "-t", help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
     initial: Annotated[
         str, typer.Option("--initial", help="Where a new subscription starts: earliest or latest.")

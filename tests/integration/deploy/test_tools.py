@@ -45,6 +45,14 @@ def test_a_subscription_goes_on_where_it_stopped(server: Standalone) -> None:
     assert run(server, *consume, "-n", "2").stdout.split() == ["two", "three"]
 
 
+@pytest.mark.parametrize("kind", ["failover", "shared", "key_shared"])
+def test_every_type_of_subscription_can_be_consumed(server: Standalone, kind: str) -> None:
+    for key in ("a", "b"):
+        run(server, "produce", kind, "-m", f"of {key}", "-k", key)
+    consume = ("consume", kind, "-s", "mine", "--initial", "earliest", "--type", kind)
+    assert run(server, *consume, "-n", "2").stdout.splitlines() == ["of a", "of b"]
+
+
 def test_reading_can_begin_at_a_message(server: Standalone) -> None:
     for payload in ("one", "two", "three"):
         run(server, "produce", "ids", "-m", payload)

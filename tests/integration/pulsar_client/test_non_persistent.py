@@ -3,6 +3,7 @@
 import pulsar
 import pytest
 
+from tests.integration.pulsar_client.admin_calls import Admin
 from tests.integration.pulsar_client.support import publish, receive_payloads
 from tests.integration.pulsar_client.test_partitioned import PARTITIONS, admin
 from tests.standalone import Standalone
@@ -47,3 +48,20 @@ def test_whoever_is_connected_gets_the_messages(
         assert admin(server, "DELETE", path) in (404, 412)
     consumer.close()
     producer.close()
+
+
+def test_statistics_of_a_topic_that_keeps_nothing(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    topic = f"non-{topic}"
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    publish(producer, _PAYLOADS)
+    receive_payloads(consumer, COUNT)
+    path = "/admin/v2/non-persistent/" + topic.removeprefix("non-persistent://")
+    stats = Admin(server.http_port).done("GET", f"{path}/stats")
+    assert (stats["msgInCounter"], stats["msgOutCounter"]) == (COUNT, COUNT)
+    assert stats["storageSize"] == 0
+    (publisher,) = stats["publishers"]
+    assert publisher["producerName"] == producer.producer_name()
+    assert [each["msgOutCounter"] for each in stats["subscriptions"]["s"]["consumers"]] == [COUNT]

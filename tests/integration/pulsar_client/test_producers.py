@@ -7,13 +7,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pulsar
 import pytest
 
 from tests.integration.broker.raw_connection import RawConnection
 from tests.integration.pulsar_client.support import connect, publish, receive, receive_payloads
+from tests.integration.pulsar_client.test_partitioned import create
 from tests.standalone import Standalone
 
 _EXCLUSIVE = pulsar.ProducerAccessMode.Exclusive
@@ -154,7 +154,73 @@ def _waiting(server: Standalone, topic: str) -> int:
         return int(json.load(answer)["waitingPublishers"])
 
 
+def test_an_exclusive_producer_has_all_partitions(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    create(server, topic)
+    owner = client.create_producer(topic, access_mode=_EXCLUSIVE)
+    with pytest.raises(pulsar.ProducerFenced):
+        client.create_producer(topic, access_mode=_EXCLUSIVE)
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(f"{topic}-partition-1")
+    other = connect(server.url)
+    heir = other.create_producer(topic, access_mode=_FENCING)
+    with pytest.raises(pulsar.PulsarException):
+        owner.send(b"too late")
+    publish(heir, [b"%d" % number for number in range(6)])
+    other.close()
+
+
 # Chunks and encryption
+
+
+def test_chunks_of_a_message_are_in_one_partition(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    create(server, topic)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(
+        topic,
+        chunking_enabled=True,
+        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+    )
+    sent = {bytes([number]) * _CHUNKED_BYTES for number in range(3)}
+    for payload in sent:
+        producer.send(payload)
+    found = [receive(consumer) for _ in sent]
+    assert {digest(each.data()) for each in found} == set(map(digest, sent))
+    assert len({each.topic_name() for each in found}) > 1
+    for each in found:
+        consumer.acknowledge(each)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
+    folder = tmp_path_factory.mktemp("keys")
+    private, public = folder / "private.pem", folder / "public.pem"
+    for command in (
+        ("genrsa", "-out", private, "2048"),
+        ("rsa", "-in", private, "-pubout", "-out", public),
+    ):
+        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)
+    return pulsar.CryptoKeyReader(str(public), str(private))
+
+
+def test_encrypted_messages_pass_through_partitions(
+    server: Standalone, client: pulsar.Client, topic: str, keys: pulsar.CryptoKeyReader
+) -> None:
+    create(server, topic)
+    producer = client.create_producer(topic, encryption_key="the key", crypto_key_reader=keys)
+    readers = [
+        client.subscribe(topic, f"s{number}", crypto_key_reader=keys, consumer_type=kind)
+        for number, kind in enumerate((pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared))
+    ]
+    sent = [b"secret %d" % number for number in range(20)]
+    for number, payload in enumerate(sent):
+        producer.send_async(payload, lambda *_: None, partition_key=f"k{number % 5}")
+    producer.flush()
+    for reader in readers:
+        assert sorted(receive(reader).data() for _ in sent) == sorted(sent)
 
 
 @_events
@@ -184,17 +250,10 @@ def test_encrypted_messages_pass_through_unchanged(
     server: Standalone,
     client: pulsar.Client,
     topic: str,
-    tmp_path: Path,
+    keys: pulsar.CryptoKeyReader,
     event: Callable[[Standalone, str], None],
     batched: bool,
 ) -> None:
-    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
-    for command in (
-        ("genrsa", "-out", private, "2048"),
-        ("rsa", "-in", private, "-pubout", "-out", public),
-    ):
-        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)
-    keys = pulsar.CryptoKeyReader(str(public), str(private))
     producer = client.create_producer(
         topic, encryption_key="the key", crypto_key_reader=keys, batching_enabled=batched
     )

@@ -1,0 +1,54 @@
+"""Which right a request takes: a row for each kind, and super users for what is in no row."""
+
+import pytest
+
+from magnetar.broker.http.rights import need_of
+from magnetar.broker.security import Action, Cluster, Namespace, Subscription, Tenant, Topic
+from magnetar.sdk.wire import parse_topic_name
+
+NS = Namespace("t/n")
+NAME = parse_topic_name("persistent://t/n/x")
+TOPIC = Topic(NAME)
+P = "/admin/v2/persistent/t/n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "need"),
+    [
+        ("GET", "/admin/v2/clusters", None),
+        ("GET", "/admin/v2/clusters/c", (Action.ADMINISTER, Cluster())),
+        ("GET", "/admin/v2/tenants", (Action.ADMINISTER, Cluster())),
+        ("GET", "/admin/v2/tenants/t", (Action.ADMINISTER, Tenant("t"))),
+        ("PUT", "/admin/v2/tenants/t", (Action.ADMINISTER, Cluster())),
+        ("GET", "/admin/v2/namespaces/t", (Action.ADMINISTER, Tenant("t"))),
+        ("PUT", "/admin/v2/namespaces/t/n", (Action.ADMINISTER, Tenant("t"))),
+        ("GET", "/admin/v2/namespaces/t/n", (Action.ADMINISTER, NS)),
+        ("GET", "/admin/v2/namespaces/t/n/topics", (Action.LIST_TOPICS, NS)),
+        ("POST", "/admin/v2/namespaces/t/n/retention", (Action.ADMINISTER, NS)),
+        ("POST", "/admin/v2/namespaces/t/n/permissions/r", (Action.ADMINISTER, NS)),
+        ("PUT", "/admin/v2/namespaces/t/n/0x00_0x10/split", (Action.ADMINISTER, Cluster())),
+        ("POST", "/admin/v2/namespaces/t/n/0x00_0x10/clearBacklog", (Action.ADMINISTER, NS)),
+        ("GET", P, (Action.LIST_TOPICS, NS)),
+        ("PUT", f"{P}/x", (Action.ADMINISTER, TOPIC)),
+        ("GET", f"{P}/x/stats", (Action.LOOKUP, TOPIC)),
+        ("GET", f"{P}/x/partitions", (Action.LOOKUP, TOPIC)),
+        ("PUT", f"{P}/x/partitions", (Action.ADMINISTER, TOPIC)),
+        ("GET", f"{P}/x/examinemessage", (Action.CONSUME, TOPIC)),
+        ("GET", f"{P}/x/ledger/1/entry/2", (Action.CONSUME, TOPIC)),
+        ("POST", f"{P}/x/subscription/s/skip_all", (Action.CONSUME, Subscription(NAME, "s"))),
+        ("DELETE", f"{P}/x/truncate", (Action.ADMINISTER, TOPIC)),
+        ("GET", "/lookup/v2/topic/persistent/t/n/x", (Action.LOOKUP, TOPIC)),
+        ("GET", "/admin/v2/schemas/t/n/x/schema", (Action.LOOKUP, TOPIC)),
+        ("POST", "/admin/v2/schemas/t/n/x/schema", (Action.PRODUCE, TOPIC)),
+        ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
+        ("GET", "/admin/v2/something/new", (Action.ADMINISTER, Cluster())),
+        ("GET", "/anything", (Action.ADMINISTER, Cluster())),
+    ],
+)
+def test_a_request_takes_its_right(method: str, path: str, need: object) -> None:
+    parameters = {"sub": "s"} if "/subscription/" in path else {}
+    assert need_of(method, path, parameters) == need
+
+
+def test_a_name_that_is_none_is_for_administrators_of_its_namespace() -> None:
+    assert need_of("GET", "/lookup/v2/topic/nonsense/t/n/x", {}) == (Action.ADMINISTER, NS)

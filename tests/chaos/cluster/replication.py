@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoNodeError
-from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemNetwork
@@ -71,12 +71,20 @@ async def _client(stage: Stage) -> AsyncIterator[tuple[MetadataStore, LedgerClie
         await store.close()
 
 
+async def _ledgers(client: LedgerClient) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+    """Every ledger there is; one that is deleted meanwhile needs no copies."""
+    async for ledger_id in client.manager.ledger_ids():
+        try:
+            yield ledger_id, (await client.manager.read(ledger_id)).metadata
+        except NoSuchLedgerError:
+            continue
+
+
 async def _missing(stage: Stage) -> str:
     async with _client(stage) as (store, client):
         naming: list[int] = []
         lost = set(stage.lost)
-        async for ledger_id in client.manager.ledger_ids():
-            metadata = (await client.manager.read(ledger_id)).metadata
+        async for ledger_id, metadata in _ledgers(client):
             if any(lost & set(fragment.bookies) for fragment in metadata.ensembles):
                 naming.append(ledger_id)
         items = await _items(store, _ITEMS)
@@ -109,8 +117,7 @@ async def _count(stage: Stage) -> Replication:
         for name, bookie_id in stage.bookie_ids().items():
             host, port = stage.address(name)
             bookies[bookie_id] = await BookieClient.connect(port, host=host)
-        async for ledger_id in client.manager.ledger_ids():
-            metadata = (await client.manager.read(ledger_id)).metadata
+        async for ledger_id, metadata in _ledgers(client):
             if metadata.state is not LedgerState.CLOSED:
                 continue
             unknown = {

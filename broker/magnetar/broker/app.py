@@ -34,7 +34,7 @@ class Health(BaseModel):
 
 def make_app(broker: "Broker", page: MetricsPage) -> FastAPI:
     """The application of one broker."""
-    app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None)
+    app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None, docs_url=None)
 
     @app.get("/health")
     async def health(response: Response) -> Health:

@@ -12,6 +12,9 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
+
+from magnetar.broker.http.description_page import CONTENT_SECURITY_POLICY, PAGE
 
 _PATH = "/openapi.json"
 _VERBS = ("get", "put", "post", "delete")
@@ -90,3 +93,8 @@ def add_description(app: FastAPI) -> None:
             if not made:
                 made.append(await asyncio.to_thread(lambda: json.dumps(describe(app)).encode()))
         return Response(made[0], media_type="application/json")
+
+    @app.get("/docs", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        return HTMLResponse(PAGE, headers=headers)

@@ -190,6 +190,14 @@ def test_the_description_says_of_each_endpoint_what_it_is(rest: Rest) -> None:
     assert len(operations) > 500
 
 
+def test_the_description_is_a_page_that_needs_nothing_from_elsewhere(rest: Rest) -> None:
+    found = rest("GET", "/docs")
+    assert found.status == 200
+    assert "openapi.json" in found.text
+    assert "http" not in found.text.replace("HTTP", "").replace("<!doctype html>", "")
+    assert "default-src 'none'" in found.headers["content-security-policy"]
+
+
 def test_a_message_comes_with_its_metadata_in_headers(rest: Rest) -> None:
     ledger, entry = rest.first
     found = rest("GET", f"{PLAIN}/ledger/{ledger}/entry/{entry}")

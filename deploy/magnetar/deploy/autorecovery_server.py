@@ -14,6 +14,7 @@ from magnetar.deploy.bookkeeper_names import recovery_families
 from magnetar.deploy.declared_metrics import DeclaredCollector
 from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
+from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Sources
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
@@ -156,6 +157,7 @@ class AutoRecoveryServer:
 
     async def start(self) -> None:
         settings = self._settings
+        name_server(self._name)
         with explained(metadata_url=settings.metadata_url):
             async with AsyncExitStack() as opened:
                 store = await open_store(

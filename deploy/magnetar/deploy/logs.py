@@ -3,7 +3,8 @@
 Stdout belongs to the command's own output (the `ready` line, messages, figures). Libraries that log
 through the standard library are heard from WARNING on and rendered the same way. Where several
 servers log on one host, MAGNETAR_LOG_NAME says which one this is: it stands before each line for
-people, and as `server` in each JSON event.
+people, and as `server` in each JSON event. Without it the JSON events of a bookie, a broker or
+auto-recovery have the id it goes by in the cluster, once that is known.
 """
 
 import logging
@@ -16,6 +17,14 @@ import structlog
 from structlog.typing import Processor
 
 _NAME_VARIABLE = "MAGNETAR_LOG_NAME"
+
+_server = {"name": ""}
+"""Of this process; see `name_server`."""
+
+
+def name_server(name: str) -> None:
+    """This process is one server, of this name: its events say so from now on."""
+    _server["name"] = name
 
 
 class LogLevel(StrEnum):
@@ -71,7 +80,7 @@ def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list[Process
         )
         return [console, *_if(name, _prefixed)]
     return [
-        *_if(name, _with_server),
+        _with_server(name),
         # Without the local variables of functions: among them may be tokens and passwords.
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -86,7 +95,9 @@ def _if(name: str, make: Callable[[str], Processor]) -> list[Processor]:
 
 def _with_server(name: str) -> Processor:
     def add(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        event.setdefault("server", name)
+        server = name or _server["name"]
+        if server:
+            event.setdefault("server", server)
         return event
 
     return add

@@ -23,6 +23,7 @@ from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
+from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.process_usage import process_usage
 from magnetar.ledger.client import LedgerClient
@@ -115,6 +116,7 @@ class BookieServer:
                     zone=settings.zone,
                     opened=opened,
                 )
+                name_server(self._bookie.bookie_id)
                 await self._bookie.start()
                 opened.push_async_callback(self._bookie.stop)
                 collectors: list[Collector] = [BookieCollector([self._bookie])]
@@ -223,6 +225,7 @@ class BrokerServer:
                     insecure=settings.insecure,
                     metadata_url=settings.metadata_url,
                 )
+                name_server(self._broker.name)
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging, name_server
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +66,17 @@ def test_servers_of_one_host_say_who_they_are(
     structlog.get_logger().info("ledger_closed", ledger_id=7)
     assert stream.getvalue().startswith(begins)
     assert "bookie-1" in stream.getvalue()
+
+
+def test_events_of_a_server_say_its_id_once_it_is_known() -> None:
+    stream = io.StringIO()
+    configure_logging(LogLevel.INFO, LogFormat.JSON, stream=stream)
+    try:
+        structlog.get_logger().info("before")
+        name_server("broker:6650")
+        structlog.get_logger().info("after")
+        structlog.get_logger().info("of_another", server="bookie-1")
+    finally:
+        name_server("")
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each.get("server") for each in events] == [None, "broker:6650", "bookie-1"]

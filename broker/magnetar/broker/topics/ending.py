@@ -187,7 +187,7 @@ async def _close_parts(closing: Closing) -> None:
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
             # Nothing is lost: what was not saved is delivered again.
-            _log.warning("cursor_not_saved", topic=str(closing.topic.name), error=str(result))
+            _log.warning("cursor_left_unsaved", topic=str(closing.topic.name), error=str(result))
         elif isinstance(result, LedgerError):
             _log.warning("log_not_closed", topic=str(closing.topic.name), error=str(result))
         elif isinstance(result, BaseException) and not isinstance(result, CursorError):

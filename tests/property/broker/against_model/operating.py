@@ -120,9 +120,9 @@ class Operating(Checked):
 
     async def _skip(self, topic: int, model: SubscriptionModel, entries: int) -> None:
         skipped = list(model.open)[:entries]
-        if skipped:
+        if skipped:  # or else nothing is stored
             model.expire_through(skipped[-1])
-        model.save()
+            model.save()
         loaded = await self.world.load(TOPICS[topic])
         work = operating.skip(loaded, loaded.subscriptions[model.name], entries)
         assert await self.world.call(work) is None

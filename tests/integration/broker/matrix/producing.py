@@ -221,3 +221,5 @@ CASES: dict[str, Case] = {
 }
 UNBATCHED = {"delayed_messages", "chunked_messages"}
 """Neither can be in a batch."""
+PAIRED = {"producers_that_wait_or_fence", "names_of_producers", "encrypted_messages"}
+"""See test_matrix.py."""

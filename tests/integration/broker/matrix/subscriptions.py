@@ -373,3 +373,5 @@ CASES: dict[str, Case] = {
         )
     },
 }
+PAIRED = {"exclusive_consumers", "properties_of_a_subscription", "unsubscribed"}
+"""See test_matrix.py."""

@@ -33,12 +33,16 @@ ENVIRONMENT = {
 Name = tuple[str, bool, bool]
 """Case, partitioned, batched."""
 
+PAIRED = {*keeping.CASES, *topics.CASES, *producing.PAIRED, *subscriptions.PAIRED}
+"""Cases where batches and partitions have nothing to do with each other: both, or neither."""
+
 NAMES: list[Name] = [
     (case, is_partitioned, is_batched)
     for case in CASES
     for is_partitioned in (False, True)
     for is_batched in (False, True)
     if not (is_batched and case in producing.UNBATCHED)
+    if not (is_partitioned != is_batched and case in PAIRED)
 ]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ async def publish(client: WireClient, *sequence_ids: int) -> None:
 
 
 async def test_the_next_ledger_of_a_topic_has_the_quorums_of_its_policy(tmp_path: Path) -> None:
-    settings = {"ledger_entries_max": 2, "ledger_age_min_s": 0}
+    settings: dict[str, Any] = {"ledger_entries_max": 2, "ledger_age_min_s": 0}
     async with cluster_of(3, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
@@ -155,7 +156,7 @@ async def test_requests_wait_for_the_metadata_store_instead_of_failing(
 async def test_a_metadata_store_that_stays_away_is_given_up_as_bookies_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"topic_load_timeout_ms": 50, "topic_load_retry_ms": 10}
+    settings: dict[str, Any] = {"topic_load_timeout_ms": 50, "topic_load_retry_ms": 10}
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         clients = [await WireClient.open(broker.port) for _ in range(2)]
         take_away(cluster, monkeypatch)

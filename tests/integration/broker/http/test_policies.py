@@ -211,7 +211,7 @@ async def test_a_namespace_is_made_with_policies_used_and_deleted(rest: Rest) ->
 async def test_with_force_a_namespace_and_a_tenant_go_with_all_that_is_in_them(
     tmp_path: Path,
 ) -> None:
-    settings = {"force_delete_namespace": True, "force_delete_tenant": True}
+    settings: dict[str, Any] = {"force_delete_namespace": True, "force_delete_tenant": True}
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         rest = Rest(broker)
         await rest.ok("PUT", "/tenants/acme", {"allowedClusters": ["standalone"]})

@@ -19,7 +19,7 @@ from magnetar.broker.http.brokers import brokers_router
 from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.compaction import compaction_router
 from magnetar.broker.http.configuration import configuration_router
-from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.life import life_router
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.messages import messages_router
@@ -55,7 +55,8 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
     authorizer = broker.services.authorizer
 
     async def authorize(request: Request) -> None:
-        """Refuse whoever may not ask for this."""
+        """Refuse whoever may not ask for this; note who has sent it here."""
+        IS_AUTHORITATIVE.set(request.query_params.get("authoritative") == "true")
         if authorizer.is_on:
             need = need_of(request.method, request.scope["path"], request.path_params)
             if need is not None:

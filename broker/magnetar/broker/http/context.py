@@ -1,6 +1,7 @@
 """What the routers share: the broker, and names out of paths."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from magnetar.broker import naming
 from magnetar.broker.balance.bundles import Bundle, BundleId
@@ -13,6 +14,9 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
+
+IS_AUTHORITATIVE: ContextVar[bool] = ContextVar("IS_AUTHORITATIVE", default=False)
+"""Whether the request was sent here by whoever chose this broker for what it is about."""
 
 
 class HttpContext:
@@ -80,10 +84,20 @@ class HttpContext:
             TopicNotFoundError: it does not exist.
             RequestError: it cannot be loaded now.
         """
-        owner = await self.admin.owner_of(name, is_authoritative=False, listener="")
+        await self.check_owner(name)
+        return await self.topics.get(name, may_create=False)
+
+    async def check_owner(self, name: TopicName) -> None:
+        """Return if this broker is the owner, which it may become now if it was chosen.
+
+        Raises:
+            ElsewhereError: another broker is, or chooses who is.
+            RequestError: that cannot be told now.
+        """
+        is_chosen = IS_AUTHORITATIVE.get()
+        owner = await self.admin.owner_of(name, is_authoritative=is_chosen, listener="")
         if not owner.is_self:
             raise ElsewhereError.at(owner)
-        return await self.topics.get(name, may_create=False)
 
     async def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
         """A bundle out of a path, in a namespace that exists; it may not be one of its layout.

@@ -10,7 +10,7 @@ from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.listing import non_persistent_here, non_persistent_names
-from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import TopicName
@@ -41,9 +41,7 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
         await check_whole(name, 409)
         await topics.creation.check_room(name.namespace_name, 1)
-        owner = await context.admin.owner_of(name, is_authoritative=False, listener="")
-        if not owner.is_self:
-            raise ElsewhereError(owner.http_url, is_authoritative=owner.is_authoritative)
+        await context.check_owner(name)
         if await topics.exists(name):
             raise TopicConflictError(f"This topic already exists: {name}")
         await topics.get(name)

@@ -176,6 +176,32 @@ def test_who_is_not_the_owner_redirects_with_method_and_query_kept(cluster: Real
         )
 
 
+def test_what_only_the_owner_knows_of_a_topic_is_asked_there(cluster: RealCluster) -> None:
+    topic = topics_in_each_bundle("owned")[0]
+    base = f"/admin/v2/persistent/public/default/{topic}"
+    assert call(cluster, "broker-1", "PUT", base).status == 204
+    owner = lookup(cluster, "broker-1", topic)
+    (other,) = set(brokers_of(cluster)) - {owner}
+    for path in ("stats", "internalStats", "lastMessageId", "messageid/0", "internal-info"):
+        answer = call(cluster, other, "GET", f"{base}/{path}")
+        assert answer.status == 307, (path, answer)
+        assert answer.headers["location"].startswith(f"{cluster.http_url(owner)}{base}/{path}?")
+        assert follow(cluster, other, "GET", f"{base}/{path}").status == 200
+    assert follow(cluster, other, "GET", f"{base}/stats").json["ownerBroker"] in (
+        cluster.http_url(owner)
+    )
+
+
+def test_topics_that_keep_nothing_are_listed_wherever_they_are(cluster: RealCluster) -> None:
+    names = topics_in_each_bundle("passing")
+    base = "/admin/v2/non-persistent/public/default"
+    for name in names:
+        assert follow(cluster, "broker-1", "PUT", f"{base}/{name}").status == 204
+    wanted = {f"non-persistent://public/default/{name}" for name in names}
+    for broker in brokers_of(cluster):
+        assert wanted <= set(call(cluster, broker, "GET", base).json)
+
+
 def test_an_unloaded_bundle_is_where_it_was_sent_and_its_clients_follow(
     cluster: RealCluster,
 ) -> None:

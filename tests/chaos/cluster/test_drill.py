@@ -1,4 +1,4 @@
-"""The drill of the cluster in its short form: each fault once. `make chaos` has the long one.
+"""The drill of the cluster in its short form: each fault twice. `make chaos` has the long one.
 
 It runs in a process of its own, as the command does: who is not root gets a namespace there.
 """
@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.cluster.faults import FAULTS
 from tests.processes import ROOT, magnetar_environment
 
-_TIMES = 1
+_TIMES = 2
 _TIMEOUT_S = 290
 _WITH_ONE_ZOOKEEPER = (
     "owner-killed",

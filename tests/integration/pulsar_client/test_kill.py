@@ -20,7 +20,7 @@ import pytest
 from tests.integration.pulsar_client.support import connect, read_next, receive
 from tests.standalone import Standalone
 
-ROUNDS = 15
+ROUNDS = 20
 SEED = 20_260_521
 """Recorded so that a failure's moments can be tried again; change it to try others."""
 KILL_AFTER_S_MAX = 2.0

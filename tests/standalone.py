@@ -8,7 +8,7 @@ from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 
 READY_TIMEOUT_S = 30.0
 
-_EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
+EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
 """How a traceback looks in a log for people, in a JSON log, and as asyncio reports it."""
 
 
@@ -61,7 +61,7 @@ class Standalone:
         assert self._process is not None, "start() comes first"
         return self._process
 
-    def start(self) -> float:
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Start the server; returns the seconds until it was ready."""
         self._process = ServerProcess(
             [
@@ -74,7 +74,7 @@ class Standalone:
             log_path=self.log_path,
             is_ready=is_ready_line,
         )
-        self.ready_s = self._process.wait_ready(READY_TIMEOUT_S)
+        self.ready_s = self._process.wait_ready(timeout_s)
         return self.ready_s
 
     def kill(self) -> None:
@@ -88,7 +88,7 @@ class Standalone:
     def assert_log_clean(self) -> None:
         """No unexpected exception was logged, by any of the processes so far."""
         text = self.log_text()
-        for mark in _EXCEPTION_MARKS:
+        for mark in EXCEPTION_MARKS:
             at = text.find(mark)
             assert at < 0, f"the log holds {mark}: {text[max(0, at - 500) : at + 3000]}"
 

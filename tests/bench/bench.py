@@ -31,6 +31,8 @@ from tests.bench.ledger_bench import LedgerBench
 from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
+from tests.bench.sdk_bench import SdkBench
+from tests.bench.spark_bench import SparkBench
 from tests.bench.storage_bench import StorageBench
 from tests.bench.storage_client import LoadProcess
 from tests.bench.storage_upkeep import UpkeepBench
@@ -234,8 +236,12 @@ def main() -> None:
             recovery.recovery,
             TopicsBench(report, effort).topics,
             WebSocketBench(report, effort).websocket,
+            SdkBench(report, effort).sdk,
+            SparkBench(report, effort).spark,
         ):
-            if arguments.only is None or arguments.only in measurement.__name__:
+            # Of the loop is told whatever loaded it.
+            is_wanted = arguments.only is None or arguments.only in measurement.__name__
+            if is_wanted or measurement == storage.storage_event_loop:
                 measurement()
     result = {
         "machine": asdict(machine),

@@ -14,8 +14,10 @@ import os
 import time
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.bench.loop_steps import Held, LoopSteps
 
 _INTERVAL_S = 0.001
 _PASS_WINDOW_S = 0.1
@@ -35,13 +37,16 @@ class Lateness:
     """Percentiles. `max_cpu`: what the loop's own thread computed in the longest of these times.
     The rest of it the thread waited, for the processor or for the interpreter's lock. `own_p999`,
     `own_max`: without the time for which this thread was ready and had no processor, which on a
-    machine that does other things is theirs. `outside_p999`, `outside_of`: of the moments that are
-    not near a pass; `passes`, `reported_mib`: what the whole machine returned to its host meanwhile
-    (all four only where the kernel counts it)."""
+    machine that does other things is theirs. `cpu_p999`, `cpu_max`: what the thread computed, which
+    hardly depends on what else the machine did. `outside_p999`, `outside_of`: of the moments that
+    are not near a pass; `passes`, `reported_mib`: what the whole machine returned to its host
+    meanwhile (all four only where the kernel counts it)."""
     latest_ms: list[float]
     """The highest hundredth of the moments: so several runs can be taken together."""
     latest_outside_ms: list[float]
     """The same of those outside of passes; of all, where the kernel counts no passes."""
+    held: list[Held] = field(default_factory=list)
+    """The longest times, and the steps that the loop took in them."""
 
 
 class PageReports:
@@ -77,8 +82,9 @@ class PageReports:
 class Probe:
     """Watches the loop it is started on."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: LoopSteps | None = None) -> None:
         self._reports = PageReports()
+        self._steps = steps if steps is not None else LoopSteps()
         self._due_s = 0.0
         self._cpu_s = 0.0
         self._queued_s = 0.0
@@ -97,6 +103,7 @@ class Probe:
         strokes = list(zip(self._struck_s, self._late_s, strict=True))
         every = _moments(self._late_s)
         own = _moments(self._own_late_s)
+        computed = _moments(self._computed_s)
         outside = _moments(
             late_s for struck_s, late_s in strokes if not self._is_near_pass(struck_s, late_s)
         )
@@ -110,6 +117,8 @@ class Probe:
             "max": _at(every, 1),
             "own_p999": _at(own, 0.999),
             "own_max": _at(own, 1),
+            "cpu_p999": _at(computed, 0.999),
+            "cpu_max": _at(computed, 1),
             "max_cpu": _ms(self._worst_cpu_s),
             "of": len(every),
         }
@@ -124,13 +133,17 @@ class Probe:
         # As many of both: of the moments outside there are fewer.
         count = max(1, len(every) // 100)
         return Lateness(
-            seen, [_ms(each) for each in every[-count:]], [_ms(each) for each in outside[-count:]]
+            seen,
+            [_ms(each) for each in every[-count:]],
+            [_ms(each) for each in outside[-count:]],
+            self._steps.take(),
         )
 
     def _begin(self) -> None:
         self._struck_s = array("d")
         self._late_s = array("d")
         self._own_late_s = array("d")
+        self._computed_s = array("d")
         self._pass_s = array("d")
         self._worst_s = self._worst_cpu_s = 0.0
         self._passes = self._first_passes = self._reports.passes()
@@ -142,8 +155,10 @@ class Probe:
         cpu_s = time.thread_time()
         if late_s > self._worst_s:
             self._worst_s, self._worst_cpu_s = late_s, cpu_s - self._cpu_s
-        self._cpu_s = cpu_s
         queued_s = self._queued()
+        self._steps.on_stroke(late_s, cpu_s - self._cpu_s, queued_s - self._queued_s)
+        self._computed_s.append(cpu_s - self._cpu_s)
+        self._cpu_s = cpu_s
         self._struck_s.append(now_s)
         self._late_s.append(late_s)
         self._own_late_s.append(max(0.0, late_s - (queued_s - self._queued_s)))

@@ -64,12 +64,16 @@ class LoadLateness:
     outside: int = 0
     """Of the moments, those outside of passes (loop_probe.py)."""
     runs: list[dict[str, float]] = field(default_factory=list)
+    held: list[list[dict[str, object]]] = field(default_factory=list)
+    """Per run the longest times, with the steps of the loop in them."""
     _latest_ms: list[float] = field(default_factory=list)
     _latest_outside_ms: list[float] = field(default_factory=list)
 
     def add(self, seen: Seen | Lateness) -> None:
         """One more run."""
         self.runs.append(seen.lateness_ms)
+        if isinstance(seen, Seen):
+            self.held.append(seen.held)
         moments = int(seen.lateness_ms["of"])
         self.moments += moments
         self.outside += int(seen.lateness_ms.get("outside_of", moments))
@@ -91,6 +95,7 @@ class LoadLateness:
             "outside_passes_of": self.outside,
             "reported_mib": sum(each.get("reported_mib", 0) for each in self.runs),
             "runs": self.runs,
+            "held": self.held,
         }
 
 

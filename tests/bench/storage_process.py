@@ -4,7 +4,7 @@ import json
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +25,8 @@ class Seen:
     resident_bytes: int
     written_bytes: int
     cpu_s: float
+    held: list[dict[str, object]] = field(default_factory=list)
+    """The longest times for which its event loop was held (loop_steps.py)."""
     stop_s: float = 0.0
     """After an orderly end: what it took, the last flush included."""
 

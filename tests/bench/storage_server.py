@@ -4,7 +4,7 @@ It is what `magnetar bookie` runs, with a probe beside it: every millisecond a c
 loop says how late it is. Who connects to the probe's port gets one line of JSON, what was seen
 since the last one asked:
 
-- `lateness_ms`, `latest_ms`, `latest_outside_ms`: see loop_probe.py;
+- `lateness_ms`, `latest_ms`, `latest_outside_ms`, `held`: see loop_probe.py and loop_steps.py;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
@@ -26,12 +26,16 @@ from pathlib import Path
 
 import structlog
 
+from magnetar.bookie.journaling.journal import Journal
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.server import BookieConnection
 from magnetar.deploy.options import Listen, Sources
 from magnetar.deploy.process import run_server
 from magnetar.deploy.servers import BookieServer, BookieServerSettings
 from magnetar.ledger.metric_fields import Histogram, metrics_in
 from tests.bench.loop_probe import Probe
+from tests.bench.loop_steps import LoopSteps
 
 _HOST = "127.0.0.1"
 
@@ -42,7 +46,12 @@ class ProbedBookie(BookieServer):
     def __init__(self, settings: BookieServerSettings, sources: Sources, final: Path) -> None:
         super().__init__(settings, sources)
         self._final = final
-        self._probe = Probe()
+        steps = LoopSteps()
+        steps.watch(BookieConnection, ["data_received"], lambda _, data: len(data))
+        steps.watch(BookieConnection, ["go_on", "try_again", "connection_lost"])
+        steps.watch(Journal, ["_committed"])
+        steps.watch(RequestHandler, ["on_flushed"])
+        self._probe = Probe(steps)
         self._probe_port = 0
 
     async def start(self) -> None:

@@ -52,6 +52,14 @@ def test_java(server: Standalone, workplace: Path) -> None:
     run(workplace, *story, server.url, f"{TOPIC}java", timeout_s=RUN_TIMEOUT_S)
 
 
+def test_java_transactions(server: Standalone, workplace: Path) -> None:
+    """The official client: messages and acknowledgements in transactions."""
+    copy = "dependency:copy-dependencies"
+    run(workplace, "mvn", "-q", "-B", copy, f"-DoutputDirectory={workplace / 'lib'}")
+    story = ("java", "-cp", "lib/*", "Transactions.java")
+    run(workplace, *story, server.url, f"{TOPIC}java-txn", timeout_s=RUN_TIMEOUT_S)
+
+
 def test_go_admin(server: Standalone, workplace: Path) -> None:
     """The official admin client: brokers, tenants, namespaces, topics, subscriptions, policies."""
     run(workplace, "go", "build", "-o", "admin", ".")

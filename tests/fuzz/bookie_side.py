@@ -299,6 +299,7 @@ async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:
         with findings.of_loop():
             for seed in seeds:
                 await target.run(seed)
+                findings.inputs += 1
             await target.check_nothing_is_left()
         good.close()
         await bookie.stop()

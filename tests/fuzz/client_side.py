@@ -201,3 +201,4 @@ async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:
         with findings.of_loop():
             for seed in seeds:
                 await _Case(seed, cluster, honest, findings).run()
+                findings.inputs += 1

@@ -6,6 +6,7 @@ reads itself, and two that are understood are compared in bounded time, either w
 
 import base64
 import json
+import os
 import random
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from magnetar.broker.schemas import (
 from magnetar.broker.schemas.definitions import Definition, parse
 from magnetar.broker.schemas.key_value import data_of_text, joined, text_of_data
 from tests.fuzz.findings import Findings
+from tests.fuzz.json_mutations import spoil_json
+from tests.processes import resident_bytes_of
 
 _TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _WORDS = (*_TYPES, "array", "map", "union", "record", "enum", "fixed", "error", "R", "n.R", "")
@@ -67,12 +70,10 @@ def definition(chance: random.Random, depth: int = 0) -> object:
 
 def spoiled(chance: random.Random, value: object) -> object:
     """The same with something wrong in one place."""
-    if isinstance(value, dict) and value and chance.random() < 0.8:
-        name = chance.choice((*value, *(_NAMES if chance.random() < 0.3 else ())))
-        return {**value, name: spoiled(chance, value.get(name))}
-    if isinstance(value, list) and value and chance.random() < 0.8:
-        at = chance.randrange(len(value))
-        return [*value[:at], spoiled(chance, value[at]), *value[at + 1 :]]
+    return spoil_json(chance, value, other=_other, names=_NAMES)
+
+
+def _other(chance: random.Random) -> object:
     return chance.choice((chance.choice(_ODD), chance.choice(_WORDS), definition(chance)))
 
 
@@ -142,9 +143,11 @@ def _understood(found: SchemaData) -> Definition | None:
 
 
 async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:
-    """The cases of some seeds."""
+    """The cases of some seeds; each is two definitions and what becomes of them."""
     for seed in seeds:
         try:
             try_schema(random.Random(seed))
         except Exception as error:  # noqa: BLE001 - anything at all is a finding
             findings.add(f"seed {seed}: {error!r}")
+    findings.inputs += len(seeds)
+    findings.see_memory(resident_bytes_of(os.getpid()), f"seed {seeds.stop - 1}")

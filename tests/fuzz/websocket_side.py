@@ -5,6 +5,7 @@ effect or ends the session, a path is an endpoint or has a status; and every ans
 """
 
 import json
+import os
 import random
 from base64 import b64encode
 from pathlib import Path
@@ -22,6 +23,7 @@ from magnetar.broker.websocket.producer_core import ProducerCore, deliver_at_ms
 from magnetar.sdk.errors import AlreadyClosedError
 from magnetar.sdk.message_id import MessageId
 from tests.fuzz.findings import Findings
+from tests.processes import resident_bytes_of
 
 _ID = b64encode(MessageId(3, 4, 1, 0, 5).to_bytes()).decode()
 _FIELDS: dict[str, object] = {
@@ -196,3 +198,5 @@ async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:
             try_target(text)
         except Exception as error:  # noqa: BLE001 - anything at all is a finding
             findings.add(f"seed {seed}: {error!r} of {data[:200]!r}, {text!r}")
+    findings.inputs += len(seeds)
+    findings.see_memory(resident_bytes_of(os.getpid()), f"seed {seeds.stop - 1}")

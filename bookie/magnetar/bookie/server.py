@@ -16,15 +16,12 @@ from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
+from magnetar.bookie.turn_shares import TurnShares
 from magnetar.ledger.errors import BookieProtocolError, BookieVersionError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Status, encode_frame
 
 _log = structlog.get_logger(__name__)
-
-# What a connection may ask for in one turn of the event loop: one to three milliseconds of work.
-_TURN_FRAMES_MAX = 256
-_TURN_BYTES_MAX = 1 << 20
 
 
 class BookieServer:
@@ -44,9 +41,11 @@ class BookieServer:
         journal_queue_bytes_max: int,
         reads_bytes_max: int,
         replies_bytes_max: int,
+        turn_bytes_max: int,
     ) -> None:
         self.handler = handler
         self.metrics = metrics
+        self.shares = TurnShares(turn_bytes_max)
         self.frame_bytes_max = frame_bytes_max
         self.connection_buffer_bytes_max = connection_buffer_bytes_max
         self.connection_read_bytes_max = connection_read_bytes_max
@@ -178,8 +177,9 @@ class BookieConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_write_paused = False
         self._is_resting = False
-        """It had its share of this turn of the loop; others come first now."""
-        self._turn_bytes = 0
+        """The turn of the loop is used up; it waits for a later one (turn_shares.py)."""
+        self._held_bytes = 0
+        """Received when the turn was used up already."""
         self._reads_bytes = 0
 
     @property
@@ -219,8 +219,10 @@ class BookieConnection(asyncio.Protocol):
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
+        shares = self._server.shares
+        has_room = not shares.is_used_up and not self._is_resting
         self._server.metrics.received_bytes += len(data)
-        self._turn_bytes += len(data)
+        shares.use_bytes(len(data))
         try:
             frames = self._decoder.feed(data)
         except BookieVersionError as error:
@@ -229,9 +231,15 @@ class BookieConnection(asyncio.Protocol):
         except BookieProtocolError as error:
             self._on_malformed(error)
             return
-        if frames:
-            self._handle(self._backlog + frames if self._backlog else frames)
-        if self._turn_bytes >= _TURN_BYTES_MAX:
+        if frames and self._backlog:
+            frames = self._backlog + frames
+        if not has_room:
+            self._backlog = frames or self._backlog
+            self._held_bytes += len(data)
+            self._rest()
+        elif frames:
+            self._handle(frames)
+        elif shares.is_used_up:
             self._rest()
 
     def pause_writing(self) -> None:
@@ -251,7 +259,19 @@ class BookieConnection(asyncio.Protocol):
 
     def try_again(self) -> None:
         """Obey the frames that wait, if that is possible now, and read on if it is."""
-        if self._backlog and not self._is_handling and not self._is_resting:
+        if not self._backlog or self._is_handling or self._is_resting:
+            self._update_reading()
+        elif self._server.shares.is_used_up:
+            self._rest()
+        else:
+            self._handle(self._backlog)
+
+    def go_on(self) -> None:
+        """A later turn of the loop has room for it."""
+        self._is_resting = False
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._server.shares.use_bytes(held_bytes)
+        if self._backlog:
             self._handle(self._backlog)
         else:
             self._update_reading()
@@ -280,7 +300,8 @@ class BookieConnection(asyncio.Protocol):
     def _handle(self, frames: list[Frame]) -> None:
         if self._transport is None:
             return
-        now = frames if len(frames) <= _TURN_FRAMES_MAX else frames[:_TURN_FRAMES_MAX]
+        shares = self._server.shares
+        now = frames[: shares.requests_left]
         self._is_handling = True
         try:
             taken = self._server.handler.handle(self, now)
@@ -289,24 +310,20 @@ class BookieConnection(asyncio.Protocol):
             return
         finally:
             self._is_handling = False
+        shares.use_requests(taken)
         self._backlog = frames[taken:]
         self._server.on_requests()
-        if taken == _TURN_FRAMES_MAX:
+        if shares.is_used_up or taken == len(now) < len(frames):
             self._rest()
         else:
             self._update_reading()
 
     def _rest(self) -> None:
-        """Go on in the next turn of the loop: one busy client must not keep it to itself."""
+        """Go on in a later turn of the loop: busy clients must not keep it to themselves."""
         if not self._is_resting:
             self._is_resting = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self._server.shares.wait(self)
         self._update_reading()
-
-    def _go_on(self) -> None:
-        self._is_resting = False
-        self._turn_bytes = 0
-        self.try_again()
 
     def _update_reading(self) -> None:
         transport = self._transport

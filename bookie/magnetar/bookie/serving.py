@@ -204,6 +204,7 @@ class Serving:
             journal_queue_bytes_max=settings.journal_queue_bytes_max,
             reads_bytes_max=settings.reads_bytes_max,
             replies_bytes_max=settings.replies_bytes_max,
+            turn_bytes_max=settings.turn_bytes_max,
         )
         self._is_listening = True
         try:

@@ -391,6 +391,13 @@ class BookieSettings(LinkSettings):
         description="Replies that the clients of all connections together have not taken; when it "
         "is used up, the next client that falls behind by connection_buffer_bytes_max is cut off.",
     )
+    turn_bytes_max: int = Field(
+        default=512 << 10,
+        ge=16 << 10,
+        le=1 << 30,
+        description="What all connections together may bring in one turn of the event loop, each "
+        "request counted with 2 KiB more; the rest waits for later turns, in order of arrival.",
+    )
     read_reply_bytes_max: int = Field(
         default=4 << 20,
         ge=1 << 10,

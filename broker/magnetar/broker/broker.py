@@ -30,23 +30,27 @@ from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security
-from magnetar.broker.security.revoking import Revoking
+from magnetar.broker.security.peer_network import PeerNetwork
+from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_watch import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
+from magnetar.broker.transactions import topic_transactions
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.links import OwnerLinks
 from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from prometheus_client.registry import Collector
 
     from magnetar.broker.metrics.sampler import Sampler
+    from magnetar.broker.security.http import Application
     from magnetar.broker.websocket.service import WebSocketService
 
 _log = structlog.get_logger()
@@ -97,6 +101,14 @@ class Broker:
         self._producer_names = 0
         self._listeners = parse_listeners(settings.advertised_listeners)
         self.cluster: Cluster | None = None
+        self.network: Network = network
+        """To other brokers."""
+        if settings.broker_client_tls:
+            self.network = PeerNetwork(
+                network,
+                tls=lambda: self.security.peer_network(),
+                brokers=lambda: self.cluster.brokers.all().values() if self.cluster else (),
+            )
         ownership: Ownership
         if is_clustered:
             self.cluster = Cluster(
@@ -105,7 +117,7 @@ class Broker:
                 name=lambda: self.name,
                 describe=self._describe,
                 clock=clock,
-                network=network,
+                network=self.network,
                 random=random,
                 token=lambda: self.security.client_token,
             )
@@ -154,6 +166,23 @@ class Broker:
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
             keeping=Keeping(clock),
+            coordinators=Coordinators(
+                settings,
+                topics,
+                policies,
+                OwnerLinks(
+                    self.network,
+                    plain_network=network,
+                    over_tls=settings.broker_client_tls,
+                    host=settings.plain_host or settings.host,
+                    port=lambda: self.port,
+                    advertised=lambda: [self.service_url, *self._listeners.values()],
+                    client_token=lambda: self.security.client_token,
+                    timeout_ms=settings.transaction_end_timeout_ms,
+                ),
+                clock,
+                is_leader=lambda: self.cluster is None or self.cluster.is_leader,
+            ),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -186,6 +215,9 @@ class Broker:
             lambda topic: topic.sample(clock.wall_ms()),
         )
         self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
+        self.upkeep.register(
+            "transactions", settings.transaction_check_interval_s, topic_transactions.look_at
+        )
         self.health = BrokerHealth(
             Heartbeat(
                 open_heartbeat_log(
@@ -203,7 +235,11 @@ class Broker:
             clock=clock,
         )
         self._server = BinaryServer(self.services, network)
-        self._revoking = Revoking(lambda: self._server.clients)
+        self._revoking = Revoking(
+            lambda: self._server.clients,
+            self._check_sessions,
+            recheck_interval_s=settings.rights_recheck_interval_s,
+        )
         if self.security.authorizer.is_on:
             policies.on_change(lambda namespace, _: self._revoking.changed(namespace))
             self.security.authorizer.on_tenant_change(
@@ -218,12 +254,12 @@ class Broker:
         )
         self.websocket: WebSocketService | None = None
         self._https: HttpServer | None = None
-        self._app: FastAPI | None = None
+        self._app: Application | None = None
         self.certificate_roles: dict[tuple[str, int], str] = {}
         """Names in the certificates of those who are connected to the HTTPS port."""
         self._clock = clock
         self.store = store
-        self.network = network
+        self._plain_network = network
         self.usage = usage
         self.metadata_url = metadata_url
         self.bookies = client.registry.registered
@@ -321,6 +357,8 @@ class Broker:
             await self._start_https()
             if self.cluster is not None:
                 await self.cluster.start()
+            if self.security.authorizer.is_on:
+                self._revoking.start()
         except BaseException:
             if self.websocket is not None:
                 await self.websocket.stop()
@@ -334,6 +372,7 @@ class Broker:
         await self.services.policies.start(
             {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
         )
+        self.services.coordinators.start()
         self.is_serving = True
         _log.info(
             "broker_started",
@@ -350,6 +389,7 @@ class Broker:
         """
         self._is_stopping = True
         await self.upkeep.stop()
+        self.services.coordinators.stop_looking()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
         if self.websocket is not None:
             # While topics are here: what its clients have acknowledged is kept.
@@ -359,6 +399,7 @@ class Broker:
         self.is_serving = False
         await self._server.stop_accepting()
         await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
+        await self.services.coordinators.close()
         self.services.policies.close()
         self._revoking.close()
         self.security.close()
@@ -416,7 +457,7 @@ class Broker:
         """How this broker would register."""
         return self._describe("alone")
 
-    def _make_app(self) -> "FastAPI":
+    def _make_app(self) -> "Application":
         from magnetar.broker.app import make_app
         from magnetar.broker.metrics.page import MetricsPage
 
@@ -441,12 +482,18 @@ class Broker:
             self.websocket = WebSocketService(
                 self.services,
                 self.network,
+                plain_network=self._plain_network,
+                over_tls=self._settings.broker_client_tls,
                 port=lambda: self.port,
                 advertised=lambda: [self.service_url, *self._listeners.values()],
                 client_token=lambda: self.security.client_token,
             )
             self.websocket.start(is_stopping=self._is_stopping)
         return self.websocket.connection(**parts)
+
+    async def _check_sessions(self, is_concerned: IsConcerned) -> None:
+        if self.websocket is not None:
+            await self.websocket.check_rights(is_concerned)
 
     def _next_producer_name(self) -> str:
         self._producer_names += 1

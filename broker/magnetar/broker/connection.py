@@ -24,7 +24,6 @@ from magnetar.broker.consumer import Consumer
 from magnetar.broker.consuming import Consuming
 from magnetar.broker.errors import (
     BrokerPersistenceError,
-    NotAllowedError,
     ProtocolViolationError,
     RequestError,
     TooManyRequestsError,
@@ -38,6 +37,7 @@ from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
 from magnetar.broker.token_bucket import TokenBucket
 from magnetar.broker.topic_watch import TopicWatchers
+from magnetar.broker.transactions.commands import TransactionCommands
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import (
@@ -105,6 +105,7 @@ class Connection:
         self.consuming = Consuming(self)
         self.lookups = Lookups(self)
         self.watchers = TopicWatchers(self)
+        self.transactions = TransactionCommands(self)
         self.login = Login(self, certificate_role)
         self._io = io
         self._address = address
@@ -184,8 +185,7 @@ class Connection:
         table.update(self.publishing.handlers())
         table.update(self.consuming.handlers())
         table.update(self.watchers.handlers())
-        for kind in _NOT_BUILT:
-            table[kind] = self._refuse_unbuilt
+        table.update(self.transactions.handlers())
         return table
 
     def _on_connect(self, connect: CommandConnect) -> None:
@@ -209,12 +209,6 @@ class Connection:
                 message_bytes_max=settings.message_bytes_max,
             )
         )
-
-    def _refuse_unbuilt(self, command: BaseCommand) -> None:
-        name = COMMAND_FIELDS[command.type]
-        request_id: int = getattr(command, name).request_id
-        error = NotAllowedError(f"{name} is not supported by this broker")
-        self.write(replies.error(request_id, error.code, str(error)))
 
     # Output
 
@@ -390,15 +384,3 @@ class Connection:
         self.publishing.lost()
         self.consuming.lost()
         self.watchers.lost()
-
-
-_NOT_BUILT = (
-    BaseCommand.NEW_TXN,
-    BaseCommand.ADD_PARTITION_TO_TXN,
-    BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
-    BaseCommand.END_TXN,
-    BaseCommand.END_TXN_ON_PARTITION,
-    BaseCommand.END_TXN_ON_SUBSCRIPTION,
-    BaseCommand.TC_CLIENT_CONNECT_REQUEST,
-)
-"""Requests that get NotAllowedError, by their request id."""

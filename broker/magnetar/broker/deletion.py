@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.topic_log import delete_log
 from magnetar.cursors import CursorError, delete_unopened, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
@@ -81,6 +82,7 @@ class TopicDeletion:
                 else:
                     await delete()
             await delete_index(self._client, self._store, path)
+            await delete_log(self._client, self._store, name)
             await delete_marked(self._client, self._store, path)
         except (LedgerError, CursorError, BrokerPersistenceError) as error:
             raise BrokerMetadataError(

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.errors import ListenError
 from magnetar.broker.security.certificates import role_of
+from magnetar.broker.security.http import Application
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
 
 
 class HttpServer:
-    """Serves a FastAPI application."""
+    """Serves an ASGI application."""
 
     def __init__(
         self,
-        make_app: "Callable[[], FastAPI]",
+        make_app: Callable[[], Application],
         *,
         host: str,
         port: int,

@@ -59,7 +59,7 @@ class InactiveTopics:
 
 def is_used(topic: Topic) -> bool:
     """Whether somebody is connected, or a subscription keeps the topic by its policies."""
-    if topic.producers:
+    if topic.producers or topic.coordinator is not None:
         return True
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:

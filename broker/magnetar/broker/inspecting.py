@@ -53,12 +53,14 @@ async def nth_entry(topic: Topic, number: int, *, from_end: bool) -> tuple[Posit
 
 async def nth_unacked(topic: Topic, subscription: Subscription, number: int) -> Position | None:
     """The unacknowledged entry with that number, from 1; None: there are not so many."""
-    cursor, last = subscription.cursor, topic.log.last_confirmed
+    cursor, last = subscription.cursor, topic.visibility.last
     position = cursor.mark_delete
     if number > cursor.backlog_entries:
         return None
     for step in range(number):
         position = cursor.next_unacked(position)
+        while position <= last and topic.visibility.is_aborted(position):
+            position = cursor.next_unacked(position)
         if position > last:
             return None
         if step % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
@@ -129,7 +131,7 @@ async def count_backlog(
         for at, entry in enumerate(found):
             here = Position(start.ledger_id, start.entry_id + at)
             if not cursor.is_acked(here):
-                _count(count, here, entry)
+                _count(count, here, entry, is_aborted=topic.visibility.is_aborted(here))
         looked_at += len(found)
         position = topic.log.next_position(
             Position(start.ledger_id, start.entry_id + len(found) - 1)
@@ -137,8 +139,8 @@ async def count_backlog(
     return count
 
 
-def _count(count: BacklogCount, position: Position, entry: bytes) -> None:
-    messages = messages_of(entry)
+def _count(count: BacklogCount, position: Position, entry: bytes, *, is_aborted: bool) -> None:
+    messages = MARKER if is_aborted else messages_of(entry)
     count.entries += 1
     count.messages += messages
     count.markers += messages == MARKER

@@ -52,7 +52,18 @@ def topic_internal_stats(topic: Topic) -> Stats:
         },
         "schemaLedgers": [],
         "compactedLedger": _compacted(topic),
+        **_transactions(topic),
     }
+
+
+def _transactions(topic: Topic) -> Stats:
+    """Beyond Pulsar: what readers of the ledgers themselves must know of a topic's transactions:
+    how far they may read, and by ledger which entries are there for nobody (`PositionSet.dump`)."""
+    buffer = topic.visibility.buffer
+    if buffer is None:
+        return {}
+    shown = {"maxReadPosition": _text(topic.visibility.last), "aborted": buffer.aborted.dump()}
+    return {"transactions": shown}
 
 
 def _state(topic: Topic, current: LogLedger | None) -> str:

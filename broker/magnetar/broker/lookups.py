@@ -18,6 +18,7 @@ from magnetar.broker.schemas.model import (
 )
 from magnetar.broker.schemas.record import schema_id
 from magnetar.broker.security import Action, Namespace, Topic
+from magnetar.broker.transactions.ids import COORDINATORS, is_coordinator
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandGetOrCreateSchema,
@@ -57,6 +58,11 @@ class Lookups:
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
         topics = self._connection.services.topics
         name = naming.topic_of(request.topic)
+        if name == COORDINATORS and self._connection.services.coordinators.is_enabled:
+            # Whoever may connect may have transactions: what is in them is checked.
+            partitions = await self._connection.services.coordinators.prepare()
+            self._connection.write(replies.partition_metadata(request.request_id, partitions))
+            return
         await self._connection.login.check(
             Action.LOOKUP, Topic(name), principal=request.original_principal
         )
@@ -72,9 +78,10 @@ class Lookups:
     async def _lookup(self, request: CommandLookupTopic) -> None:
         services = self._connection.services
         name = naming.topic_of(request.topic)
-        await self._connection.login.check(
-            Action.LOOKUP, Topic(name), principal=request.original_principal
-        )
+        if not is_coordinator(name):
+            await self._connection.login.check(
+                Action.LOOKUP, Topic(name), principal=request.original_principal
+            )
         await services.topics.check_namespace(name.namespace_name)
         listener = request.advertised_listener_name
         naming.check_text(listener)

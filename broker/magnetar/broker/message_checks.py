@@ -95,6 +95,8 @@ def _checks_of(topic: "Topic") -> Iterator[MessageCheck]:
     limits_delays = policies.delayed_delivery_active and policies.delayed_delivery_max_delay_ms > 0
     if limits_delays and topic.delayed is not None:
         yield topic.delayed.check
+    if topic.transactions is not None and topic.transactions.is_enabled:
+        yield topic.transactions.buffer.check
     if topic.deduplication is not None:
         # The last one that may refuse: it notes what is stored unless somebody does.
         yield topic.deduplication.check

@@ -22,6 +22,7 @@ SUBSCRIPTION_BYTES_MAX = 1024
 
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
+_SYSTEM_NAMESPACE = "persistent://pulsar/system/"
 _SYSTEM_SUFFIX = "__transaction_pending_ack"
 _RESERVED_PREFIX = "pulsar.repl"
 
@@ -56,6 +57,8 @@ def is_internal_cursor(name: str) -> bool:
 def is_system_topic(name: str) -> bool:
     """Whether a topic of that full name is a cluster's own, which lists for clients leave out."""
     local = name.rpartition("/")[2]
+    if name.startswith(_SYSTEM_NAMESPACE):
+        return True
     return local.startswith(_SYSTEM_PREFIXES) or local.endswith(_SYSTEM_SUFFIX)
 
 

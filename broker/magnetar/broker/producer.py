@@ -29,6 +29,8 @@ from magnetar.sdk.wire import encode_send_receipts
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
     from magnetar.broker.tracing import PublishTrace
+    from magnetar.broker.transactions.ids import TransactionId
+    from magnetar.broker.transactions.markers import Sender
 
 _log = structlog.get_logger()
 
@@ -43,6 +45,7 @@ class PublishBatch:
         "checks",
         "counts",
         "error",
+        "handed_over",
         "highest",
         "highest_ids",
         "messages",
@@ -52,6 +55,7 @@ class PublishBatch:
         "sequence_ids",
         "size_bytes",
         "traces",
+        "transactions",
     )
 
     def __init__(self, producer: "Producer") -> None:
@@ -76,6 +80,10 @@ class PublishBatch:
         topics with deduplication."""
         self.traces: list[tuple[int, PublishTrace]] | None = None
         """Of messages that are traced, with the indexes of their entries."""
+        self.transactions: list[tuple[int, TransactionId, Sender]] | None = None
+        """Of messages that are in one, with the indexes of their entries."""
+        self.handed_over = 0
+        """The number by which the topic's transactions know it, if it has any."""
         self.highest = -1
         """The highest sequence id, for deduplication; -1: none that counts."""
         self.answer: bytes | None = None
@@ -86,6 +94,12 @@ class PublishBatch:
         if self.open_chunks is None:
             self.open_chunks = set()
         self.open_chunks.add(len(self.payloads))
+
+    def note_transaction(self, txn: "TransactionId", sender: "Sender") -> None:
+        """The entry that comes next is in a transaction."""
+        if self.transactions is None:
+            self.transactions = []
+        self.transactions.append((len(self.payloads), txn, sender))
 
     def part(self, start: int, stop: int) -> "PublishBatch":
         """A batch of the entries from `start` to before `stop`."""
@@ -101,6 +115,13 @@ class PublishBatch:
             part.open_chunks = {at - start for at in self.open_chunks if start <= at < stop}
         if self.traces is not None:
             part.traces = [(at - start, each) for at, each in self.traces if start <= at < stop]
+        if self.transactions is not None:
+            within = [
+                (at - start, txn, sender)
+                for at, txn, sender in self.transactions
+                if start <= at < stop
+            ]
+            part.transactions = within or None
         return part
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
@@ -229,13 +250,29 @@ class Producer:
         else:
             self.peer.write(frame)
 
+    def receipt_again(self, sequence_id: int, highest_id: int) -> None:
+        """Answer a SEND of what is stored already, after the answers to everything before it."""
+        frame = encode_send_receipts(
+            self.producer_id,
+            [sequence_id],
+            ledger_id=-1,
+            entry_ids=[-1],
+            highest_sequence_ids=[highest_id] if highest_id else None,
+        )
+        if self._waiting:
+            self._waiting.append(frame)
+        elif self.topic.tenure.holds():
+            self.peer.write(frame)
+
     def batch_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """Send the receipts, hand the entries to the topic, make room.
+        """Hand the entries to the topic, send the receipts, make room.
 
         A broker whose tenure has ended sends none: it is told about that, and closes the producer.
         """
         head = self._waiting.popleft()
         assert head is batch, "the log answers appends in order"
+        # First: dispatchers then wake before what is written here leaves, and it leaves together.
+        self.topic.entries_appended(batch, ledger_id, first_entry_id)
         sequence_ids = batch.sequence_ids
         count = len(sequence_ids)
         if not self.is_closed and self.topic.tenure.holds():
@@ -249,7 +286,6 @@ class Producer:
                 highest_sequence_ids=batch.highest_ids if any(batch.highest_ids) else None,
             )
             self.peer.write(receipts)
-        self.topic.entries_appended(batch, ledger_id, first_entry_id)
         self.peer.on_publishes_done(batch)
         self._go_on()
 
@@ -269,6 +305,8 @@ class Producer:
         if batch.traces is not None:
             for _, trace in batch.traces:
                 trace.failed(str(error))
+        if batch.handed_over and self.topic.transactions is not None:
+            self.topic.transactions.buffer.failed(batch, error)
         self.topic.on_publish_failed(batch.messages)
         self.peer.on_publishes_done(batch)
         self._go_on()

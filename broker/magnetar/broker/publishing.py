@@ -26,7 +26,9 @@ from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.schemas.admission import version_for_producer
 from magnetar.broker.security import Action, Subscription
 from magnetar.broker.security import Topic as TopicResource
+from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.ledger.position import EARLIEST
 from magnetar.sdk.wire import BaseCommand, TopicName, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -67,6 +69,8 @@ class Publishing:
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
+        self._leaving: set[int] = set()
+        """Producers that are about to be closed: what they send is not taken any more."""
         self._closed_until_s: dict[int, float] = {}
         """Producers that the broker closed: their SENDs still under way are ignored for a while."""
         self._rates: dict[PublishRate, None] = {}
@@ -96,6 +100,8 @@ class Publishing:
         batch = self._batches.get(producer_id)
         if batch is None:
             producer = self._producers.get(producer_id)
+            if producer is not None and producer_id in self._leaving:
+                return
             if producer is None:
                 self._unknown_producer(producer_id)
                 return
@@ -104,14 +110,20 @@ class Publishing:
         sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
         try:
             metadata = admit(payload)
-            if size > self._settings.message_bytes_max or send.HasField("txnid_most_bits"):
-                self._check_unusual(send, payload)
+            if size > self._settings.message_bytes_max:
+                self._check_size(payload)
+            if send.HasField("txnid_most_bits") and not self._takes_transactions(producer_id):
+                return
             if highest_id and highest_id < sequence_id:
                 raise BrokerMetadataError(
                     f"a message with the sequence ids from {sequence_id} to {highest_id}"
                 )
             for check in batch.checks:
                 check(batch, send, metadata, payload)
+        except AlreadyStoredError:
+            self._flush_one(producer_id)
+            self._producers[producer_id].receipt_again(sequence_id, highest_id)
+            return
         except RequestError as error:
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
@@ -123,8 +135,28 @@ class Publishing:
         batch.messages += messages
         batch.size_bytes += size
 
-    def _check_unusual(self, send: CommandSend, payload: bytes) -> None:
-        """Refuse transactions and what is too large.
+    def _takes_transactions(self, producer_id: int) -> bool:
+        """Whether the topic is ready for transactions. If not, it is being made so, and the
+        producer is closed as soon as what it has sent before is answered: its client comes back,
+        and sends this again.
+
+        Raises:
+            NotAllowedError: the topic takes part in no transactions.
+        """
+        producer = self._producers[producer_id]
+        transactions = producer.topic.transactions
+        if transactions is None:
+            raise NotAllowedError(f"{producer.topic.name} takes part in no transactions")
+        if transactions.is_enabled:
+            return True
+        transactions.want()
+        self._flush_one(producer_id)
+        self._leaving.add(producer_id)
+        producer.close_by_client(producer.close_by_broker)
+        return False
+
+    def _check_size(self, payload: bytes) -> None:
+        """Refuse what is too large.
 
         The limit is for the payload alone: a chunk of the official client fills it wholly, and its
         metadata comes on top.
@@ -132,8 +164,6 @@ class Publishing:
         Raises:
             NotAllowedError
         """
-        if send.txnid_most_bits or send.txnid_least_bits:
-            raise NotAllowedError("transactions are not supported by this broker")
         _, body_at = split_payload(payload)
         size, limit = len(payload) - body_at, self._settings.message_bytes_max
         if size > limit:
@@ -243,9 +273,15 @@ class Publishing:
             name = naming.topic_of(request.topic)
             naming.check_text(request.producer_name, request.initial_subscription_name)
             await self._check_rights(name, request)
-            _check_producer(request)
+            _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
+            if topic.coordinator is not None:
+                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
+            if topic.transactions is not None:
+                if request.txn_enabled:
+                    await topic.transactions.enable()
+                await topic.transactions.settled()
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
                 await topic.admit_producer(self._connection, producer_name)
             await services.keeping.quotas.check_producer(topic)
@@ -318,6 +354,7 @@ class Publishing:
             if pending.cancel is not None:
                 pending.cancel()
         producer = self._producers.pop(request.producer_id, None)
+        self._leaving.discard(request.producer_id)
         if producer is None:
             self._connection.write(answer)
             return
@@ -335,6 +372,7 @@ class Publishing:
         if self._producers.get(producer.producer_id) is not producer:
             return
         del self._producers[producer.producer_id]
+        self._leaving.discard(producer.producer_id)
         self._batches.pop(producer.producer_id, None)
         self._closed_until_s[producer.producer_id] = (
             self._clock.monotonic_s() + self._settings.keep_alive_interval_ms / 1000
@@ -374,8 +412,8 @@ def _success(request_id: int, producer: Producer) -> bytes:
     )
 
 
-def _check_producer(request: CommandProducer) -> None:
-    """Refuse what is not built, and names that are too long.
+def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:
+    """Refuse what is switched off, and names that are too long.
 
     Raises:
         NotAllowedError
@@ -385,5 +423,5 @@ def _check_producer(request: CommandProducer) -> None:
         raise NotAllowedError(
             f"a producer name of {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
         )
-    if request.txn_enabled:
-        raise NotAllowedError("transactions are not supported by this broker")
+    if request.txn_enabled and not settings.transaction_coordinator_enabled:
+        raise NotAllowedError("transactions are not enabled on this broker")

@@ -14,6 +14,7 @@ from magnetar.broker.security import Authenticator, Authorizer
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
+from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.ledger.ports import Clock
 
 
@@ -50,6 +51,7 @@ class Services:
     ownership: Ownership
     budget: PublishBudget
     keeping: Keeping
+    coordinators: Coordinators
     authenticator: Authenticator
     authorizer: Authorizer
     clock: Clock

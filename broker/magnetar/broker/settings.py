@@ -12,6 +12,7 @@ from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.schemas.settings import SchemaSettings
 from magnetar.broker.security.settings import SecuritySettings
 from magnetar.broker.tracing.settings import TracingSettings
+from magnetar.broker.transactions.settings import TransactionSettings
 from magnetar.broker.websocket.settings import WebSocketSettings
 
 _MIB = 1 << 20
@@ -26,6 +27,7 @@ class BrokerSettings(
     SchemaSettings,
     SecuritySettings,
     TracingSettings,
+    TransactionSettings,
     WebSocketSettings,
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
@@ -472,6 +474,12 @@ class BrokerSettings(
     )
     shedding_grace_ms: int = Field(
         default=1_800_000, ge=0, description="A bundle that was moved stays this long."
+    )
+    console_forward_timeout_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="Time another broker has to answer a request of the console about a topic "
+        "that it owns. As long as the page waits.",
     )
     unload_order_timeout_ms: int = Field(
         default=30_000,

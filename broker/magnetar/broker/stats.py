@@ -59,9 +59,7 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "lastOffloadLedgerId": 0,
         "lastOffloadSuccessTimeStamp": 0,
         "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
+        **_transaction_stats(topic),
         "nonContiguousDeletedMessagesRanges": int(
             _sum(subscriptions, "nonContiguousDeletedMessagesRanges")
         ),
@@ -79,6 +77,18 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
         "topicEpoch": topic.access.epoch,
         "compaction": topic.compaction.describe() if topic.compaction is not None else {},
         "ownerBroker": owner,
+    }
+
+
+def _transaction_stats(topic: Topic) -> Stats:
+    """Transactions with messages on the topic: those without an end, and ends since it is known."""
+    buffer = topic.visibility.buffer
+    if buffer is None:
+        return {"ongoingTxnCount": 0, "abortedTxnCount": 0, "committedTxnCount": 0}
+    return {
+        "ongoingTxnCount": len(buffer.open),
+        "abortedTxnCount": buffer.aborted_count,
+        "committedTxnCount": buffer.committed_count,
     }
 
 

@@ -10,6 +10,7 @@ keeps its place until they come back.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -39,6 +40,8 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.ownership.protocol import Destination
+from magnetar.broker.transactions.held_cursor import HeldCursor
+from magnetar.broker.transactions.pending_acks import PendingAckState
 from magnetar.cursors import CursorError, SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -94,6 +97,8 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
+        self.pending_acks: PendingAckState | None = None
+        """What transactions hold back, if there were any."""
         self.sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
         self.expired_entries = 0
@@ -116,6 +121,12 @@ class Subscription:
     def cursor(self) -> SubscriptionCursor:
         assert self.context is not None, "the cursor is not open yet"
         return self.context.cursor
+
+    def hold_back(self, pending: PendingAckState) -> None:
+        """Deliver from now on what transactions do not hold back."""
+        self.pending_acks = pending
+        if self.dispatcher is not None:
+            self.dispatcher.use_cursor(HeldCursor(self.cursor, pending))
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -212,7 +223,10 @@ class Subscription:
         if self.is_closed:
             raise ServiceNotReadyError(f"{self.topic} is closing")
         if self._needs_dispatcher(consumer):
-            dispatcher = self._new_dispatcher(self.context, consumer)
+            context = self.context
+            if self.pending_acks is not None:
+                context = replace(context, cursor=HeldCursor(self.cursor, self.pending_acks))
+            dispatcher = self._new_dispatcher(context, consumer)
             if self.dispatcher is not None:
                 self.dispatcher.close()
             self.dispatcher = dispatcher

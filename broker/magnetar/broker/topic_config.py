@@ -8,6 +8,7 @@ from magnetar.broker.dispatch.range_reads import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic, TopicLimits
+from magnetar.broker.transactions.topic_transactions import TopicTransactionLimits
 from magnetar.cursors import CursorSettings
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
@@ -66,6 +67,18 @@ def compaction_limits(settings: BrokerSettings) -> CompactionLimits:
         portion_bytes=settings.read_ahead_bytes,
         bytes_per_s=settings.compaction_bytes_per_s,
         keeps_keyless=settings.compaction_retains_keyless,
+    )
+
+
+def transaction_limits(settings: BrokerSettings) -> TopicTransactionLimits:
+    """The bounds of each topic's transactions."""
+    return TopicTransactionLimits(
+        is_allowed=settings.transaction_coordinator_enabled,
+        log_records=settings.transaction_log_records,
+        snapshot_entries=settings.transaction_snapshot_entries,
+        pending_acks_max=settings.transaction_pending_acks_max,
+        read_entries_max=settings.read_ahead_entries,
+        read_bytes_max=settings.read_ahead_bytes,
     )
 
 

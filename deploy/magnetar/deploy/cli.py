@@ -18,6 +18,7 @@ from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
 from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
+from magnetar.deploy.cli_pipeline import pipeline
 from magnetar.deploy.cli_recovery import add_autorecovery
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError
@@ -70,6 +71,7 @@ add_tools(app)
 add_cluster(app)
 app.add_typer(admin, name="admin", rich_help_panel="Daily tools")
 app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
+app.add_typer(pipeline, name="pipeline", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
 

@@ -19,6 +19,7 @@ from magnetar.deploy.cli_schemas import schemas
 from magnetar.deploy.cli_tenants import add_to, tenants
 from magnetar.deploy.cli_tokens import tokens
 from magnetar.deploy.cli_topics import add_commands
+from magnetar.deploy.cli_transactions import transactions
 from magnetar.deploy.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ add_commands(topics)
 admin.add_typer(topics, name="topics")
 add_resources(admin, brokers=brokers, namespaces=namespaces, topics=topics)
 admin.add_typer(schemas, name="schemas")
+admin.add_typer(transactions, name="transactions")
 admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")
 admin.add_typer(tokens, name="tokens")

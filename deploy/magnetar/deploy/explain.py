@@ -43,6 +43,7 @@ from magnetar.ledger.errors import (
     NoNodeError,
     NoSuchBookieError,
     NoSuchLedgerError,
+    SharedSecretConfigError,
 )
 from magnetar.ledger.tls import TlsConfigError
 
@@ -93,7 +94,7 @@ def explain(
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
-        case SecurityConfigError() | TlsConfigError():
+        case SecurityConfigError() | TlsConfigError() | SharedSecretConfigError():
             return SettingsError(text)
         case BookieRegisteredError() | NoSuchBookieError():
             return SettingsError(text)

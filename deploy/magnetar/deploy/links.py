@@ -1,18 +1,26 @@
-"""The network between the servers of a cluster: plain, or TLS with certificates on both sides."""
+"""The network between the servers of a cluster: plain, or TLS with certificates on both sides, and
+with a secret that both sides prove to know, or without.
+"""
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
 
+from magnetar.ledger.errors import LedgerError, SharedSecretConfigError
 from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.ports import Network
+from magnetar.ledger.secret_handshake import parse_secrets
+from magnetar.ledger.secret_network import SecretNetwork
 from magnetar.ledger.system import SystemNetwork
-from magnetar.ledger.tls import ClientTls, ServerTls, TlsConfigError, TlsFiles, TlsNetwork
+from magnetar.ledger.tls import ClientTls, ServerTls, TlsFiles, TlsNetwork
 
 _log = structlog.get_logger(__name__)
+
+Reload = Callable[[], None]
 
 
 def link_network(
@@ -23,47 +31,72 @@ def link_network(
     The files are followed until `opened` is closed; without it they are read once.
 
     Raises:
-        TlsConfigError: a file cannot be used.
+        TlsConfigError, SharedSecretConfigError: a file cannot be used.
     """
-    if not settings.has_tls:
-        return SystemNetwork()
-    files = TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
-    client = ClientTls(files, checks_host=settings.tls_checks_host)
-    server = ServerTls(files, requires_certificate=True) if serves else None
-    if opened is not None and settings.tls_reload_s:
-        sides: list[ClientTls | ServerTls] = [client]
-        if server is not None:
-            sides.append(server)
+    network: Network = SystemNetwork()
+    reloads: list[Reload] = []
+    paths: list[str] = []
+    if settings.has_tls:
+        files = TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
+        client = ClientTls(files, checks_host=settings.tls_checks_host)
+        server = ServerTls(files, requires_certificate=True) if serves else None
+        network = TlsNetwork(server=server, client=client)
+        reloads += [client.reload] if server is None else [client.reload, server.reload]
+        paths += [files.certificate, files.key, files.authorities]
+    path = settings.shared_secret_file
+    if path:
+        network = guarded = SecretNetwork(
+            network,
+            _secrets_in(path),
+            source=random.SystemRandom(),
+            handshake_timeout_s=settings.secret_handshake_timeout_ms / 1000,
+            handshakes_max=settings.secret_handshakes_max,
+        )
+
+        def reload() -> None:
+            guarded.secrets = _secrets_in(path)
+
+        reloads.append(reload)
+        paths.append(path)
+    if opened is not None and settings.tls_reload_s and paths:
         following = asyncio.get_running_loop().create_task(
-            _follow(files, sides, settings.tls_reload_s), name="link-certificates"
+            _follow(paths, reloads, settings.tls_reload_s), name="link-files"
         )
         opened.callback(following.cancel)
-    return TlsNetwork(server=server, client=client)
+    return network
 
 
-async def _follow(
-    files: TlsFiles, sides: Sequence[ClientTls | ServerTls], interval_s: float
-) -> None:
-    known = _contents(files)
+def _secrets_in(path: str) -> tuple[bytes, ...]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise SharedSecretConfigError(
+            f"cannot read shared_secret_file {path}: {error.strerror}"
+        ) from error
+    return parse_secrets(data, where=path)
+
+
+async def _follow(paths: Sequence[str], reloads: Sequence[Reload], interval_s: float) -> None:
+    known = _contents(paths)
     while True:
         await asyncio.sleep(interval_s)
-        found = _contents(files)
+        found = _contents(paths)
         if found == known:
             continue
         try:
-            for side in sides:
-                side.reload()
-        except TlsConfigError as error:
+            for reload in reloads:
+                reload()
+        except LedgerError as error:
             # The former ones stay in force; a certificate and its key change one by one.
-            _log.warning("link_certificates_refused", error=str(error))
+            _log.warning("link_files_refused", error=str(error))
             continue
         known = found
-        _log.info("link_certificates_reloaded")
+        _log.info("link_files_reloaded")
 
 
-def _contents(files: TlsFiles) -> list[bytes]:
+def _contents(paths: Sequence[str]) -> list[bytes]:
     found = []
-    for path in (files.certificate, files.key, files.authorities):
+    for path in paths:
         try:
             found.append(Path(path).read_bytes())
         except OSError:

@@ -1,18 +1,14 @@
-"""GET /metrics and GET /health, and POST /gc, of a process without a broker; and what every process
-shows.
+"""GET /metrics and GET /health, and POST /gc, of a process without a broker.
 
 Imported late: FastAPI takes its time.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 
 from fastapi import FastAPI, Response
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
-
-from magnetar.deploy.loop_watch import LoopWatch
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -66,14 +62,3 @@ def make_metrics_app(
         return Response(generate_latest(registry), media_type=METRICS_TYPE)
 
     return app
-
-
-def process_collectors(opened: AsyncExitStack) -> list[Collector]:
-    """Memory, processor time, open files and the event loop of this process.
-
-    `opened` gets what must be stopped again.
-    """
-    watch = LoopWatch()
-    watch.start()
-    opened.callback(watch.stop)
-    return [ProcessCollector(registry=None), watch]

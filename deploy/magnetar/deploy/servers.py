@@ -158,7 +158,8 @@ class BookieServer:
         collectors: "Sequence[Collector]",
         opened: AsyncExitStack,
     ) -> None:
-        from magnetar.deploy.metrics_http import Health, make_metrics_app, process_collectors
+        from magnetar.deploy.metrics_http import Health, make_metrics_app
+        from magnetar.deploy.process_metrics import process_collectors
 
         shown = [*collectors, *process_collectors(opened)]
 
@@ -208,7 +209,7 @@ class BrokerServer:
                     settings.metadata_url,
                     timeout_s=broker_settings.register_timeout_ms / 1000,
                 )
-                from magnetar.deploy.metrics_http import process_collectors
+                from magnetar.deploy.process_metrics import process_collectors
 
                 self._broker = await start_broker(
                     store,

@@ -98,7 +98,7 @@ class Standalone:
                 )
                 opened.push_async_callback(store.close)
                 bookies = await self._start_bookies(store, opened)
-                from magnetar.deploy.metrics_http import process_collectors
+                from magnetar.deploy.process_metrics import process_collectors
 
                 self._broker = await start_broker(
                     store,

@@ -1,6 +1,6 @@
 """Channels to bookies: one connection each, requests matched to replies, everything bounded.
 
-A channel sends frames as they come (the event loop joins the writes of one turn) and calls back
+A channel sends frames as they come (the network joins the writes of one turn) and calls back
 once per reply frame. A request ends exactly once: with a reply frame or with a
 `BookieUnavailableError` when the connection fails, the bookie is not registered, the time is up or
 too much is outstanding. Nothing is retried here; the quorum logic above decides.
@@ -13,11 +13,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
+from magnetar.ledger.errors import (
+    BookieProtocolError,
+    BookieSecretError,
+    BookieUnavailableError,
+    SecretRefusedError,
+)
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.wire import Frame, FrameDecoder, encode_header
+from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_header
 
 OnReply = Callable[[Frame | BookieUnavailableError], None]
 
@@ -100,7 +105,7 @@ class BookieChannel:
         """The address that could not be connected to, until `_retry_at_s`. Another is tried at
         once: it is news that the bookie is back."""
         self._retry_at_s = 0.0
-        self._last_failure = ""
+        self._last_failure = BookieUnavailableError("")
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         """Somebody waits until nothing is outstanding."""
@@ -144,8 +149,6 @@ class BookieChannel:
         )
         if self._transport is None:
             self._waiting += (header, *body)
-        elif size < 4096:
-            self._transport.write(b"".join((header, *body)))
         else:
             self._transport.writelines((header, *body))
 
@@ -163,7 +166,7 @@ class BookieChannel:
                 self._refuse(on_reply, "cannot connect: it is not registered")
                 return False
             if info == self._failed and self._clock.monotonic_s() < self._retry_at_s:
-                self._refuse(on_reply, self._last_failure)
+                asyncio.get_running_loop().call_soon(on_reply, self._last_failure)
                 return False
             self._connecting = asyncio.get_running_loop().create_task(
                 self._connect(info), name=f"connect-bookie-{self.bookie_id}"
@@ -187,7 +190,8 @@ class BookieChannel:
             reason = f"cannot connect: {error or type(error).__name__}"
             self._failed = info
             self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
-            self._fail_all(reason)
+            is_secret = isinstance(error, SecretRefusedError)
+            self._fail_all(reason, BookieSecretError if is_secret else BookieUnavailableError)
             return
         self._connecting = None
         self._connection = connection
@@ -217,6 +221,12 @@ class BookieChannel:
 
         Whoever mixes answers up may have done so before: the connection is given up.
         """
+        if frame.op == Op.AUTH and frame.is_response:
+            text = frame.body.decode("utf-8", "replace")
+            self._report(request, BookieSecretError(f"bookie {self.bookie_id}: {text}"))
+            if self._transport is not None:
+                self._give_up_connection(text, BookieSecretError)
+            return
         reason = (
             f"asked for (operation, ledger, entry) {request.question}, was answered by a "
             f"{'response' if frame.is_response else 'request'} for "
@@ -233,12 +243,13 @@ class BookieChannel:
         self._transport = None
         self._fail_all(f"connection lost: {error or 'closed by the bookie'}")
 
-    def _fail_all(self, reason: str) -> None:
-        self._last_failure = reason
+    def _fail_all(
+        self, reason: str, kind: type[BookieUnavailableError] = BookieUnavailableError
+    ) -> None:
+        error = self._last_failure = kind(f"bookie {self.bookie_id}: {reason}")
         self._waiting = []
         requests, self._requests = self._requests, {}
         self._outstanding_bytes = 0
-        error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
         for request in requests.values():
             self._report(request, error)
         if self._idle is not None and not self._requests:
@@ -290,12 +301,14 @@ class BookieChannel:
             or self._transport.get_write_buffer_size() > self._settings.channel_bytes_max
         )
 
-    def _give_up_connection(self, reason: str) -> None:
+    def _give_up_connection(
+        self, reason: str, kind: type[BookieUnavailableError] = BookieUnavailableError
+    ) -> None:
         assert self._transport is not None
         self._transport.abort()
         self._connection = None
         self._transport = None
-        self._fail_all(reason)
+        self._fail_all(reason, kind)
 
     async def wait_idle(self) -> None:
         """Wait until no request is outstanding."""

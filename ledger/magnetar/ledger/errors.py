@@ -5,9 +5,11 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── BookieVersionError         a frame of ours, in a version of another release
 ├── BookieError                    one bookie could not do it
 │   ├── BookieUnavailableError     not reachable, timed out, overloaded, disk trouble (unknown)
+│   │   └── BookieSecretError      the bookie does not share the cluster's secret with us
 │   ├── NoSuchEntryError           an explicit negative: the bookie is certain
 │   ├── NoSuchLedgerOnBookieError  an explicit negative: the bookie is certain
 │   └── UnauthorizedError          the ledger's password does not fit
+├── SharedSecretConfigError        a file of shared secrets that cannot be used
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
 ├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
 │   ├── FutureMetadataVersionError a ledger written by a newer release: upgrade before using it
@@ -39,6 +41,7 @@ LedgerError                        root; `retryable` says whether the same call 
 └── MetadataError                  the metadata store, see metadata/errors below
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
     ├── InvalidPathError, ValueTooLargeError
+    ├── MetadataAccessError        the node is another user's: nothing was changed
     ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
     └── SessionExpiredError        the session and its ephemeral nodes are gone
@@ -77,6 +80,19 @@ class BookieUnavailableError(BookieError):
     """No answer, or an answer that proves nothing: never evidence that data is absent."""
 
     retryable = True
+
+
+class BookieSecretError(BookieUnavailableError):
+    """The bookie and this client do not know the same shared secret, or only one of them has any:
+    `shared_secret_file` must be the same on both sides."""
+
+
+class SecretRefusedError(ConnectionError):
+    """Of the network: a connection was refused in the handshake of the shared secret."""
+
+
+class SharedSecretConfigError(LedgerError):
+    """A file of shared secrets cannot be used: it says which, and why."""
 
 
 class NoSuchEntryError(BookieError):
@@ -237,6 +253,10 @@ class BadVersionError(MetadataError):
 
 class InvalidPathError(MetadataError):
     """A path or URL that cannot be used."""
+
+
+class MetadataAccessError(MetadataError):
+    """The store does not let this user read or change the node: nothing was changed."""
 
 
 class ValueTooLargeError(MetadataError):

@@ -1,4 +1,5 @@
-"""Settings of TLS between servers of a cluster: both sides show a certificate. Pure."""
+"""Settings of TLS between servers of a cluster, where both sides show a certificate, and of the
+secret that they share. Pure."""
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -17,6 +18,17 @@ class LinkSettings(BaseModel):
     )
     tls_checks_host: bool = Field(
         default=True, description="Whether a bookie's certificate must be for the host it is at."
+    )
+    shared_secret_file: str = Field(
+        default="",
+        description="File of the secret that bookies share with who uses them, at least 32 bytes; "
+        "further lines hold others that are accepted meanwhile. Empty = nobody is asked for it.",
+    )
+    secret_handshake_timeout_ms: int = Field(
+        default=10_000, ge=1, description="Time in which a client has to prove that it knows it."
+    )
+    secret_handshakes_max: int = Field(
+        default=1_000, ge=1, description="Clients that are asked for it at once."
     )
     tls_reload_s: float = Field(
         default=60.0,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from magnetar.ledger.ports import Buffer, File, Listener, Lock
+from magnetar.ledger.turn_transport import Opening, opening
 
 T = TypeVar("T")
 
@@ -54,22 +55,22 @@ def listener_of(server: asyncio.Server) -> Listener:
 
 
 class SystemNetwork:
-    """TCP sockets of the running event loop."""
+    """TCP sockets of the running event loop; what is written in one turn leaves together."""
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            transport, _ = await loop.create_connection(factory, host, port)
-        return transport
+            _, opened = await loop.create_connection(lambda: Opening(factory()), host, port)
+        return opened.transport
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> Listener:
         loop = asyncio.get_running_loop()
         # A deep backlog: thousands of clients reconnect at once after a restart.
-        return _SocketListener(await loop.create_server(factory, host, port, backlog=4096))
+        return _SocketListener(await loop.create_server(opening(factory), host, port, backlog=4096))
 
 
 class SystemFile:

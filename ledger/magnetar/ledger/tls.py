@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.system import SystemNetwork, listener_of
+from magnetar.ledger.turn_transport import Opening, opening
 
 __all__ = ["ClientTls", "ServerTls", "TlsConfigError", "TlsFiles", "TlsNetwork"]
 
@@ -147,10 +148,14 @@ class TlsNetwork:
             return await self._plain.connect(host, port, factory, timeout_s=timeout_s)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            transport, _ = await loop.create_connection(
-                factory, host, port, ssl=self._client.context, ssl_handshake_timeout=timeout_s
+            _, opened = await loop.create_connection(
+                lambda: Opening(factory()),
+                host,
+                port,
+                ssl=self._client.context,
+                ssl_handshake_timeout=timeout_s,
             )
-        return transport
+        return opened.transport
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
@@ -158,7 +163,7 @@ class TlsNetwork:
         if self._server is None:
             return await self._plain.listen(host, port, factory)
         server = await asyncio.get_running_loop().create_server(
-            factory,
+            opening(factory),
             host,
             port,
             backlog=4096,

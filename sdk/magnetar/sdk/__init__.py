@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from magnetar.sdk.batch import MessageBatch
     from magnetar.sdk.client import Client
     from magnetar.sdk.consumer import Consumer
+    from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
     from magnetar.sdk.errors import SdkError
     from magnetar.sdk.message import Message
     from magnetar.sdk.message_id import MessageId
@@ -18,23 +19,32 @@ if TYPE_CHECKING:
     from magnetar.sdk.reader import Reader
     from magnetar.sdk.settings import (
         AccessMode,
+        BatchReceivePolicy,
         ClientSettings,
         ConsumerSettings,
+        DeadLetterPolicy,
         InitialPosition,
+        KeySharedPolicy,
         ProducerSettings,
         ReaderSettings,
         SubscriptionType,
     )
+    from magnetar.sdk.table_view import TableView, TableViewSettings
+    from magnetar.sdk.transaction import Transaction, TransactionState
     from magnetar.sdk.wire.compression import Compression
 
 __all__ = [
     "AccessMode",
+    "BatchReceivePolicy",
     "Client",
     "ClientSettings",
     "Compression",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerSettings",
+    "DeadLetterPolicy",
     "InitialPosition",
+    "KeySharedPolicy",
     "Message",
     "MessageBatch",
     "MessageId",
@@ -44,18 +54,27 @@ __all__ = [
     "ReaderSettings",
     "SdkError",
     "SubscriptionType",
+    "TableView",
+    "TableViewSettings",
+    "Transaction",
+    "TransactionState",
 ]
 
 _HOMES = {
     "Client": "client",
     "Compression": "wire.compression",
     "Consumer": "consumer",
+    "ConsumerInterceptor": "consuming.interceptors",
     "Message": "message",
     "MessageBatch": "batch",
     "MessageId": "message_id",
     "Producer": "producer",
     "Reader": "reader",
     "SdkError": "errors",
+    "TableView": "table_view",
+    "TableViewSettings": "table_view",
+    "Transaction": "transaction",
+    "TransactionState": "transaction",
 }
 
 

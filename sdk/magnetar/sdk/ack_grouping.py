@@ -13,6 +13,9 @@ from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
 
 ENTRIES_PER_ACK_MAX = 1_000
 """Ids in one ACK command: about 20 KB."""
+CHUNKED_MESSAGES_MAX = 10_000
+"""Messages in chunks that are remembered until they are acknowledged. Of older ones only the last
+chunk is; the others come again, and are given up as incomplete."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class AckGrouping:
         self._cumulative: MessageId | None = None
         self._remaining: dict[tuple[int, int], int] = {}
         self._touched: set[tuple[int, int]] = set()
+        self._chunks: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def __len__(self) -> int:
         """How much waits to be sent."""
@@ -80,6 +84,21 @@ class AckGrouping:
             self._remaining.pop(key, None)
             self._touched.discard(key)
         self._entries.append(key)
+        if self._chunks:
+            self._entries += self._chunks.pop(key, ())
+
+    def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None:
+        """The entry `key` ends a message in chunks: what happens to it happens to `others` too."""
+        self._chunks.pop(key, None)
+        self._chunks[key] = others
+        if len(self._chunks) > CHUNKED_MESSAGES_MAX:
+            del self._chunks[next(iter(self._chunks))]
+
+    def with_chunks(self, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Entries, and with the end of a message in chunks all others of it; sorted."""
+        if not self._chunks:
+            return entries
+        return sorted({*entries, *(o for each in entries for o in self._chunks.get(each, ()))})
 
     def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> None:
         """Acknowledge one message. Of a batch of unknown size, the whole entry."""
@@ -112,6 +131,7 @@ class AckGrouping:
         self._cumulative = None
         self._remaining.clear()
         self._touched.clear()
+        self._chunks.clear()
 
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""

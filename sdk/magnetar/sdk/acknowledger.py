@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable
 from magnetar.sdk.ack_grouping import AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.connection import Connection
-from magnetar.sdk.errors import service_error
+from magnetar.sdk.consuming.ack_timeouts import AckTimeouts
+from magnetar.sdk.consuming.interceptors import Interceptors
+from magnetar.sdk.errors import BrokerUnavailableError, service_error
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.receiver_queue import ReceiverQueue
-from magnetar.sdk.redelivery import Redelivery
+from magnetar.sdk.redelivery import NackDelay, Redelivery
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
+    CommandAck,
     CommandRedeliverUnacknowledgedMessages,
     MessageIdData,
 )
@@ -33,6 +36,7 @@ class Acknowledger:
     def __init__(
         self,
         consumer_id: int,
+        topic: str,
         settings: ConsumerSettings,
         acks: AckGrouping,
         queue: ReceiverQueue,
@@ -49,23 +53,51 @@ class Acknowledger:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._flush_timer: asyncio.Handle | None = None
-        self._redelivery = Redelivery(settings.nack_delay_ms / 1000)
+        self._interceptors = Interceptors(topic, settings.interceptors)
+        self._redelivery = Redelivery()
+        self._nack_delay = NackDelay(
+            settings.nack_delay_ms / 1000,
+            settings.nack_delay_multiplier,
+            settings.nack_delay_max_ms / 1000,
+        )
         self._redelivery_timer: asyncio.TimerHandle | None = None
+        self._timeouts = (
+            AckTimeouts(settings.ack_timeout_ms / 1000) if settings.ack_timeout_ms else None
+        )
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self.acknowledged = 0
+        """Calls, or messages of one call, not what they stood for."""
+        self.negatively_acknowledged = 0
+        self.timed_out = 0
 
     # -- done
 
     def add(self, what: Acknowledgeable) -> None:
         """Acknowledge one message, or all of an entry."""
-        if isinstance(what, MessageBatch):
-            self._acks.add_entry(what.ledger_id, what.entry_id)
-        else:
-            self._acks.add(what.ledger_id, what.entry_id, what.batch_index, what.batch_size)
-        if self._redelivery.next_s is not None:
-            self._redelivery.discard(what.ledger_id, what.entry_id)
+        self._collect(what)
         self._after_ack()
+
+    def _collect(self, what: Acknowledgeable) -> None:
+        self.acknowledged += 1
+        ledger_id, entry_id = what.ledger_id, what.entry_id
+        if isinstance(what, MessageBatch):
+            self._acks.add_entry(ledger_id, entry_id)
+        else:
+            self._acks.add(ledger_id, entry_id, what.batch_index, what.batch_size)
+        if self._redelivery.next_s is not None:
+            self._redelivery.discard(ledger_id, entry_id)
+        if self._timeouts is not None and self._acks.remaining(ledger_id, entry_id) is None:
+            self._timeouts.discard((ledger_id, entry_id))
+        if self._interceptors:
+            self._interceptors.tell("on_acknowledge", (_id_of(what),))
 
     def add_many(self, what: Iterable[Acknowledgeable]) -> None:
         """`add` for many; fastest for entries."""
+        if self._timeouts is not None or self._interceptors:
+            for one in what:
+                self._collect(one)
+            self._after_ack()
+            return
         acks, redelivery = self._acks, self._redelivery
         has_nacks = redelivery.next_s is not None
         for one in what:
@@ -75,11 +107,18 @@ class Acknowledger:
                 acks.add(one.ledger_id, one.entry_id, one.batch_index, one.batch_size)
             if has_nacks:
                 redelivery.discard(one.ledger_id, one.entry_id)
+            self.acknowledged += 1
         self._after_ack()
 
     def add_cumulative(self, what: Acknowledgeable) -> None:
         """Acknowledge everything up to and including `what`."""
-        self._acks.add_cumulative(what if isinstance(what, MessageId) else what.message_id)
+        message_id = _id_of(what)
+        self.acknowledged += 1
+        self._acks.add_cumulative(message_id)
+        if self._timeouts is not None:
+            self._timeouts.discard_up_to((message_id.ledger_id, message_id.entry_id))
+        if self._interceptors:
+            self._interceptors.tell("on_acknowledge_cumulative", (message_id,))
         self._after_ack()
 
     @property
@@ -100,18 +139,62 @@ class Acknowledger:
             connection.send(ack_frame(command))
         connection.write(commands.encode_entries(self._id))
 
-    async def flush_confirmed(self, connection: Connection) -> None:
-        """Send the collected acknowledgements now, and wait for the broker's answers.
+    async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None:
+        """`add_many`, sent at once with all that waits, and the broker's answers waited for.
 
         Raises:
             SdkError: not known to be carried out.
         """
+        for one in what:
+            self._collect(one)
+        if not len(self._acks):
+            return
+        connection = self._connection()
+        if connection is None:
+            raise BrokerUnavailableError("not connected: the acknowledgements are sent later")
         for command in self._acks.take(self._id).commands(self._id):
-            command.request_id = connection.next_request_id()
-            answer = await connection.request(command.request_id, ack_frame(command))
-            if answer.ackResponse.HasField("error"):
-                response = answer.ackResponse
-                raise service_error(response.error, str(response.message))
+            await self._confirmed(connection, command)
+
+    async def acknowledge_in(
+        self,
+        txn: tuple[int, int],
+        what: Acknowledgeable,
+        *,
+        cumulative: bool,
+    ) -> None:
+        """Acknowledge in a transaction, and wait for the answer.
+
+        Raises:
+            SdkError: not known to be carried out.
+        """
+        connection = self._connection()
+        if connection is None:
+            raise BrokerUnavailableError("not connected: nothing is acknowledged")
+        acks = AckGrouping(batch_index_ack=True)  # what the others do is not for us to wait for
+        entry = (what.ledger_id, what.entry_id)
+        self._redelivery.discard(*entry)
+        if self._timeouts is not None:
+            self._timeouts.discard(entry)
+        self.acknowledged += 1
+        if cumulative:
+            acks.add_cumulative(_id_of(what))
+        elif isinstance(what, MessageBatch):
+            acks.add_entry(what.ledger_id, what.entry_id)
+        else:
+            acks.add(what.ledger_id, what.entry_id, what.batch_index, what.batch_size)
+        for command in acks.take(self._id).commands(self._id):
+            for message_id in command.message_id:
+                if message_id.ack_set and not isinstance(what, MessageBatch):
+                    message_id.batch_size = what.batch_size
+            command.txnid_most_bits, command.txnid_least_bits = txn
+            await self._confirmed(connection, command)
+
+    async def _confirmed(self, connection: Connection, command: CommandAck) -> None:
+        command.request_id = connection.next_request_id()
+        answer = await connection.request(command.request_id, ack_frame(command))
+        if answer.ackResponse.HasField("error"):
+            response = answer.ackResponse
+            raise service_error(response.error, str(response.message))
 
     def _after_ack(self) -> None:
         if len(self._acks) >= self._settings.ack_group_max:
@@ -128,8 +211,24 @@ class Acknowledger:
 
     def add_negative(self, what: Acknowledgeable) -> None:
         """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry."""
+        self.negatively_acknowledged += 1
+        count = 0 if isinstance(what, MessageId) else what.redelivery_count
+        self.ask_later([(what.ledger_id, what.entry_id)], redelivery_count=count)
+        if self._interceptors:
+            self._interceptors.tell("on_negative_acknowledge", (_id_of(what),))
+
+    def ask_later(self, entries: Iterable[tuple[int, int]], *, redelivery_count: int = 0) -> None:
+        """Ask for entries again after the delay of negative acknowledgements."""
         now_s = self._clock.monotonic_s()
-        self._redelivery.add(what.ledger_id, what.entry_id, now_s=now_s)
+        delay_s = self._nack_delay.after(redelivery_count)
+        for ledger_id, entry_id in entries:
+            self._redelivery.add(ledger_id, entry_id, now_s=now_s, delay_s=delay_s)
+            if self._timeouts is not None:
+                self._timeouts.discard((ledger_id, entry_id))
+        if self._redelivery_timer is not None:
+            # With different delays the next one may be due before those that wait.
+            self._redelivery_timer.cancel()
+            self._redelivery_timer = None
         self._arm_redelivery(now_s)
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
@@ -162,13 +261,52 @@ class Acknowledger:
             self._send_redeliver(due)
         self._arm_redelivery(now_s)
 
+    # -- too late
+
+    @property
+    def watches_timeouts(self) -> bool:
+        """Whether `track` has to be told of what is taken."""
+        return self._timeouts is not None
+
+    def track(self, messages: Iterable[Message | MessageBatch]) -> None:
+        """The application took these; they are to be acknowledged in time."""
+        timeouts = self._timeouts
+        if timeouts is None:
+            return
+        now_s = self._clock.monotonic_s()
+        for message in messages:
+            timeouts.add((message.ledger_id, message.entry_id), now_s=now_s)
+        self._arm_timeouts(now_s)
+
+    def _arm_timeouts(self, now_s: float) -> None:
+        next_s = None if self._timeouts is None else self._timeouts.next_s
+        if self._timeout_timer is None and next_s is not None:
+            self._timeout_timer = self._loop.call_later(
+                max(0.0, next_s - now_s), self._on_timeout_timer
+            )
+
+    def _on_timeout_timer(self) -> None:
+        assert self._timeouts is not None
+        self._timeout_timer = None
+        now_s = self._clock.monotonic_s()
+        due = self._timeouts.take_due(now_s=now_s + 0.001)
+        if due:
+            self.timed_out += len(due)
+            self._interceptors.tell("on_ack_timeout", (MessageId(*each) for each in due))
+            self.flush()
+            self._send_redeliver(due)
+        self._arm_timeouts(now_s)
+
     def _send_redeliver(self, entries: list[tuple[int, int]]) -> None:
         """Ask for entries again; none means all. Nothing to do unless attached: all comes again."""
         connection = self._connection()
         if connection is None:
             return
         keeps_order = self._settings.subscription_type.keeps_order
+        entries = self._acks.with_chunks(entries)
         if keeps_order:
+            if self._timeouts is not None:
+                self._timeouts.clear()
             # The broker goes back to the first unacknowledged message: what lies here, or is on
             # its way with the old epoch, comes again.
             self._queue.epoch += 1
@@ -194,9 +332,15 @@ class Acknowledger:
         self.flush()
         self._acks.clear()
         self._redelivery.clear()
+        if self._timeouts is not None:
+            self._timeouts.clear()
 
     def close(self) -> None:
         """Stop the timers."""
-        for timer in (self._flush_timer, self._redelivery_timer):
+        for timer in (self._flush_timer, self._redelivery_timer, self._timeout_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _id_of(what: Acknowledgeable) -> MessageId:
+    return what if isinstance(what, MessageId) else what.message_id

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.schema import Schema
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError
@@ -95,6 +96,8 @@ class EntrySource:
     partition: int = -1
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
+    schema: Schema[object] | None = None
+    """How `Message.value` reads payloads; None: they are bytes."""
 
 
 class MessageBatch:
@@ -113,6 +116,7 @@ class MessageBatch:
         "batch_size",
         "count",
         "entry_id",
+        "first_chunk",
         "ledger_id",
         "metadata",
         "redelivery_count",
@@ -137,6 +141,8 @@ class MessageBatch:
         self._source = source
         self.ledger_id = ledger_id
         self.entry_id = entry_id
+        self.first_chunk: MessageId | None = None
+        """Of a message in chunks, put together: where its first one lies."""
         self.redelivery_count = redelivery_count
         split = open_payload if source.verify_checksum else split_payload
         metadata, self._body_at = split(payload)
@@ -160,6 +166,11 @@ class MessageBatch:
         return self._source.topic
 
     @property
+    def schema(self) -> Schema[object] | None:
+        """How `Message.value` reads the payloads; None: they are bytes."""
+        return self._source.schema
+
+    @property
     def partition(self) -> int:
         """Index of the partition that the topic is; -1 if it is none."""
         return self._source.partition
@@ -167,7 +178,9 @@ class MessageBatch:
     @property
     def message_id(self) -> MessageId:
         """The id of the entry; acknowledging it acknowledges all of its messages."""
-        return MessageId(self.ledger_id, self.entry_id, -1, self.partition)
+        return MessageId(
+            self.ledger_id, self.entry_id, -1, self.partition, first_chunk=self.first_chunk
+        )
 
     def restrict(self, mask: int) -> None:
         """Deliver only those messages whose bit is set; a message that is no batch has bit 0."""
@@ -191,6 +204,11 @@ class MessageBatch:
         metadata = self.metadata
         return metadata.uncompressed_size or len(self._payload) - self._body_at
 
+    @property
+    def travelled_body(self) -> bytes:
+        """The body as it travelled: compressed, encrypted, a part of a message in chunks."""
+        return self._payload[self._body_at :]
+
     def body(self) -> bytes:
         """The body after decompression.
 
@@ -204,6 +222,24 @@ class MessageBatch:
             size=metadata.uncompressed_size,
             bytes_max=self._source.decompressed_bytes_max,
         )
+
+    def with_body(self, body: bytes) -> "MessageBatch":
+        """The same entry, decrypted: with this body, and as if it had never been encrypted."""
+        metadata = MessageMetadata()
+        metadata.CopyFrom(self.metadata)
+        for name in ("encryption_keys", "encryption_algo", "encryption_param"):
+            metadata.ClearField(name)
+        head = metadata.SerializeToString()
+        opened = MessageBatch(
+            b"".join((_U32.pack(len(head)), head, body)),
+            self._source,
+            self.ledger_id,
+            self.entry_id,
+            self.redelivery_count,
+        )
+        if self._remaining is not None:
+            opened.restrict(self._remaining)
+        return opened
 
     @property
     def is_encrypted(self) -> bool:

@@ -6,29 +6,50 @@ async with Client("pulsar://localhost:6650") as client:
 """
 
 import asyncio
+import os
 import random as random_module
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, cast, overload
 
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.connection_pool import ConnectionPool
 from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.context import ClientContext, Closable
-from magnetar.sdk.errors import AlreadyClosedError, NotSupportedError
+from magnetar.sdk.consuming.making import ConsumerMaking, Topics
+from magnetar.sdk.context import ClientContext, Closable, Sender
+from magnetar.sdk.errors import (
+    AlreadyClosedError,
+    ForkedError,
+    NotSupportedError,
+    OperationTimeoutError,
+    SchemaDefinitionError,
+    SdkError,
+)
 from magnetar.sdk.lookup import Lookup
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock, Network, SystemClock, SystemNetwork
 from magnetar.sdk.producer import Producer
+from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
+from magnetar.sdk.producing.producer_stats import ProducerStats
+from magnetar.sdk.producing.send_room import MemoryLimit
+from magnetar.sdk.producing.topic_producer import TopicProducer
 from magnetar.sdk.reader import Reader
+from magnetar.sdk.schema import Schema, SchemaInfo, T
+from magnetar.sdk.schema_versions import get_or_create_schema, get_schema
 from magnetar.sdk.service_url import ServiceUrl
+from magnetar.sdk.session import Backoff
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,
     InitialPosition,
     ProducerSettings,
     ReaderSettings,
+    SubscriptionType,
 )
+from magnetar.sdk.table_view import TableView, TableViewSettings
 from magnetar.sdk.tls import tls_context
+from magnetar.sdk.transaction import Transaction
+from magnetar.sdk.transaction_coordinators import TransactionCoordinators
 from magnetar.sdk.wire.topic_name import TopicName
 
 _PLAIN_TOPICS_MAX = 100_000
@@ -60,17 +81,33 @@ class Client:
         self._pool = ConnectionPool(self._settings, network)
         self._lookup = Lookup(service_url, self._pool, listener_name=self._settings.listener_name)
         self._open: dict[Closable, None] = {}  # in the order of their making
+        memory_bytes = self._settings.memory_bytes_max
         self._context = ClientContext(
             settings=self._settings,
             find=self._find,
+            find_any=self._lookup.service_connection,
+            memory=MemoryLimit(memory_bytes) if memory_bytes else None,
+            lookup=self._lookup,
+            remember_plain=self._remember_plain,
+            next_consumer_id=self._take_consumer_id,
+            open_sender=self._open_sender,
+            make_subscription=self._make_subscription,
             clock=clock or SystemClock(),
             random=random or random_module.Random(),
             forget=lambda user: self._open.pop(user, None) and None,
+        )
+        self._consuming = ConsumerMaking(self._context, self._opened)
+        self._coordinators = TransactionCoordinators(
+            count=self._lookup.partitions,
+            find=lambda topic: self._lookup.connection_for(str(topic)),
+            settings=self._settings,
+            clock=self._context.clock,
         )
         self._next_producer_id = 0
         self._next_consumer_id = 0
         self._plain_topics: set[TopicName] = set()
         self._closed = False
+        self._pid = os.getpid()
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,67 +120,121 @@ class Client:
     ) -> None:
         await self.close(flush=kind is None)
 
-    async def producer(self, topic: str, settings: ProducerSettings | None = None) -> Producer:
-        """A producer, connected and ready.
+    @overload
+    async def producer(self, topic: str, settings: ProducerSettings | None = None) -> Producer: ...
+    @overload
+    async def producer(
+        self, topic: str, settings: ProducerSettings | None = None, *, schema: Schema[T]
+    ) -> Producer[T]: ...
+    async def producer(
+        self,
+        topic: str,
+        settings: ProducerSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
+    ) -> Producer[T]:
+        """A producer, connected and ready; with a schema it sends values instead of bytes.
 
         Raises:
             TopicNameError: no valid topic name.
+            IncompatibleSchemaError: the topic has another schema, which this one does not fit.
             ServiceError: the broker refused; its class says why.
             BrokerUnavailableError, OperationTimeoutError: not ready in time.
-            NotSupportedError: the topic is partitioned.
         """
         name = self._parse(topic)
-        producer_id, self._next_producer_id = self._next_producer_id, self._next_producer_id + 1
-        producer = Producer(self._context, name, producer_id, settings or ProducerSettings())
+        chosen = settings or ProducerSettings()
+        if schema is not None:
+            schema = schema.for_topic()
+            if schema.takes_topic_schema:
+                schema.adopt(await self.schema(topic))
+        partitions = await self._partition_count(name)
+        producer: PartitionedProducer[T] | TopicProducer[T]
+        if partitions:
+            # Values are encoded before a partition is chosen; the broker hears of the schema.
+            told = cast("Schema[bytes] | None", schema)
+            producer = PartitionedProducer(
+                self._context,
+                name,
+                partitions,
+                chosen,
+                schema,
+                make=lambda one: TopicProducer(
+                    self._context, one, self._take_producer_id(), chosen, told
+                ),
+                count=lambda: self._lookup.partitions(str(name)),
+            )
+        else:
+            producer = TopicProducer(self._context, name, self._take_producer_id(), chosen, schema)
         await producer.start()
         self._open[producer] = None
         return producer
 
     async def consumer(
-        self, topic: str, subscription: str, settings: ConsumerSettings | None = None
+        self,
+        topic: Topics,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
     ) -> Consumer:
-        """A consumer, subscribed.
+        """A consumer, subscribed; with a schema `Message.value` gives what it reads. Of a topic,
+        with all partitions if it has some; of several; or of those that fit a pattern
+        (`re.compile("orders-.*")`), also of those to come.
 
         Raises:
             As `producer`; ConsumerBusyError if the subscription is taken.
         """
-        name = self._parse(topic)
-        chosen = settings or ConsumerSettings()
-        # For a subscription that is not durable brokers go by the start alone.
-        from_start = not chosen.durable and chosen.initial_position is InitialPosition.EARLIEST
-        start = MessageId.EARLIEST if from_start else None
-        return await self._consume(name, subscription, chosen, start=start)
+        self._check_open()
+        return await self._consuming.consumer(
+            topic,
+            subscription,
+            settings or ConsumerSettings(),
+            cast("Schema[object] | None", schema),
+        )
 
     async def reader(
         self,
-        topic: str,
+        topic: Topics,
         start: MessageId = MessageId.EARLIEST,
         settings: ReaderSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
     ) -> Reader:
-        """A reader that begins behind `start` (or with it, if `start_inclusive`).
+        """A reader that begins behind `start` (or with it, if `start_inclusive`); of what a
+        consumer may be of. With several topics or partitions `start` is EARLIEST or LATEST.
 
         Raises:
             As `producer`.
         """
-        name = self._parse(topic)
-        chosen = settings or ReaderSettings()
-        suffix = f"{self._context.random.getrandbits(40):010x}"
-        consumer = await self._consume(
-            name,
-            f"reader-{suffix}",
-            ConsumerSettings(
-                name=chosen.name,
-                durable=False,
-                initial_position=InitialPosition.LATEST,
-                receiver_queue_messages=chosen.receiver_queue_messages,
-                verify_checksum=chosen.verify_checksum,
-                decompressed_bytes_max=chosen.decompressed_bytes_max,
-                read_compacted=chosen.read_compacted,
-            ),
-            start=start,
-            start_inclusive=chosen.start_inclusive,
+        self._check_open()
+        return await self._consuming.reader(
+            topic, start, settings or ReaderSettings(), cast("Schema[object] | None", schema)
         )
-        return Reader(consumer, start, start_inclusive=chosen.start_inclusive)
+
+    async def table_view(
+        self, topic: Topics, settings: TableViewSettings | None = None
+    ) -> TableView:
+        """The newest value of each key of a topic (or several), kept up to date.
+
+        It is complete up to the moment of the call when it returns.
+
+        Raises:
+            As `producer`.
+        """
+        self._check_open()
+        view = TableView(
+            partial(self._consuming.reader, topic, MessageId.EARLIEST),
+            settings or TableViewSettings(),
+        )
+        await view.start()
+        return view
+
+    def transaction(self, timeout_ms: int = 60_000) -> Transaction:
+        """A transaction, which begins with `async with` (or `begin`), is committed at the end of
+        the block, and aborted if that raises, or after `timeout_ms` by the broker."""
+        if self._closed:
+            raise AlreadyClosedError("the client is closed")
+        return Transaction(self._coordinators, timeout_ms)
 
     async def partitions(self, topic: str) -> int:
         """Number of partitions of a topic; 0 if it is not partitioned.
@@ -152,6 +243,40 @@ class Client:
             TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
         """
         return await self._lookup.partitions(str(TopicName.parse(topic)))
+
+    async def schema(self, topic: str, version: bytes = b"") -> SchemaInfo | None:
+        """A version of a topic's schema, by default the latest; None: it has none.
+
+        Raises:
+            TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
+            SchemaVersionError: of a type that this client does not know.
+        """
+        name = self._parse(topic)
+        found = await get_schema(await self._lookup.service_connection(), str(name), version)
+        return None if found is None else found[0]
+
+    async def register_schema(self, topic: str, schema: Schema[T] | SchemaInfo) -> bytes:
+        """Add a schema to a topic that is in use, or find it there; returns its version.
+
+        Raises:
+            TopicNotFoundError: nobody has used the topic since its broker took it over.
+            IncompatibleSchemaError: it does not fit those that are there.
+            SchemaDefinitionError: a schema of bytes: there is nothing to register.
+            TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
+        """
+        name = self._parse(topic)
+        info = schema.info if isinstance(schema, Schema) else schema
+        if info is None:
+            raise SchemaDefinitionError(f"{topic}: a schema without a definition")
+        first = name.partition(0) if await self._lookup.partitions(str(name)) else name
+        connection = await self._lookup.connection_for(str(first))
+        return await get_or_create_schema(connection, str(first), info)
+
+    def producer_stats(self) -> ProducerStats:
+        """The sums over all producers that are open."""
+        return ProducerStats.total(
+            user.stats() for user in self._open if isinstance(user, Producer)
+        )
 
     async def close(self, *, flush: bool = True) -> None:
         """Close producers, consumers and connections.
@@ -174,42 +299,79 @@ class Client:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _consume(
-        self,
-        topic: TopicName,
-        subscription: str,
-        settings: ConsumerSettings,
-        *,
-        start: MessageId | None = None,
-        start_inclusive: bool = False,
-    ) -> Consumer:
+    def _take_consumer_id(self) -> int:
         consumer_id, self._next_consumer_id = self._next_consumer_id, self._next_consumer_id + 1
-        consumer = Consumer(
-            self._context,
-            topic,
-            subscription,
-            consumer_id,
-            settings,
-            start=start,
-            start_inclusive=start_inclusive,
-        )
-        await consumer.start()
-        self._open[consumer] = None
-        return consumer
+        return consumer_id
 
-    def _parse(self, topic: str) -> TopicName:
+    async def _open_sender(self, topic: str) -> Sender:
+        return await self.producer(topic, ProducerSettings(batching=False))
+
+    async def _make_subscription(self, topic: str, subscription: str) -> None:
+        settings = ConsumerSettings(
+            subscription_type=SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST
+        )
+        await (await self.consumer(topic, subscription, settings)).close()
+
+    def _opened(self, user: Closable) -> None:
+        self._open[user] = None
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError("the client was made before a fork: make one in the child")
         if self._closed:
             raise AlreadyClosedError("the client is closed")
+
+    def _parse(self, topic: str) -> TopicName:
+        self._check_open()
         return TopicName.parse(topic)
+
+    def _take_producer_id(self) -> int:
+        producer_id, self._next_producer_id = self._next_producer_id, self._next_producer_id + 1
+        return producer_id
+
+    async def _partition_count(self, topic: TopicName) -> int:
+        """How many partitions it has; 0: it has none, or is one. Asks until somebody knows.
+
+        Raises:
+            ServiceError: a refusal that no retry can help.
+            OperationTimeoutError: nobody knew within the operation timeout.
+        """
+        if topic.partition_index >= 0 or topic in self._plain_topics:
+            return 0
+        settings, clock = self._settings, self._context.clock
+        backoff = Backoff(
+            min_s=settings.reconnect_delay_min_ms / 1000,
+            max_s=settings.reconnect_delay_max_ms / 1000,
+            random=self._context.random,
+        )
+        deadline_s = clock.monotonic_s() + settings.operation_timeout_ms / 1000
+        while True:
+            try:
+                count = await self._lookup.partitions(str(topic))
+            except SdkError as error:
+                if not error.retryable:
+                    raise
+                if clock.monotonic_s() >= deadline_s:
+                    raise OperationTimeoutError(
+                        f"{topic}: not ready within {settings.operation_timeout_ms} ms; "
+                        f"last: {error}"
+                    ) from error
+                await asyncio.sleep(backoff.next_s())
+                continue
+            if not count:
+                self._remember_plain(topic)
+            return count
+
+    def _remember_plain(self, topic: TopicName) -> None:
+        if len(self._plain_topics) >= _PLAIN_TOPICS_MAX:
+            self._plain_topics.clear()
+        self._plain_topics.add(topic)
 
     async def _find(self, topic: TopicName) -> Connection:
         if topic.partition_index < 0 and topic not in self._plain_topics:
             if await self._lookup.partitions(str(topic)):
                 raise NotSupportedError(
-                    f"{topic} is partitioned; this client does not spread over partitions yet: "
-                    f"use {topic.partition(0)} and so on"
+                    f"{topic} was partitioned after it was looked at: make the producer anew"
                 )
-            if len(self._plain_topics) >= _PLAIN_TOPICS_MAX:
-                self._plain_topics.clear()
-            self._plain_topics.add(topic)
+            self._remember_plain(topic)
         return await self._lookup.connection_for(str(topic))

@@ -53,6 +53,18 @@ _ANSWERS: dict[int, str] = {
     BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
     BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
     BaseCommand.ACK_RESPONSE: "ackResponse",
+    BaseCommand.GET_SCHEMA_RESPONSE: "getSchemaResponse",
+    BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: "getOrCreateSchemaResponse",
+    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: "getTopicsOfNamespaceResponse",
+    BaseCommand.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
+    BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
+    BaseCommand.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
+    BaseCommand.NEW_TXN_RESPONSE: "newTxnResponse",
+    BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    BaseCommand.END_TXN_RESPONSE: "endTxnResponse",
+    BaseCommand.END_TXN_ON_PARTITION_RESPONSE: "endTxnOnPartitionResponse",
+    BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE: "endTxnOnSubscriptionResponse",
 }
 
 
@@ -78,6 +90,14 @@ class ConsumerListener(Protocol):
     def on_session_lost(self, connection: "Connection") -> None: ...
 
 
+class TopicListener(Protocol):
+    """Who wants to hear of topics that appear and go."""
+
+    def on_topics_changed(self) -> None: ...
+
+    def on_session_lost(self, connection: "Connection") -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """See the module's text. Made by `ConnectionPool`."""
 
@@ -85,9 +105,12 @@ class Connection(asyncio.Protocol):
         self.name = name
         self.producers: dict[int, ProducerListener] = {}
         self.consumers: dict[int, ConsumerListener] = {}
+        self.topic_watchers: dict[int, TopicListener] = {}
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.server_version = ""
         self.protocol_version = 0
+        self.watches_topics = False
+        """Whether the broker tells of topics that appear and go (WATCH_TOPIC_LIST)."""
         self.failure: SdkError | None = None
         """Why it is closed; None while it is open."""
         self._settings = settings
@@ -100,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._requests: dict[int, asyncio.Future[BaseCommand]] = {}
         self._next_request_id = 0
         self._out: list[bytes] = []
+        self._answering: asyncio.Task[None] | None = None
         self._heard = False
         self._probed = False
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -121,15 +145,17 @@ class Connection(asyncio.Protocol):
         Raises:
             ServiceError: the broker refused, for example the credentials.
             BrokerUnavailableError: it closed the connection.
+            CredentialsError: we have nothing to prove who we are.
         """
         settings = self._settings
+        method_name, data = await settings.current_credentials()
         self.send(
             BaseCommand(
                 type=BaseCommand.CONNECT,
                 connect=CommandConnect(
                     client_version=CLIENT_VERSION,
-                    auth_method_name=settings.auth_method_name,
-                    auth_data=settings.credentials or None,
+                    auth_method_name=method_name,
+                    auth_data=data or None,
                     protocol_version=PROTOCOL_VERSION,
                     proxy_to_broker_url=self._proxy_to or None,
                     feature_flags=FeatureFlags(
@@ -150,7 +176,7 @@ class Connection(asyncio.Protocol):
             ServiceError: the broker's ERROR.
             BrokerUnavailableError: the connection broke.
             OperationTimeoutError: no answer within `timeout_ms` (the default is
-                `operation_timeout_ms`).
+                `operation_timeout_ms`; 0: wait as long as the connection lasts).
         """
         if timeout_ms is None:
             timeout_ms = self._settings.operation_timeout_ms
@@ -160,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._requests[request_id] = future
         self.send(command)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000 or None):
                 return await future
         except TimeoutError:
             name = BaseCommand.Type.Name(command.type)
@@ -298,10 +324,14 @@ class Connection(asyncio.Protocol):
             consumer = self.consumers.get(command.reachedEndOfTopic.consumer_id)
             if consumer is not None:
                 consumer.on_end_of_topic()
+        elif kind == BaseCommand.WATCH_TOPIC_UPDATE:
+            watcher = self.topic_watchers.get(command.watchTopicUpdate.watcher_id)
+            if watcher is not None:
+                watcher.on_topics_changed()
         elif kind == BaseCommand.CONNECTED:
             self._on_connected(command)
         elif kind == BaseCommand.AUTH_CHALLENGE:
-            self._on_auth_challenge()
+            self._answering = self._loop.create_task(self._answer_challenge())
         elif kind != BaseCommand.PONG:
             _log.debug("ignored_command peer=%s type=%s", self.name, kind)
 
@@ -309,6 +339,7 @@ class Connection(asyncio.Protocol):
         connected = command.connected
         self.server_version = connected.server_version
         self.protocol_version = connected.protocol_version
+        self.watches_topics = connected.feature_flags.supports_topic_watchers
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.message_bytes_max = connected.max_message_size
             # A broker's limit counts for what it sends too; the default stays as a lower bound.
@@ -337,16 +368,19 @@ class Connection(asyncio.Protocol):
         else:
             self.fail(error)  # tied to no request: the broker is about to close
 
-    def _on_auth_challenge(self) -> None:
-        settings = self._settings
+    async def _answer_challenge(self) -> None:
+        """The broker asks for fresh credentials; without them it will close the connection."""
+        try:
+            method_name, data = await self._settings.current_credentials()
+        except SdkError as error:
+            self.fail(error)
+            return
         self.send(
             BaseCommand(
                 type=BaseCommand.AUTH_RESPONSE,
                 authResponse=CommandAuthResponse(
                     client_version=CLIENT_VERSION,
-                    response=AuthData(
-                        auth_method_name=settings.auth_method_name, auth_data=settings.credentials
-                    ),
+                    response=AuthData(auth_method_name=method_name, auth_data=data),
                 ),
             )
         )
@@ -381,11 +415,13 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
         self._requests.clear()
-        users: list[ProducerListener | ConsumerListener] = [
+        users: list[ProducerListener | ConsumerListener | TopicListener] = [
             *self.producers.values(),
             *self.consumers.values(),
+            *self.topic_watchers.values(),
         ]
         self.producers.clear()
         self.consumers.clear()
+        self.topic_watchers.clear()
         for user in users:
             user.on_session_lost(self)

@@ -6,25 +6,45 @@ acknowledgements; the attachment, which keeps it subscribed. Here is who waits f
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.acknowledger import Acknowledgeable, Acknowledger
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.consumer_attachment import ConsumerAttachment
+from magnetar.sdk.consuming.dead_letters import DeadLetters
+from magnetar.sdk.consuming.entry_opening import EntryOpening
+from magnetar.sdk.consuming.interceptors import Interceptors
+from magnetar.sdk.consuming.parts import Acknowledging, Attaching, MessageQueue
+from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
 from magnetar.sdk.context import ClientContext
+from magnetar.sdk.errors import NotSupportedError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
+from magnetar.sdk.schema import Schema
+from magnetar.sdk.schema_versions import load_versions
 from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.topic_name import TopicName
 
 
 class Consumer:
-    """Receives the messages of one subscription of one topic. Made by `Client.consumer`."""
+    """Receives the messages of one subscription of one topic. Made by `Client.consumer`.
+
+    Of several topics, or of a partitioned one, it is a `TopicsConsumer`.
+    """
+
+    _queue: MessageQueue
+    _acknowledger: Acknowledging
+    _attachment: Attaching
+    _schema: Schema[object] | None
+    _letters: DeadLetters | None
+    _start: MessageId | None
+    _start_inclusive: bool
 
     def __init__(
         self,
@@ -36,9 +56,84 @@ class Consumer:
         *,
         start: MessageId | None = None,
         start_inclusive: bool = False,
+        schema: Schema[object] | None = None,
+        letters: DeadLetters | None = None,
     ) -> None:
-        """`start` is for readers: where a subscription that is not durable begins."""
-        self.topic = str(topic)
+        """`start` is for readers: where a subscription that is not durable begins. `letters`: those
+        of the consumer of several topics that this one is a part of."""
+        name = settings.name or f"{context.random.getrandbits(40):010x}"
+        self._prepare(context, str(topic), subscription, settings, name)
+        self._start, self._start_inclusive = start, start_inclusive
+        self._schema = None if schema is None else schema.for_topic()
+        acks = AckGrouping(batch_index_ack=settings.batch_index_ack)
+        source = EntrySource(
+            self.topic,
+            topic.partition_index,
+            settings.verify_checksum,
+            settings.decompressed_bytes_max,
+            self._schema,
+        )
+        queue = ReceiverQueue(
+            source,
+            acks,
+            messages_max=settings.receiver_queue_messages,
+            is_reader=not settings.durable,
+            grant=lambda messages: self._at_broker.grant(messages),
+        )
+        self._queue = self._receiver_queue = queue
+        if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
+            queue.skip = (start, start_inclusive)
+        acknowledger = Acknowledger(
+            consumer_id,
+            self.topic,
+            settings,
+            acks,
+            queue,
+            clock=context.clock,
+            connection=lambda: self._at_broker.connection,
+        )
+        self._acknowledger = self._own_acknowledger = acknowledger
+        self._owns_letters = letters is None
+        if letters is None and settings.dead_letters is not None:
+            letters = DeadLetters(context, topic, subscription, settings.dead_letters)
+        self._letters = letters
+        self._opening = EntryOpening(
+            source,
+            settings,
+            acks=acks,
+            giver=self,
+            letters=letters,
+            clock=context.clock,
+            acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
+            ask_later=acknowledger.ask_later,
+        )
+        queue.open_entry = self._opening.open
+        queue.on_cleared = self._opening.chunks.clear
+        self._at_broker = ConsumerAttachment(
+            context,
+            topic,
+            subscription,
+            consumer_id,
+            settings,
+            consumer=self,
+            name=self._name,
+            queue=queue,
+            acknowledger=acknowledger,
+            start=start,
+            schema=None if self._schema is None else self._schema.info,
+        )
+        self._attachment = self._at_broker
+
+    def _prepare(
+        self,
+        context: ClientContext,
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings,
+        name: str,
+    ) -> None:
+        """What consumers of one topic and of several have in common; their parts come after it."""
+        self.topic = topic
         self.subscription = subscription
         self.is_active: bool | None = None
         """In a Failover subscription, whether this consumer is the active one."""
@@ -49,44 +144,14 @@ class Consumer:
         self.reached_end = False
         """The topic was terminated, and everything in it was acknowledged."""
         self._context = context
-        self._name = settings.name or f"{context.random.getrandbits(40):010x}"
+        self._settings = settings
+        self._name = name
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        acks = AckGrouping(batch_index_ack=settings.batch_index_ack)
-        self._queue = ReceiverQueue(
-            EntrySource(
-                self.topic,
-                topic.partition_index,
-                settings.verify_checksum,
-                settings.decompressed_bytes_max,
-            ),
-            acks,
-            messages_max=settings.receiver_queue_messages,
-            is_reader=not settings.durable,
-            grant=lambda messages: self._attachment.grant(messages),
-        )
-        if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
-            self._queue.skip = (start, start_inclusive)
-        self._acknowledger = Acknowledger(
-            consumer_id,
-            settings,
-            acks,
-            self._queue,
-            clock=context.clock,
-            connection=lambda: self._attachment.connection,
-        )
-        self._attachment = ConsumerAttachment(
-            context,
-            topic,
-            subscription,
-            consumer_id,
-            settings,
-            consumer=self,
-            name=self._name,
-            queue=self._queue,
-            acknowledger=self._acknowledger,
-            start=start,
-        )
+        self._interceptors = Interceptors(topic, settings.interceptors)
+        self._is_watched = bool(settings.interceptors or settings.ack_timeout_ms)
+        self._letters = None
+        self._owns_letters = True
 
     # -- public: receiving
 
@@ -95,8 +160,14 @@ class Consumer:
         return self._name
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics and partitions that are consumed now."""
+        return (self.topic,)
+
+    @property
     def is_connected(self) -> bool:
-        return self._attachment.connection is not None
+        """To the brokers of all topics."""
+        return self._attachment.is_attached
 
     @property
     def last_taken(self) -> MessageId | None:
@@ -130,14 +201,13 @@ class Consumer:
             CorruptMessageError: the next message cannot be read; the one after it can be asked for.
             AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
-        message = self._take()
-        if message is not None:
-            return message
-        async with asyncio.timeout(timeout_s):
-            while message is None:
-                await self._wait_message()
-                message = self._take()
-        return message
+        message = self._take() if self._schema is None else await self._take_readable()
+        if message is None:
+            async with asyncio.timeout(timeout_s):
+                while message is None:
+                    await self._wait_message()
+                    message = self._take() if self._schema is None else await self._take_readable()
+        return self._given([message])[0] if self._is_watched else message
 
     async def receive_many(
         self, messages_max: int, *, timeout_s: float | None = None
@@ -149,14 +219,71 @@ class Consumer:
         Raises:
             CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
         """
-        try:
-            result = [await self.receive(timeout_s=timeout_s)]
-        except TimeoutError:
-            return []
-        self._queue.take_more(result, messages_max)
+        message = self._take() if self._schema is None else await self._take_readable()
+        if message is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while message is None:
+                        await self._wait_message()
+                        message = (
+                            self._take() if self._schema is None else await self._take_readable()
+                        )
+            except TimeoutError:
+                return []
+        result = [message]
+        self._take_more(result, messages_max)
         if self._waiters and self._queue.has_some:
             self._wake()
-        return result
+        return self._given(result) if self._is_watched else result
+
+    async def receive_batch(self) -> list[Message]:
+        """Messages until the `batch_receive` policy has enough of them or its time is over.
+
+        An empty list if none came in time. A cancelled call takes nothing.
+
+        Raises:
+            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`; what was collected
+                before is the next call's.
+        """
+        policy = self._settings.batch_receive
+        result: list[Message] = []
+        size = 0
+        try:
+            async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms else None):
+                while len(result) < policy.messages_max and size < policy.bytes_max:
+                    message = self._take() if self._schema is None else await self._take_readable()
+                    if message is None:
+                        await self._wait_message()
+                        continue
+                    if result and size + len(message.data) > policy.bytes_max:
+                        self._put_back([message])
+                        break
+                    result.append(message)
+                    size += len(message.data)
+        except TimeoutError:
+            pass  # what came in time is the batch
+        except BaseException:
+            self._put_back(result)
+            raise
+        return self._given(result) if self._is_watched else result
+
+    async def load_schemas(self, messages: Iterable[Message]) -> None:
+        """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
+        or `receive_batches`; the other calls do it before they give a message.
+
+        Raises:
+            BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
+        """
+        schema = self._schema
+        if schema is not None:
+            missing = [
+                message.schema_version
+                for message in messages
+                if schema.is_missing(message.schema_version)
+            ]
+            if missing:
+                connection = await self._context.find_any()
+                await load_versions(connection, self.topic, schema, missing)
 
     def take_nowait(self, messages_max: int) -> list[Message]:
         """Up to `messages_max` messages of those that lie here, without waiting; see `on_ready`.
@@ -168,8 +295,8 @@ class Consumer:
         if message is None:
             return []
         result = [message]
-        self._queue.take_more(result, messages_max)
-        return result
+        self._take_more(result, messages_max)
+        return self._given(result) if self._is_watched else result
 
     async def receive_batches(
         self, entries_max: int, *, timeout_s: float | None = None
@@ -193,21 +320,101 @@ class Consumer:
         batches = queue.take_batches(entries_max)
         if self._waiters and queue.has_some:
             self._wake()
+        if self._is_watched:
+            self._acknowledger.track(batches)
         return batches
+
+    def pause(self) -> None:
+        """Ask for no more messages; those on their way, and those that lie here, still come."""
+        self._queue.pause()
+
+    def resize_queue(self, messages_max: int) -> None:
+        """Let the broker send so many messages ahead from now on."""
+        self._receiver_queue.resize(messages_max)
+
+    def resume(self) -> None:
+        """Ask for messages again."""
+        self._queue.resume()
+
+    async def has_message_available(self) -> bool:
+        """Whether there is a message behind the last one that was taken.
+
+        Raises:
+            SdkError: the broker could not be asked.
+        """
+        if self.has_queued():
+            return True
+        last, mark_delete = await self.last_ids()
+        if last.entry_id < 0:
+            return False
+        taken, start = self.last_taken, self._start
+        if taken is not None:
+            return taken < last
+        if start is None or start == MessageId.LATEST:
+            return mark_delete is not None and mark_delete.entry < last.entry
+        if start == MessageId.EARLIEST:
+            return True
+        if start.batch_index < 0:
+            start, last = start.entry, last.entry
+        return start < last or (self._start_inclusive and start == last)
 
     # -- public: acknowledging
 
-    def acknowledge(self, what: Acknowledgeable) -> None:
-        """Acknowledge one message, or all of an entry; sent with others, within `ack_group_ms`."""
-        self._acknowledger.add(what)
+    @overload
+    def acknowledge(self, what: Acknowledgeable) -> None: ...
+
+    @overload
+    def acknowledge(
+        self, what: Acknowledgeable, *, transaction: Transaction
+    ) -> Awaitable[None]: ...
+
+    def acknowledge(
+        self, what: Acknowledgeable, *, transaction: Transaction | None = None
+    ) -> Awaitable[None] | None:
+        """Acknowledge one message, or all of an entry; sent with others, within `ack_group_ms`.
+
+        In a transaction it is sent at once, and counts when that is committed; an abort has the
+        message come again. To be awaited then.
+
+        Raises:
+            TransactionConflictError: it is acknowledged already, perhaps by another transaction.
+            TransactionEndedError, ServiceError, BrokerUnavailableError, OperationTimeoutError: of
+                one in a transaction; that cannot be committed any more.
+        """
+        if transaction is None:
+            self._acknowledger.add(what)
+            return None
+        return transaction.start(self._acknowledge_in(transaction, what, cumulative=False))
+
+    async def _acknowledge_in(
+        self, transaction: Transaction, what: Acknowledgeable, *, cumulative: bool
+    ) -> None:
+        await transaction.join_subscription(self.topic, self.subscription)
+        await self._own_acknowledger.acknowledge_in(transaction.id, what, cumulative=cumulative)
 
     def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> None:
         """`acknowledge` for many; fastest for entries."""
         self._acknowledger.add_many(what)
 
-    def acknowledge_cumulative(self, what: Acknowledgeable) -> None:
-        """Acknowledge everything up to and including `what` (not for Shared subscriptions)."""
-        self._acknowledger.add_cumulative(what)
+    @overload
+    def acknowledge_cumulative(self, what: Acknowledgeable) -> None: ...
+
+    @overload
+    def acknowledge_cumulative(
+        self, what: Acknowledgeable, *, transaction: Transaction
+    ) -> Awaitable[None]: ...
+
+    def acknowledge_cumulative(
+        self, what: Acknowledgeable, *, transaction: Transaction | None = None
+    ) -> Awaitable[None] | None:
+        """Acknowledge everything up to and including `what` (not for Shared subscriptions).
+
+        In a transaction, as `acknowledge`.
+        """
+        if transaction is None:
+            self._acknowledger.add_cumulative(what)
+            return None
+        return transaction.start(self._acknowledge_in(transaction, what, cumulative=True))
 
     async def flush_acks(self, *, confirmed: bool = False) -> None:
         """Send the collected acknowledgements now; if `confirmed`, wait for the broker's answer.
@@ -215,16 +422,25 @@ class Consumer:
         Raises:
             SdkError: only if `confirmed`: not known to be carried out.
         """
-        if not confirmed:
+        if confirmed:
+            await self._acknowledger.confirm()
+        else:
             self._acknowledger.flush()
-        elif self._acknowledger.has_waiting:
-            await self._acknowledger.flush_confirmed(self._attachment.require_connection())
+
+    async def acknowledge_confirmed(self, *what: Acknowledgeable) -> None:
+        """Acknowledge at once, and wait until the broker has answered that it is done.
+
+        Raises:
+            SdkError: not known to be carried out: the messages may come again.
+        """
+        await self._acknowledger.confirm(what)
 
     def negative_acknowledge(self, what: Acknowledgeable) -> None:
         """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry.
 
-        On Exclusive and Failover subscriptions everything from the first unacknowledged message on
-        comes again.
+        The delay grows with each redelivery if `nack_delay_multiplier` says so (for messages, not
+        for ids). On Exclusive and Failover subscriptions everything from the first unacknowledged
+        message on comes again.
         """
         self._acknowledger.add_negative(what)
 
@@ -236,6 +452,53 @@ class Consumer:
         """Ask for everything again that was delivered here and not acknowledged."""
         self._acknowledger.redeliver_all()
 
+    async def reconsume_later(
+        self,
+        message: Message,
+        *,
+        delay_s: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put a message off: it goes to the retry topic, comes from there after the delay, and is
+        acknowledged here. After `dead_letters.redeliveries_max` times (16 without a policy) it goes
+        to the dead letter topic instead.
+
+        Raises:
+            NotSupportedError: the consumer has no retry topic; make it with `retry_topic=True`.
+            SdkError: it is not known to be put off, and not acknowledged.
+        """
+        if self._letters is None or not self._settings.retry_topic:
+            raise NotSupportedError(
+                f"the consumer of {self.subscription} has no retry topic: make it with "
+                f"ConsumerSettings(retry_topic=True)"
+            )
+        await self._letters.retry_later(message, delay_s=delay_s, properties=properties)
+        self.acknowledge(message)
+
+    # -- public: statistics
+
+    def stats(self) -> ConsumerStats:
+        """What this consumer has done so far."""
+        queue, acknowledger = self._queue, self._acknowledger
+        return ConsumerStats(
+            received_messages=queue.received_messages,
+            received_bytes=queue.received_bytes,
+            acknowledged=acknowledger.acknowledged,
+            negatively_acknowledged=acknowledger.negatively_acknowledged,
+            timed_out=acknowledger.timed_out,
+            given_up=0 if self._letters is None else self._letters.given_up,
+            topics=1,
+            connected=int(self.is_connected),
+        )
+
+    async def broker_stats(self) -> list[BrokerStats]:
+        """What the brokers say of this consumer, topic by topic.
+
+        Raises:
+            SdkError
+        """
+        return [BrokerStats.of(self.topic, await self._at_broker.stats())]
+
     # -- public: position
 
     async def seek(self, message_id: MessageId) -> None:
@@ -245,6 +508,7 @@ class Consumer:
             SdkError: not known to be carried out.
         """
         await self._attachment.seek(message_id)
+        self._start, self._start_inclusive = message_id, True
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to the first message published at or after a time.
@@ -253,6 +517,7 @@ class Consumer:
             SdkError: not known to be carried out.
         """
         await self._attachment.seek_to_time(publish_time_ms)
+        self._start, self._start_inclusive = MessageId.EARLIEST, True
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; entry id -1 if there is none.
@@ -264,7 +529,15 @@ class Consumer:
 
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
         """The last message of the topic, and the subscription's mark-delete position if known."""
-        return await self._attachment.last_ids()
+        return await self._at_broker.last_ids()
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """The last message of each topic; entry id -1 where there is none.
+
+        Raises:
+            SdkError
+        """
+        return {self.topic: await self.last_message_id()}
 
     # -- public: the ends
 
@@ -291,18 +564,26 @@ class Consumer:
                 self._acknowledger.flush()
             await self._attachment.close()
         finally:
-            self._acknowledger.close()
+            if self._letters is not None and self._owns_letters:
+                await self._letters.close()
+            self._end_parts()
             self._queue.clear()
             self._wake_all()
             self._context.forget(self)
+
+    def _end_parts(self) -> None:
+        self._acknowledger.close()
+        self._opening.close()
 
     # -- from the connection and the attachment
 
     def on_messages(self, messages: list[Delivery]) -> None:
         """From the connection: what one network read brought."""
-        if not self._attachment.is_receiving:
+        if not self._at_broker.is_receiving:
             return
-        self._queue.extend(messages)
+        self._receiver_queue.extend(messages)
+        if self._opening.has_dead(messages):
+            self._receiver_queue.open_all()
         if self._waiters:
             self._wake()
         elif self.on_ready is not None:
@@ -313,6 +594,8 @@ class Consumer:
         self.is_active = is_active
         if self.on_active is not None:
             self.on_active(is_active)
+        if self._settings.on_active_change is not None:
+            self._settings.on_active_change(self.topic, is_active)
 
     def on_end_of_topic(self) -> None:
         """From the connection: see `reached_end`."""
@@ -321,7 +604,7 @@ class Consumer:
 
     def on_session_lost(self, connection: Connection) -> None:
         """From the connection: the broker closed the consumer, or the connection broke."""
-        self._attachment.lose(connection)
+        self._at_broker.lose(connection)
 
     def on_attachment_failed(self) -> None:
         """From the attachment: it is over for good."""
@@ -340,13 +623,52 @@ class Consumer:
 
     async def _iterate(self) -> AsyncIterator[Message]:
         while True:
-            message = self._take()
+            message = self._take() if self._schema is None else await self._take_readable()
             while message is None:
                 if self.reached_end:
                     return
                 await self._wait_message()
-                message = self._take()
-            yield message
+                message = self._take() if self._schema is None else await self._take_readable()
+            yield self._given([message])[0] if self._is_watched else message
+
+    def _given(self, messages: list[Message]) -> list[Message]:
+        """What the application gets of messages that were taken: only for consumers that are
+        watched by interceptors, or by a timeout for acknowledgements."""
+        self._acknowledger.track(messages)
+        if not self._interceptors:
+            return messages
+        return [self._interceptors.before_consume(each) for each in messages]
+
+    def _put_back(self, messages: list[Message]) -> None:
+        """A call that took messages ends without them: they are for the next one."""
+        if messages:
+            self._queue.put_back(messages)
+            self._wake()
+
+    async def _take_readable(self) -> Message | None:
+        """`_take`, with the definition of the message's schema version got first.
+
+        It is asked for before the message is taken: a call that is cancelled has taken nothing.
+        """
+        assert self._schema is not None
+        asked: bytes | None = None
+        version = self._receiver_queue.next_schema_version()
+        while version is not None and version != asked and self._schema.is_missing(version):
+            connection = await self._context.find_any()
+            await load_versions(connection, self.topic, self._schema, (version,))
+            asked, version = version, self._receiver_queue.next_schema_version()
+        return self._take()
+
+    def _take_more(self, result: list[Message], messages_max: int) -> None:
+        """Append what lies here, up to a message whose schema version has to be asked for."""
+        if self._schema is None:
+            self._queue.take_more(result, messages_max)
+            return
+        while len(result) < messages_max:
+            version = self._receiver_queue.next_schema_version()
+            if version is None or self._schema.is_missing(version):
+                return
+            self._queue.take_more(result, len(result) + 1)
 
     async def _wait_message(self) -> None:
         """Wait until there may be something to take; who takes checks again."""

@@ -5,25 +5,39 @@ with every attachment. A reader goes on behind the last message that was taken.
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
 from magnetar.sdk.acknowledger import Acknowledger
 from magnetar.sdk.connection import Connection, ConsumerListener
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import AlreadyClosedError, BrokerUnavailableError, SdkError, ServiceError
+from magnetar.sdk.errors import (
+    AlreadyClosedError,
+    BrokerUnavailableError,
+    SdkError,
+    ServiceError,
+    service_error,
+)
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.receiver_queue import ReceiverQueue
+from magnetar.sdk.schema import SchemaInfo
 from magnetar.sdk.session import Session
-from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
 from magnetar.sdk.wire.hot_commands import encode_flow
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandConsumerStatsResponse,
     CommandGetLastMessageId,
     CommandSeek,
     CommandSubscribe,
     CommandUnsubscribe,
+    IntRange,
+    KeySharedMeta,
+    KeySharedMode,
+    KeyValue,
     MessageIdData,
 )
 from magnetar.sdk.wire.topic_name import TopicName
@@ -52,6 +66,7 @@ class ConsumerAttachment:
         queue: ReceiverQueue,
         acknowledger: Acknowledger,
         start: MessageId | None,
+        schema: SchemaInfo | None = None,
     ) -> None:
         """`start` is for readers: where a subscription that is not durable begins."""
         self.connection: Connection | None = None
@@ -67,6 +82,7 @@ class ConsumerAttachment:
         self._queue = queue
         self._acknowledger = acknowledger
         self._start = start
+        self._schema = schema
         self._is_reader = not settings.durable
         self._is_discarding = False
         self._session = Session(
@@ -78,6 +94,10 @@ class ConsumerAttachment:
             clock=context.clock,
             random=context.random,
         )
+
+    @property
+    def is_attached(self) -> bool:
+        return self.connection is not None
 
     @property
     def is_receiving(self) -> bool:
@@ -148,7 +168,7 @@ class ConsumerAttachment:
         self.connection = connection
         # Before the credit: what was acknowledged need not come again.
         self._acknowledger.flush()
-        self.grant(queue.messages_max)
+        queue.begin()
 
     def _subscribe_command(self, request_id: int) -> BaseCommand:
         settings = self._settings
@@ -168,6 +188,11 @@ class ConsumerAttachment:
                 read_compacted=settings.read_compacted,
                 initialPosition=settings.initial_position.wire,
                 consumer_epoch=self._queue.epoch if keeps_order else None,
+                schema=None if self._schema is None else self._schema.to_wire(),
+                force_topic_creation=None if settings.create_topic else False,
+                keySharedMeta=_key_shared_meta(settings),
+                metadata=_pairs(settings.metadata),
+                subscription_properties=_pairs(settings.subscription_properties),
             ),
         )
 
@@ -277,6 +302,26 @@ class ConsumerAttachment:
             mark_delete = MessageId.from_data(response.consumer_mark_delete_position)
         return MessageId.from_data(response.last_message_id), mark_delete
 
+    async def stats(self) -> CommandConsumerStatsResponse:
+        """What the broker says of this consumer.
+
+        Raises:
+            SdkError
+        """
+        connection = await self._wait_connection()
+        request_id = connection.next_request_id()
+        command = await connection.request(
+            request_id,
+            BaseCommand(
+                type=BaseCommand.CONSUMER_STATS,
+                consumerStats=CommandConsumerStats(request_id=request_id, consumer_id=self._id),
+            ),
+        )
+        answer = command.consumerStatsResponse
+        if answer.HasField("error_code"):
+            raise service_error(answer.error_code, str(answer.error_message))
+        return answer
+
     async def unsubscribe(self, *, force: bool) -> None:
         """Delete the subscription, which ends the attachment too.
 
@@ -327,3 +372,18 @@ class ConsumerAttachment:
 
     def _not_connected(self) -> BrokerUnavailableError:
         return BrokerUnavailableError(f"the consumer of {self._subscription} is not connected")
+
+
+def _key_shared_meta(settings: ConsumerSettings) -> KeySharedMeta | None:
+    policy = settings.key_shared
+    if settings.subscription_type is not SubscriptionType.KEY_SHARED and not policy.hash_ranges:
+        return None
+    return KeySharedMeta(
+        keySharedMode=KeySharedMode.STICKY if policy.hash_ranges else KeySharedMode.AUTO_SPLIT,
+        hashRanges=[IntRange(start=start, end=end) for start, end in policy.hash_ranges],
+        allowOutOfOrderDelivery=policy.allow_out_of_order or None,
+    )
+
+
+def _pairs(values: Mapping[str, str]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=value) for key, value in values.items()]

@@ -5,13 +5,29 @@ SdkError                          root; `retryable`: may the same call succeed l
 └── ClientError
     ├── InvalidUrlError           a service URL that cannot be used
     ├── TlsFileError              a certificate or list of authorities that cannot be used
+    ├── CredentialsError          what proves who we are cannot be had
+    │   └── IssuerUnavailableError  … because the issuer of tokens is not there
     ├── BrokerUnavailableError    no connection, or it broke while a request was under way
     ├── OperationTimeoutError     no answer to a request in time
     ├── SendTimeoutError          no receipt in time: the message may or may not be stored
     ├── MessageTooLargeError      above the broker's limit
     ├── PendingLimitError         `send_nowait` with too much under way
     ├── CorruptMessageError       a received message that cannot be read; carries its id
+    │   └── EncryptedMessageError a received message that no key at hand opens
+    ├── SchemaError               schemas (`magnetar.sdk.schemas`)
+    │   ├── SchemaDefinitionError a class or definition that cannot be a schema
+    │   ├── SchemaValueError      a value or payload that does not fit its schema
+    │   └── SchemaVersionError    a version whose definition is not known, or cannot be read
+    ├── CryptoError               encryption (`magnetar.sdk.encryption`)
+    │   ├── CryptoKeyError        a key that is missing or cannot be used
+    │   └── DecryptionError       a message that no key at hand opens
+
+
+    ├── UnknownTopicError         an id that does not tell a consumer of several topics which it is
+    ├── TooSlowError              more changes waited for a reader of a table view than may
     ├── NotSupportedError         something that this client does not do yet
+    ├── TransactionEndedError     a transaction that is committed or aborted already, or must be
+    ├── ForkedError               a client that was made before a fork, in the child
     └── AlreadyClosedError        the client, producer, consumer or reader is closed
 """
 
@@ -23,15 +39,29 @@ __all__ = [
     "BrokerUnavailableError",
     "ClientError",
     "CorruptMessageError",
+    "CredentialsError",
+    "CryptoError",
+    "CryptoKeyError",
+    "DecryptionError",
+    "EncryptedMessageError",
+    "ForkedError",
     "InvalidUrlError",
+    "IssuerUnavailableError",
     "MessageTooLargeError",
     "NotSupportedError",
     "OperationTimeoutError",
     "PendingLimitError",
+    "SchemaDefinitionError",
+    "SchemaError",
+    "SchemaValueError",
+    "SchemaVersionError",
     "SdkError",
     "SendTimeoutError",
     "ServiceError",
     "TlsFileError",
+    "TooSlowError",
+    "TransactionEndedError",
+    "UnknownTopicError",
     "WireError",
     "service_error",
 ]
@@ -47,6 +77,16 @@ class InvalidUrlError(ClientError):
 
 class TlsFileError(ClientError):
     """A certificate, key or list of authorities that cannot be read or does not fit."""
+
+
+class CredentialsError(ClientError):
+    """A token, or what else proves who we are, that cannot be read or was refused by its issuer."""
+
+
+class IssuerUnavailableError(CredentialsError):
+    """The issuer of tokens cannot be reached, or has trouble of its own."""
+
+    retryable = True
 
 
 class BrokerUnavailableError(ClientError):
@@ -88,8 +128,56 @@ class CorruptMessageError(ClientError):
         self.message_id = message_id
 
 
+class EncryptedMessageError(CorruptMessageError):
+    """A message arrived that no key at hand opens; it is not acknowledged."""
+
+
+class SchemaError(ClientError):
+    """Something about schemas; the broker's own refusal is `IncompatibleSchemaError`."""
+
+
+class SchemaDefinitionError(SchemaError):
+    """A class or a definition that cannot be a schema here."""
+
+
+class SchemaValueError(SchemaError):
+    """A value, or a received payload, that does not fit its schema."""
+
+
+class SchemaVersionError(SchemaError):
+    """A message of a version whose definition is not known here, or is of no use to the schema."""
+
+
+class CryptoError(ClientError):
+    """Something about the encryption of messages."""
+
+
+class CryptoKeyError(CryptoError):
+    """A key that the key reader does not have, or that cannot be used."""
+
+
+class DecryptionError(CryptoError):
+    """A message that was encrypted for keys that are not at hand, or that was tampered with."""
+
+
+class UnknownTopicError(ClientError):
+    """An id does not tell a consumer of several topics of which it is: give the message."""
+
+
+class TooSlowError(ClientError):
+    """More changes of a table view waited to be looked at than its settings allow."""
+
+
 class NotSupportedError(ClientError):
     """Something that this client does not do yet."""
+
+
+class TransactionEndedError(ClientError):
+    """The transaction is committed or aborted already, or can only be aborted."""
+
+
+class ForkedError(ClientError):
+    """The client was made before this process was forked: it belongs to the parent."""
 
 
 class AlreadyClosedError(ClientError):

@@ -6,6 +6,7 @@ from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
 from magnetar.sdk.service_url import Address, ServiceUrl
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
+    CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
@@ -71,6 +72,14 @@ class Lookup:
             raise BrokerUnavailableError(f"{topic}: its broker has told no address {how} TLS")
         return ServiceUrl.parse(url).addresses[0]
 
+    async def service_connection(self) -> Connection:
+        """A connection to any broker, for questions that each can answer.
+
+        Raises:
+            ServiceError, BrokerUnavailableError
+        """
+        return (await self._service_connection())[1]
+
     async def partitions(self, topic: str) -> int:
         """Number of partitions of a topic; 0 if it is not partitioned.
 
@@ -97,6 +106,32 @@ class Lookup:
                 self._turn_from(service_address)
             raise
         return answer.partitions
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The topics of a namespace (`tenant/namespace`) of both domains, partitions one by one.
+
+        Raises:
+            ServiceError, BrokerUnavailableError, OperationTimeoutError
+        """
+        service_address, connection = await self._service_connection()
+        request_id = connection.next_request_id()
+        try:
+            command = await connection.request(
+                request_id,
+                BaseCommand(
+                    type=BaseCommand.GET_TOPICS_OF_NAMESPACE,
+                    getTopicsOfNamespace=CommandGetTopicsOfNamespace(
+                        request_id=request_id,
+                        namespace=namespace,
+                        mode=CommandGetTopicsOfNamespace.ALL,
+                    ),
+                ),
+            )
+        except SdkError as error:
+            if error.retryable:
+                self._turn_from(service_address)
+            raise
+        return list(command.getTopicsOfNamespaceResponse.topics)
 
     async def _ask(
         self, connection: Connection, topic: str, authoritative: bool

@@ -1,9 +1,11 @@
 """A received message. Everything beyond its payload is read from the metadata when asked for."""
 
+import base64
 from collections.abc import Mapping
 from typing import Protocol
 
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.schema import Schema
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 
@@ -24,6 +26,10 @@ class Entry(Protocol):
     def redelivery_count(self) -> int: ...
     @property
     def metadata(self) -> MessageMetadata: ...
+    @property
+    def schema(self) -> Schema[object] | None: ...
+    @property
+    def first_chunk(self) -> MessageId | None: ...
 
 
 class Message:
@@ -61,11 +67,51 @@ class Message:
         """Messages in the batch; 0 if the message was sent alone."""
         return self._entry.batch_size
 
+    def value(self) -> object:
+        """What the consumer's schema reads in `data`; without a schema, `data` itself.
+
+        None for a message whose producer sent no value.
+
+        Raises:
+            SchemaValueError: the payload does not fit the schema.
+            SchemaVersionError: the definition that it was written with is not known here.
+        """
+        schema = self._entry.schema
+        if schema is None:
+            return self.data
+        return (
+            None if self.is_null else schema.decode(self.data, self.schema_version, self.key_bytes)
+        )
+
+    @property
+    def schema_version(self) -> bytes:
+        """Which version of the topic's schema it was written with; empty: without a schema."""
+        return self._entry.metadata.schema_version
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The key as bytes: those that its producer gave, if it gave bytes."""
+        own = self._own
+        if not own.HasField("partition_key"):
+            return None
+        key = own.partition_key
+        if not own.partition_key_b64_encoded:
+            return key.encode()
+        try:
+            return base64.b64decode(key, validate=True)
+        except ValueError:
+            return key.encode()  # it says base64 and is none: the text is all there is
+
     @property
     def message_id(self) -> MessageId:
         entry = self._entry
         return MessageId(
-            entry.ledger_id, entry.entry_id, self._index, entry.partition, entry.batch_size
+            entry.ledger_id,
+            entry.entry_id,
+            self._index,
+            entry.partition,
+            entry.batch_size,
+            entry.first_chunk,
         )
 
     @property

@@ -33,6 +33,8 @@ class MessageId:
     batch_index: int = -1
     partition: int = -1
     batch_size: int = field(default=0, compare=False)
+    first_chunk: "MessageId | None" = field(default=None, compare=False)
+    """Of a message in chunks, where the first one lies; the id itself is that of the last."""
 
     EARLIEST: ClassVar["MessageId"]
     """Before the first message of any topic."""
@@ -62,6 +64,7 @@ class MessageId:
             partition=self.partition if self.partition >= 0 else None,
             batch_index=self.batch_index if self.batch_index >= 0 else None,
             batch_size=self.batch_size or None,
+            first_chunk_message_id=None if self.first_chunk is None else self.first_chunk.to_data(),
         )
 
     @classmethod
@@ -72,6 +75,9 @@ class MessageId:
             data.batch_index,
             data.partition,
             data.batch_size,
+            cls.from_data(data.first_chunk_message_id)
+            if data.HasField("first_chunk_message_id")
+            else None,
         )
 
     def to_bytes(self) -> bytes:

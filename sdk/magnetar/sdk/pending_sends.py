@@ -39,7 +39,7 @@ class PendingSend:
         for index, on_sent in enumerate(self.on_sent):
             if on_sent is None:
                 continue
-            if message_id is None or not self.is_batch:
+            if message_id is None or not self.is_batch or message_id.ledger_id < 0:
                 on_sent(message_id, error)
             else:
                 on_sent(
@@ -72,9 +72,20 @@ class PendingSends:
     def oldest(self) -> PendingSend | None:
         return self._queue[0] if self._queue else None
 
+    @property
+    def newest_sequence_id(self) -> int:
+        """The last one that is under way; -1 if nothing is."""
+        return self._queue[-1].highest_sequence_id if self._queue else -1
+
     def add(self, send: PendingSend) -> None:
         queue = self._queue
-        assert not queue or queue[-1].highest_sequence_id < send.sequence_id
+        # Chunks of one message have its sequence id in common; those before its last hold none.
+        last = queue[-1] if queue else None
+        assert (
+            last is None
+            or last.highest_sequence_id < send.sequence_id
+            or (not last.messages and last.sequence_id == send.sequence_id)
+        )
         queue.append(send)
         self.messages += send.messages
         self.payload_bytes += send.payload_bytes
@@ -107,15 +118,19 @@ class PendingSends:
         self.payload_bytes -= payload_bytes
         return taken, well
 
-    def take_sequence(self, sequence_id: int) -> PendingSend | None:
-        """Take out the send that holds a sequence id, wherever it stands."""
+    def take_sequence(self, sequence_id: int) -> list[PendingSend]:
+        """Take out what holds a sequence id, wherever it stands: a send, or chunks of one."""
+        found: list[PendingSend] = []
+        rest: deque[PendingSend] = deque()
         for send in self._queue:
-            if send.sequence_id <= sequence_id <= send.highest_sequence_id:
-                self._queue.remove(send)
+            holds = send.sequence_id <= sequence_id <= send.highest_sequence_id
+            (found if holds else rest).append(send)
+        if found:
+            self._queue = rest
+            for send in found:
                 self.messages -= send.messages
                 self.payload_bytes -= send.payload_bytes
-                return send
-        return None
+        return found
 
     def take_older(self, sent_before_s: float) -> list[PendingSend]:
         """Take out, from the oldest on, what was sent before a time."""

@@ -5,6 +5,7 @@ implementation serves both; the SDK does not import them, because it stands on t
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -56,3 +57,8 @@ class SystemNetwork:
         async with asyncio.timeout(timeout_s):
             transport, _ = await loop.create_connection(factory, host, port, ssl=self._tls)
         return transport
+
+
+def secure_random(size: int) -> bytes:
+    """Bytes that nobody can foresee: for keys."""
+    return os.urandom(size)

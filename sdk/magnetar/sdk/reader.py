@@ -1,26 +1,25 @@
 """The reader: messages from any place on, without a subscription that outlives it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.consuming.topics_consumer import TopicsConsumer
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 
 
 class Reader:
-    """Reads one topic. Made by `Client.reader`.
+    """Reads a topic, or several. Made by `Client.reader`.
 
     A consumer underneath: exclusive, not durable. After a reconnect it goes on behind the last
     message that was taken, so that nothing comes twice.
     """
 
-    def __init__(self, consumer: Consumer, start: MessageId, *, start_inclusive: bool) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._start = start
-        self._start_inclusive = start_inclusive
 
     @property
     def consumer(self) -> Consumer:
@@ -30,6 +29,11 @@ class Reader:
     @property
     def topic(self) -> str:
         return self._consumer.topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics and partitions that are read now."""
+        return self._consumer.topics
 
     @property
     def is_connected(self) -> bool:
@@ -69,8 +73,7 @@ class Reader:
     ) -> list[Message]:
         """Up to `messages_max` messages; see `Consumer.receive_many`."""
         messages = await self._consumer.receive_many(messages_max, timeout_s=timeout_s)
-        if messages:
-            self._consumer.acknowledge_cumulative(messages[-1])
+        self._read(messages)
         return messages
 
     async def read_batches(
@@ -78,8 +81,7 @@ class Reader:
     ) -> list[MessageBatch]:
         """Up to `entries_max` whole entries; see `Consumer.receive_batches`."""
         batches = await self._consumer.receive_batches(entries_max, timeout_s=timeout_s)
-        if batches:
-            self._consumer.acknowledge_cumulative(batches[-1])
+        self._read(batches)
         return batches
 
     async def has_message_available(self) -> bool:
@@ -88,23 +90,7 @@ class Reader:
         Raises:
             SdkError: the broker could not be asked.
         """
-        consumer = self._consumer
-        if consumer.has_queued():
-            return True
-        last, mark_delete = await consumer.last_ids()
-        if last.entry_id < 0:
-            return False
-        taken = consumer.last_taken
-        if taken is not None:
-            return taken < last
-        if self._start == MessageId.LATEST:
-            return mark_delete is not None and mark_delete.entry < last.entry
-        if self._start == MessageId.EARLIEST:
-            return True
-        start, inclusive = self._start, self._start_inclusive
-        if start.batch_index < 0:
-            start, last = start.entry, last.entry
-        return start < last or (inclusive and start == last)
+        return await self._consumer.has_message_available()
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; entry id -1 if there is none."""
@@ -113,12 +99,24 @@ class Reader:
     async def seek(self, message_id: MessageId) -> None:
         """Go on with that message; see `Consumer.seek`."""
         await self._consumer.seek(message_id)
-        self._start, self._start_inclusive = message_id, True
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Go on with the first message published at or after a time."""
         await self._consumer.seek_to_time(publish_time_ms)
-        self._start, self._start_inclusive = MessageId.EARLIEST, True
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """The last message of each topic and partition; entry id -1 where there is none."""
+        return await self._consumer.last_message_ids()
+
+    def _read(self, what: Sequence[Message | MessageBatch]) -> None:
+        consumer = self._consumer
+        if not what:
+            return
+        if isinstance(consumer, TopicsConsumer):
+            for last in {each.topic: each for each in what}.values():
+                consumer.acknowledge_cumulative(last)
+        else:
+            consumer.acknowledge_cumulative(what[-1])
 
     async def close(self) -> None:
         await self._consumer.close()

@@ -52,6 +52,15 @@ class ReceiverQueue:
         self._corrupt: CorruptMessageError | None = None
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
+        self._is_paused = False
+        self.open_entry: Callable[[MessageBatch], MessageBatch | None] | None = None
+        """Called for each entry before it is delivered: what it gives is delivered instead, None:
+        nothing, for now. Raises: CorruptMessageError."""
+        self.on_cleared: Callable[[], None] | None = None
+        """Called when everything comes again: what `open_entry` keeps is to be forgotten."""
+        self.received_messages = 0
+        self.received_bytes = 0
+        """Entries as they travelled, not taken out of their compression."""
 
     @property
     def has_some(self) -> bool:
@@ -85,13 +94,18 @@ class ReceiverQueue:
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
         """Add what came in one network read."""
-        self._incoming.extend(self._of_this_epoch(deliveries) if self.epoch else deliveries)
+        if self.epoch:
+            deliveries = self._of_this_epoch(deliveries)
+        self._incoming.extend(deliveries)
+        self.received_bytes += sum([len(payload) for _, payload in deliveries])
 
     def clear(self) -> None:
         """Forget everything, the credit too: the broker begins again."""
         self._incoming.clear()
         self._ready.clear()
         self._credit_due = 0
+        if self.on_cleared is not None:
+            self.on_cleared()
 
     def drop(self) -> None:
         """Forget everything and return its credit: the broker sends it again."""
@@ -99,6 +113,8 @@ class ReceiverQueue:
         self._ready.clear()
         self._incoming.clear()
         self._corrupt = None
+        if self.on_cleared is not None:
+            self.on_cleared()
         self._return_credit(dropped)
 
     def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -123,19 +139,36 @@ class ReceiverQueue:
         while not ready:
             if self._corrupt is None and not self._incoming:
                 return None
-            batch = self._open_next()
-            if batch is not None:
-                try:
-                    ready.extend(batch.messages())
-                except MalformedPayloadError as error:
-                    self._return_credit(batch.count)
-                    raise CorruptMessageError(batch.message_id, str(error)) from error
-                # Messages that compaction took out of a batch cost credit and are not delivered.
-                self._return_credit(batch.count - len(ready))
+            self._fill_ready()
         message = ready.popleft()
         self.taken = message
         self._return_credit(1)
         return message
+
+    def open_all(self) -> None:
+        """Open what lies here, up to a corrupt entry: some of it is not for the application."""
+        while self._incoming and self._corrupt is None:
+            try:
+                self._fill_ready()
+            except CorruptMessageError as error:
+                self._corrupt = error
+
+    def next_schema_version(self) -> bytes | None:
+        """The schema version of the message that `take` would give; None: it would give none.
+
+        A corrupt message is kept for `take` to raise.
+        """
+        while not self._ready and self._corrupt is None and self._incoming:
+            try:
+                self._fill_ready()
+            except CorruptMessageError as error:
+                self._corrupt = error
+        return self._ready[0].schema_version if self._ready else None
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """What was taken last was not wanted after all: it is next again."""
+        self._ready.extendleft(reversed(messages))
+        self._credit_due -= len(messages)
 
     def take_more(self, messages: list[Message], messages_max: int) -> None:
         """Append to `messages` what lies here until they are `messages_max`.
@@ -158,6 +191,23 @@ class ReceiverQueue:
             if message is None:
                 return
             messages.append(message)
+
+    def _fill_ready(self) -> None:
+        """Split the next entry; `take` is for its messages.
+
+        Raises:
+            CorruptMessageError: it cannot be read; the next call goes on behind it.
+        """
+        batch = self._open_next()
+        if batch is not None:
+            try:
+                messages = batch.messages()
+            except MalformedPayloadError as error:
+                self._return_credit(batch.count)
+                raise CorruptMessageError(batch.message_id, str(error)) from error
+            # Messages that compaction took out of a batch cost credit and are not delivered.
+            self._ready.extend(messages)
+            self._return_credit(batch.count - len(messages))
 
     def take_batches(self, entries_max: int) -> list[MessageBatch]:
         """Up to `entries_max` entries, undecoded; the good ones before a corrupt one.
@@ -208,10 +258,25 @@ class ReceiverQueue:
             self._leave_out(batch)
             if batch.count < charged:
                 self._return_credit(charged - batch.count)
-            return batch if batch.count else None
-        if batch.remaining is not None:
+            if not batch.count:
+                return None
+        elif batch.remaining is not None:
             self._leave_out(batch)
-        return batch
+        self.received_messages += batch.count
+        return batch if self.open_entry is None else self._opened(batch, self.open_entry)
+
+    def _opened(
+        self, batch: MessageBatch, open_entry: Callable[[MessageBatch], MessageBatch | None]
+    ) -> MessageBatch | None:
+        """What becomes of an entry. Credit: what is delivered is charged when it is taken."""
+        try:
+            opened = open_entry(batch)
+        except CorruptMessageError:
+            self._return_credit(batch.count)
+            raise
+        if opened is not batch:
+            self._return_credit(batch.count - (0 if opened is None else opened.count))
+        return opened
 
     def _leave_out(self, batch: MessageBatch) -> None:
         """Restrict an entry to what is still to be delivered of it."""
@@ -235,9 +300,33 @@ class ReceiverQueue:
         if not self._is_reader and batch.remaining:
             self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
 
+    # -- credit
+
+    def resize(self, messages_max: int) -> None:
+        """Have that many messages at most from now on; what lies here too many is used up first."""
+        self._credit_step = max(1, messages_max // 2)
+        more, self.messages_max = messages_max - self.messages_max, messages_max
+        self._return_credit(more)
+
+    def pause(self) -> None:
+        """Give no credit until `resume`."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Give what has become due meanwhile."""
+        self._is_paused = False
+        self._return_credit(0)
+
+    def begin(self) -> None:
+        """Give the credit of a fresh queue."""
+        self._credit_due = self.messages_max
+        self._return_credit(0)
+
     def _return_credit(self, count: int) -> None:
         self._credit_due += count
-        if self._credit_due >= self._credit_step and self._grant(self._credit_due):
+        if self._is_paused or self._credit_due < self._credit_step:
+            return
+        if self._grant(self._credit_due):
             self._credit_due = 0
 
 

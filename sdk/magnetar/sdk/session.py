@@ -54,8 +54,13 @@ class Session:
         settings: ClientSettings,
         clock: Clock,
         random: random.Random,
+        gives_up: bool = True,
     ) -> None:
-        """`attach` does the whole exchange; `on_failed` is told when the session ends for good."""
+        """`attach` does the whole exchange; `on_failed` is told when the session ends for good.
+
+        `gives_up`: whether the first attachment must succeed within the operation timeout.
+        """
+        self._gives_up = gives_up
         self._name = name
         self._find, self._attach, self._on_failed = find, attach, on_failed
         self._clock = clock
@@ -172,7 +177,7 @@ class Session:
             over = isinstance(error, _FINAL)
         else:
             over = not error.retryable
-            if not over and self._clock.monotonic_s() >= deadline_s:
+            if not over and self._gives_up and self._clock.monotonic_s() >= deadline_s:
                 over = True
                 cause = error
                 error = OperationTimeoutError(

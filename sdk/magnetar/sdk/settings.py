@@ -3,18 +3,41 @@
 Frozen values with the unit last in each name; a value out of bounds raises ValueError at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
+from magnetar.sdk.consuming.policies import (
+    BatchReceivePolicy,
+    DeadLetterPolicy,
+    KeySharedPolicy,
+)
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.ports import Clock
+from magnetar.sdk.producing.routing import Hashing, Router, RoutingMode
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 
+if TYPE_CHECKING:
+    from magnetar.sdk.authentication import Authentication
+    from magnetar.sdk.encryption import (
+        CryptoFailureAction,
+        KeyReader,
+        MessageDecryptor,
+        MessageEncryptor,
+    )
+    from magnetar.sdk.producing.interceptors import ProducerInterceptor
+
 __all__ = [
     "AccessMode",
+    "BatchReceivePolicy",
     "ClientSettings",
     "ConsumerSettings",
+    "DeadLetterPolicy",
     "InitialPosition",
+    "KeySharedPolicy",
     "ProducerSettings",
     "ReaderSettings",
     "SubscriptionType",
@@ -100,8 +123,10 @@ class ClientSettings:
     reconnect_delay_min_ms: int = 100
     """First pause before a reconnect; doubles with every failure, with jitter."""
     reconnect_delay_max_ms: int = 10_000
+    authentication: "Authentication | None" = field(default=None, repr=False)
+    """See `magnetar.sdk.authentication`; goes before the three below."""
     auth_method_name: str = "none"
-    """`none`, `token`, `basic`, …; `token` sends the token as it is."""
+    """`none`, `token`, `basic`, `tls`, …; `token` sends the token as it is."""
     auth_data: bytes = field(default=b"", repr=False)
     auth_supplier: Callable[[], bytes] | None = field(default=None, repr=False)
     """Gives the `auth_data` of the moment: asked at each connection, and when the broker says that
@@ -113,18 +138,32 @@ class ClientSettings:
     tls_key_file: str = ""
     tls_checks_host: bool = True
     """Whether a broker's certificate must be for the host that was connected to."""
+    memory_bytes_max: int = 0
+    """Payload bytes that all producers of the client may have under way together: `send` waits,
+    `send_nowait` raises PendingLimitError. 0: no limit beyond that of each producer."""
     listener_name: str = ""
     """Which of the broker's advertised listeners to ask for; empty for the default one."""
 
     @property
     def credentials(self) -> bytes:
-        """The `auth_data` of the moment."""
+        """The `auth_data` of the moment, for who uses no `authentication`."""
         return self.auth_data if self.auth_supplier is None else self.auth_supplier()
+
+    async def current_credentials(self) -> tuple[str, bytes]:
+        """The method's name, and the credentials of the moment.
+
+        Raises:
+            CredentialsError: there are none.
+        """
+        if self.authentication is not None:
+            return self.authentication.method_name, await self.authentication.data()
+        return self.auth_method_name, self.credentials
 
     def __post_init__(self) -> None:
         _check("connect_timeout_ms", self.connect_timeout_ms, 1, 3_600_000)
         _check("operation_timeout_ms", self.operation_timeout_ms, 1, 3_600_000)
         _check("close_timeout_ms", self.close_timeout_ms, 1, 3_600_000)
+        _check("memory_bytes_max", self.memory_bytes_max, 0, 1 << 40)
         _check("keep_alive_ms", self.keep_alive_ms, 10, 3_600_000)
         _check("reconnect_delay_min_ms", self.reconnect_delay_min_ms, 1, 60_000)
         _check(
@@ -160,6 +199,37 @@ class ProducerSettings:
     access_mode: AccessMode = AccessMode.SHARED
     encrypted: bool = False
     """Everything is sent by `send_encoded_nowait`, encrypted; topics may require that."""
+    batch_by_key: bool = False
+    """Each batch holds messages of one ordering key (or key): what Key_Shared subscriptions need,
+    because they give a batch to one consumer."""
+    chunking: bool = False
+    """Send messages in parts that are larger than the broker accepts; otherwise they are refused.
+    """
+    chunk_bytes_max: int = 0
+    """Size of the parts; 0: as large as the broker accepts. Topics may have limits of their own."""
+    encryption_keys: tuple[str, ...] = ()
+    """Names of public keys: who has the private key of one of them can read."""
+    key_reader: "KeyReader | None" = field(default=None, repr=False)
+    """Where these keys are; see `magnetar.sdk.encryption`."""
+    data_key_lifetime_ms: int = 4 * 3_600_000
+    """After this time messages are encrypted with a new data key, and public keys read again."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Shown in the topic's statistics."""
+    initial_subscription: str = ""
+    """A subscription that the broker makes with the topic, from its beginning, if it has none of
+    this name: nothing that is sent is lost before somebody subscribes."""
+    interceptors: "tuple[ProducerInterceptor, ...]" = ()
+    """See `magnetar.sdk.producing.interceptors`."""
+    routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
+    """Partitioned topics: where messages without a key go; or a function that is asked for each
+    message, whatever its key: it gets the message and the number of partitions."""
+    hashing: Hashing = Hashing.JAVA_STRING
+    """Partitioned topics: how a key chooses its partition."""
+    lazy_partitions: bool = False
+    """Partitioned topics: connect to a partition when the first message for it comes. At the start
+    only one of them is tried."""
+    partitions_refresh_ms: int = 60_000
+    """Partitioned topics: how often to look whether partitions were added; 0: never."""
 
     def __post_init__(self) -> None:
         _check("batch_messages_max", self.batch_messages_max, 1, 1_000_000)
@@ -167,7 +237,32 @@ class ProducerSettings:
         _check("batch_delay_ms", self.batch_delay_ms, 0, 60_000)
         _check("pending_messages_max", self.pending_messages_max, 1, 100_000_000)
         _check("pending_bytes_max", self.pending_bytes_max, 1, 1 << 40)
+        _check("partitions_refresh_ms", self.partitions_refresh_ms, 0, 86_400_000)
+        if self.lazy_partitions and self.access_mode is not AccessMode.SHARED:
+            raise ValueError("lazy_partitions are for the access mode SHARED: others take them all")
+        _check("chunk_bytes_max", self.chunk_bytes_max, 0, 64 * 1024 * 1024)
+        _check("data_key_lifetime_ms", self.data_key_lifetime_ms, 1, 30 * 86_400_000)
+        if self.encryption_keys and self.key_reader is None:
+            raise ValueError("encryption_keys need a key_reader")
         _check("send_timeout_ms", self.send_timeout_ms, 0, 86_400_000)
+
+    def encryptor(self, clock: Clock) -> "MessageEncryptor | None":
+        """What encrypts the messages; None: nothing does.
+
+        Raises:
+            CryptoKeyError: a public key is missing or cannot be used.
+        """
+        if self.key_reader is None or not self.encryption_keys:
+            return None
+        # Who encrypts nothing loads no cryptography.
+        from magnetar.sdk.encryption import MessageEncryptor
+
+        return MessageEncryptor(
+            self.encryption_keys,
+            self.key_reader,
+            clock=clock,
+            rotation_s=self.data_key_lifetime_ms / 1000,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +272,20 @@ class ConsumerSettings:
     name: str = ""
     """Shown in statistics, decides who is active in Failover; empty: a random one."""
     subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
+    key_shared: KeySharedPolicy = field(default_factory=KeySharedPolicy)
+    """Which keys a Key_Shared consumer gets; with ranges, also what an Exclusive one sees."""
     initial_position: InitialPosition = InitialPosition.LATEST
     durable: bool = True
     """False: the subscription lives as long as its consumer, as a reader's does."""
+    start_message_id: MessageId | None = None
+    """Where a subscription begins that is not durable; None: by `initial_position`."""
+    start_inclusive: bool = False
+    """Deliver the start message itself too."""
     receiver_queue_messages: int = 1_000
     """Messages that the broker may send ahead. An entry counts with all its messages, so let this
     be several times the size of the batches that producers make."""
+    receiver_queue_messages_total: int = 50_000
+    """With several topics or partitions, bound for all of them together; each has at least 1."""
     ack_group_ms: int = 100
     """Acknowledgements are collected this long (0: until the end of the event loop's turn)."""
     ack_group_max: int = 1_000
@@ -191,20 +294,84 @@ class ConsumerSettings:
     """Acknowledge single messages of a batch at once; otherwise the entry, when all are."""
     nack_delay_ms: int = 60_000
     """Pause before a negatively acknowledged message is asked for again."""
+    nack_delay_multiplier: float = 1.0
+    """The pause grows by this factor with each redelivery (Shared and Key_Shared) …"""
+    nack_delay_max_ms: int = 600_000
+    """… up to this one."""
+    ack_timeout_ms: int = 0
+    """A message that is not acknowledged so long after it was taken is asked for again; 0: never.
+    Of a batch, and on Exclusive and Failover, more than the one comes again."""
+    dead_letters: DeadLetterPolicy | None = None
+    """Where messages go that came too often; only Shared and Key_Shared count deliveries."""
+    retry_topic: bool = False
+    """Consume the retry topic too, so that `reconsume_later` can be used."""
+    batch_receive: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    """What `receive_batch` collects."""
+    key_reader: "KeyReader | None" = field(default=None, repr=False)
+    """Where the private keys are that open encrypted messages; None: those come as they are."""
+    crypto_failure_action: "CryptoFailureAction | None" = None
+    """What to do with a message that no key opens; None: FAIL, an EncryptedMessageError."""
+    chunked_messages_max: int = 100
+    """Messages in chunks that may be incomplete at a time; at the limit the oldest is given up."""
+    chunked_message_bytes_max: int = 256 * 1024 * 1024
+    """Bound on one message in chunks, and on all incomplete ones together."""
+    chunked_message_age_ms: int = 60_000
+    """An incomplete message is given up after this time."""
+    acknowledge_incomplete_chunks: bool = False
+    """Acknowledge the chunks of a message that is given up; otherwise they come again."""
+    topics_update_ms: int = 60_000
+    """How often to ask for new partitions, and for topics that fit a pattern."""
+    interceptors: tuple[ConsumerInterceptor, ...] = ()
+    """Called for each message, in this order; see `consuming/interceptors.py`."""
+    on_active_change: Callable[[str, bool], None] | None = None
+    """Failover: called with a topic's name when this consumer becomes its active one, or ceases."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Shown in the statistics of the consumer."""
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    """Kept with the subscription, if this consumer creates it."""
+    create_topic: bool = True
+    """False: TopicNotFoundError if there is none; otherwise brokers make it, if they may."""
     priority_level: int = 0
     """0 is served first (Shared and Failover)."""
     read_compacted: bool = False
+    """The newest message of each key instead of all (Exclusive and Failover)."""
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
     """Bound on a payload after decompression: a small message must not fill the memory."""
 
     def __post_init__(self) -> None:
         _check("receiver_queue_messages", self.receiver_queue_messages, 1, 10_000_000)
+        _check("receiver_queue_messages_total", self.receiver_queue_messages_total, 1, 100_000_000)
         _check("ack_group_ms", self.ack_group_ms, 0, 60_000)
         _check("ack_group_max", self.ack_group_max, 1, 100_000)
         _check("nack_delay_ms", self.nack_delay_ms, 0, 86_400_000)
+        _check("nack_delay_multiplier", self.nack_delay_multiplier, 1.0, 100.0)
+        _check("nack_delay_max_ms", self.nack_delay_max_ms, 0, 604_800_000)
+        _check("ack_timeout_ms", self.ack_timeout_ms, 0, 86_400_000)
+        _check("chunked_messages_max", self.chunked_messages_max, 1, 1_000_000)
+        _check("chunked_message_bytes_max", self.chunked_message_bytes_max, 1, 1 << 40)
+        _check("chunked_message_age_ms", self.chunked_message_age_ms, 1, 86_400_000)
+        _check("topics_update_ms", self.topics_update_ms, 10, 86_400_000)
         _check("priority_level", self.priority_level, 0, 1_000)
         _check("decompressed_bytes_max", self.decompressed_bytes_max, 1, 1 << 40)
+        shares = not self.subscription_type.keeps_order
+        if self.durable and self.start_message_id is not None:
+            raise ValueError("start_message_id is for consumers with durable=False")
+        if shares and self.read_compacted:
+            raise ValueError("read_compacted is for Exclusive and Failover subscriptions")
+        if self.retry_topic and not shares:
+            raise ValueError("retry_topic is for Shared and Key_Shared subscriptions")
+        if self.dead_letters is not None and not shares:
+            raise ValueError("dead_letters are for Shared and Key_Shared subscriptions")
+
+    def decryptor(self) -> "MessageDecryptor | None":
+        """What decrypts messages; None: nothing does."""
+        if self.key_reader is None:
+            return None
+        # Who decrypts nothing loads no cryptography.
+        from magnetar.sdk.encryption import MessageDecryptor
+
+        return MessageDecryptor(self.key_reader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +382,23 @@ class ReaderSettings:
     start_inclusive: bool = False
     """Deliver the start message itself too."""
     receiver_queue_messages: int = 1_000
+    receiver_queue_messages_total: int = 50_000
+    """Of a partitioned topic, bound for all partitions together; each has at least 1."""
+    hash_ranges: tuple[tuple[int, int], ...] = ()
+    """Read only messages whose key's hash (0 to 65535) is in one of these ranges, ends included."""
+    topics_update_ms: int = 60_000
+    """How often to ask for new partitions."""
+    key_reader: "KeyReader | None" = field(default=None, repr=False)
+    """Where the private keys are that open encrypted messages; None: those come as they are."""
+    crypto_failure_action: "CryptoFailureAction | None" = None
+    """What to do with a message that no key opens; None: FAIL, an EncryptedMessageError."""
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
     read_compacted: bool = False
 
     def __post_init__(self) -> None:
         _check("receiver_queue_messages", self.receiver_queue_messages, 1, 10_000_000)
+        _check("receiver_queue_messages_total", self.receiver_queue_messages_total, 1, 100_000_000)
+        _check("topics_update_ms", self.topics_update_ms, 10, 86_400_000)
         _check("decompressed_bytes_max", self.decompressed_bytes_max, 1, 1 << 40)
+        KeySharedPolicy(hash_ranges=self.hash_ranges)

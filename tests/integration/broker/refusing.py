@@ -98,6 +98,13 @@ def code_of(answer: BaseCommand) -> int:
         "partitionMetadataResponse",
         "consumerStatsResponse",
         "ackResponse",
+        "newTxnResponse",
+        "addPartitionToTxnResponse",
+        "addSubscriptionToTxnResponse",
+        "endTxnResponse",
+        "endTxnOnPartitionResponse",
+        "endTxnOnSubscriptionResponse",
+        "tcClientConnectResponse",
     ):
         if answer.HasField(name):
             part = getattr(answer, name)

@@ -259,21 +259,23 @@ def test_send_to_an_unknown_producer_closes_the_connection(connected: RawConnect
     _assert_closed(connected)
 
 
-def _not_built() -> list[BaseCommand]:
+def _nowhere() -> list[BaseCommand]:
     return [
         BaseCommand(
             type=BaseCommand.NEW_TXN,
-            newTxn=pulsar_pb2.CommandNewTxn(request_id=5, txn_ttl_millis=1),
+            newTxn=pulsar_pb2.CommandNewTxn(request_id=5, tc_id=1000, txn_ttl_millis=1),
         ),
         BaseCommand(
             type=BaseCommand.TC_CLIENT_CONNECT_REQUEST,
-            tcClientConnectRequest=pulsar_pb2.CommandTcClientConnectRequest(request_id=5, tc_id=0),
+            tcClientConnectRequest=pulsar_pb2.CommandTcClientConnectRequest(
+                request_id=5, tc_id=1000
+            ),
         ),
     ]
 
 
-@pytest.mark.parametrize("command", _not_built(), ids=lambda command: f"type-{command.type}")
-def test_a_command_that_is_not_built_gets_an_error_not_silence(
+@pytest.mark.parametrize("command", _nowhere(), ids=lambda command: f"type-{command.type}")
+def test_a_command_for_nobody_gets_an_error_not_silence(
     connected: RawConnection, command: BaseCommand
 ) -> None:
     connected.send_command(command)

@@ -1,6 +1,7 @@
 """GET /health and GET /metrics of a real broker."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
 
-async def _get(port: int, path: str) -> tuple[int, str]:
+async def _get(
+    port: int, path: str, *, method: str = "GET", origin: str | None = None
+) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    more = "" if origin is None else f"Origin: {origin}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{more}Connection: close\r\n\r\n"
+    writer.write(head.encode())
     answer = (await reader.read()).decode()
     writer.close()
     await writer.wait_closed()
@@ -49,6 +54,27 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         await client.close()
 
 
+async def test_probes_take_no_other_methods_and_head_has_no_body(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        for path in ("/health", "/metrics"):
+            status, body = await _get(broker.http_port, path, method="DELETE")
+            assert (status, "Method Not Allowed" in body) == (405, True)
+            assert await _get(broker.http_port, path, method="HEAD") == (200, "")
+
+
+async def test_first_requests_wait_for_the_interface_to_be_made_and_none_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        paths = ["/admin/v2/clusters", "/lookup/v2/topic/persistent/public/default/t"] * 10
+        paths += ["/openapi.json", "/docs", "/health", "/metrics"]
+        answers = await asyncio.gather(*(_get(port, each) for each in paths))
+        assert [status for status, _ in answers] == [200] * len(paths)
+        description = json.loads(answers[20][1])
+        assert {"/health", "/metrics", "/admin/v2/clusters"} <= description["paths"].keys()
+
+
 async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         with pytest.raises(ListenError, match=f"127.0.0.1:{broker.port}"):
@@ -57,3 +83,16 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ListenError, match=f"127.0.0.1:{broker.http_port}"):
             async with broker_on(cluster, http_port=broker.http_port):
                 pass
+
+
+async def test_a_page_of_another_origin_changes_nothing(tmp_path: Path) -> None:
+    path = "/admin/v2/persistent/public/default/made"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        for origin in ("https://elsewhere.example", "http://x.example", "null", "//["):
+            for method in ("PUT", "POST", "DELETE"):
+                status, body = await _get(broker.http_port, path, method=method, origin=origin)
+                assert (status, "websocket_origins" in body) == (403, True), (origin, method, body)
+        assert (await _get(broker.http_port, path, method="PUT", origin="http://x"))[0] == 204
+        # Reading is the browser's to allow: without our word it shows a page nothing.
+        stats = await _get(broker.http_port, f"{path}/stats", origin="https://elsewhere.example")
+        assert stats[0] == 200

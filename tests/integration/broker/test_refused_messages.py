@@ -14,16 +14,6 @@ _NEVER_THERE = pb.MessageIdData(ledgerId=1 << 60, entryId=(1 << 63) - 1)
 
 SENDS: dict[str, tuple[int, bytes]] = {
     "larger than the broker takes": (pb.NotAllowedError, send_frame(bytes((5 << 20) + 1))),
-    "in a transaction": (
-        pb.NotAllowedError,
-        encode_payload_command(
-            BaseCommand(
-                type=BaseCommand.SEND,
-                send=pb.CommandSend(producer_id=1, sequence_id=0, txnid_most_bits=1),
-            ),
-            payload_of(send_frame(b"-")),
-        ),
-    ),
     "whose ids are upside down": (
         pb.MetadataError,
         encode_payload_command(

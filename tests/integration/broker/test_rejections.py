@@ -138,12 +138,17 @@ ROWS: dict[str, tuple[int, Row]] = {
         pb.ConsumerNotFound,
         lambda _: command("consumerStats", consumer_id=9),
     ),
-    "acknowledgement in a transaction": (
-        pb.NotAllowedError,
+    "acknowledgement in a transaction of what was never written": (
+        pb.MetadataError,
         after_own(
             Place.subscribe,
             lambda _: command(
-                "ack", consumer_id=1, ack_type=pb.CommandAck.Individual, txnid_most_bits=1
+                "ack",
+                consumer_id=1,
+                ack_type=pb.CommandAck.Individual,
+                txnid_most_bits=1,
+                txnid_least_bits=1,
+                message_id=[pb.MessageIdData(ledgerId=1 << 60, entryId=0)],
             ),
         ),
     ),
@@ -158,6 +163,8 @@ ROWS: dict[str, tuple[int, Row]] = {
 }
 
 
+_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
+
 ROWS |= {
     "producer with a name that is no text": (
         pb.MetadataError,
@@ -166,10 +173,6 @@ ROWS |= {
     "producer with a name that is too long": (
         pb.NotAllowedError,
         lambda place: place.producer(producer_name="p" * 1025),
-    ),
-    "producer of a transaction": (
-        pb.NotAllowedError,
-        lambda place: place.producer(txn_enabled=True),
     ),
     "producer that knows an epoch to come": (
         pb.ProducerFenced,
@@ -241,20 +244,54 @@ ROWS |= {
     ),
 }
 
-_IN_TRANSACTIONS = (
-    "newTxn",
-    "addPartitionToTxn",
-    "addSubscriptionToTxn",
-    "endTxn",
-    "endTxnOnPartition",
-    "endTxnOnSubscription",
-    "tcClientConnectRequest",
-)
-
-
-def _in_transaction(kind: str) -> Row:
-    more = {"tc_id": 0} if kind == "tcClientConnectRequest" else {}
-    return lambda _: command(kind, **more)
+ROWS |= {
+    "transaction that has no time": (pb.NotAllowedError, lambda _: command("newTxn")),
+    "transaction of a coordinator that is not there": (
+        pb.NotAllowedError,
+        lambda _: command("newTxn", tc_id=1000, txn_ttl_millis=1000),
+    ),
+    "coordinator that is not there": (
+        pb.NotAllowedError,
+        lambda _: command("tcClientConnectRequest", tc_id=1000),
+    ),
+    "topic of a transaction that never was": (
+        pb.TransactionNotFound,
+        lambda place: command(
+            "addPartitionToTxn", txnid_least_bits=1 << 40, partitions=[place.topic]
+        ),
+    ),
+    "subscription of a transaction that never was": (
+        pb.TransactionNotFound,
+        lambda place: command(
+            "addSubscriptionToTxn",
+            txnid_least_bits=1 << 40,
+            subscription=[pb.Subscription(topic=place.topic, subscription="s")],
+        ),
+    ),
+    "end of a transaction that never was": (
+        pb.TransactionNotFound,
+        lambda _: command("endTxn", txnid_least_bits=1 << 40),
+    ),
+    "end of a transaction on a topic that is not there": (
+        pb.TopicNotFound,
+        lambda place: command("endTxnOnPartition", topic=place.topic),
+    ),
+    "end of a transaction on a subscription of a topic that is not there": (
+        pb.TopicNotFound,
+        lambda place: command(
+            "endTxnOnSubscription",
+            subscription=pb.Subscription(topic=place.topic, subscription="s"),
+        ),
+    ),
+    "producer of a coordinator's log": (
+        pb.NotAllowedError,
+        lambda place: place.producer(topic=_COORDINATOR),
+    ),
+    "consumer of a coordinator's log": (
+        pb.NotAllowedError,
+        lambda place: place.subscribe(topic=_COORDINATOR),
+    ),
+}
 
 
 def _producer_of(name: str) -> Row:
@@ -273,8 +310,6 @@ def _partitions_of(name: str) -> Row:
     return lambda _: command("partitionMetadata", topic=name)
 
 
-for _name in _IN_TRANSACTIONS:
-    ROWS[_name] = (pb.NotAllowedError, _in_transaction(_name))
 for _name in ODD_NAMES:
     ROWS[f"lookup of {_name!r}"] = (pb.InvalidTopicName, _lookup_of(_name))
     ROWS[f"partitions of {_name!r}"] = (pb.InvalidTopicName, _partitions_of(_name))

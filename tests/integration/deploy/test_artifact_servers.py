@@ -147,7 +147,8 @@ def test_the_cluster_of_the_file_publishes_and_reads(servers: Servers) -> None:
 
 
 def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
-    """But for what is shown when it is switched on, or once a topic was compacted."""
+    """But for what is shown when it is switched on, or once a topic was compacted, or there was a
+    transaction."""
     url = servers.addresses["broker-1"][0]
     options = ("--subscription", "s", "--initial", "earliest", "--count", "1", "--url", url)
     consumed = magnetar("consume", "t", *options)
@@ -155,7 +156,7 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     there = {name for url in servers.http.values() for name in shown(f"{url}/metrics")}
     listed = metrics_on_the_page()
     assert sorted(there - listed) == []
-    seldom = ("pulsar_bundle_", "pulsar_consumer_", "pulsar_compaction_")
+    seldom = ("pulsar_bundle_", "pulsar_consumer_", "pulsar_compaction_", "pulsar_txn_")
     assert sorted(name for name in listed - there if not name.startswith(seldom)) == []
 
 

@@ -17,8 +17,10 @@ from magnetar.ledger.metadata.store import SessionState
 from tests.processes import ROOT, magnetar_environment
 
 SETTINGS = MetadataSettings(
-    session_timeout_ms=1000, operation_timeout_s=20, embedded_poll_interval_ms=10
+    session_timeout_ms=4000, operation_timeout_s=20, embedded_poll_interval_ms=10
 )
+"""A session ends soon enough for who waits for that, and not because a busy machine held the client
+for a second."""
 WAIT_S = 20.0
 """Nothing that a test waits for takes this long, unless it never comes."""
 

@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.ledger.errors import InvalidPathError, MetadataUnavailableError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    InvalidPathError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+)
 from magnetar.ledger.metadata import MetadataSettings, MetadataStore, WatchEvent, open_store
 from magnetar.ledger.metadata.embedded import EmbeddedStore
 from magnetar.ledger.metadata.sqlite_tree import APPLICATION_ID
@@ -211,3 +217,58 @@ async def test_a_handle_without_watches_does_not_poll(path: Path) -> None:
     store._start_poll()  # What the timer calls.
     assert store._poll_timer is None
     await store.close()
+
+
+async def test_writes_that_wait_share_a_sync_and_each_has_its_own_outcome(path: Path) -> None:
+    store = await EmbeddedStore.open(str(path))
+    await store.create("/taken/3")
+    before = _syncs()
+    outcomes = await asyncio.gather(
+        *(store.create(f"/taken/{number}", b"%d" % number) for number in range(500)),
+        store.set("/taken", b"x", version=7),
+        store.create("/taken/3/below"),
+        store.set("/taken/4", b"later", version=0),
+        return_exceptions=True,
+    )
+    refused = {at: type(each) for at, each in enumerate(outcomes) if isinstance(each, Exception)}
+    assert refused == {3: NodeExistsError, 500: BadVersionError}
+    assert _syncs() - before < 100
+    assert len(await store.children("/taken")) == 500
+    assert (await store.get("/taken/4")).value == b"later"
+    assert (await store.get("/taken/3")).value == b""
+    await store.close()
+    again = await EmbeddedStore.open(str(path))
+    assert len(await again.children("/taken")) == 500
+    assert await again.children("/taken/3") == ["below"]
+    await again.close()
+
+
+async def test_who_reads_after_a_write_began_finds_it(path: Path) -> None:
+    store = await EmbeddedStore.open(str(path))
+    writes = [asyncio.ensure_future(store.create(f"/each/{number}")) for number in range(50)]
+    await asyncio.sleep(0)
+    assert len(await store.children("/each")) == 50
+    await asyncio.gather(*writes)
+    await store.close()
+
+
+async def test_writes_together_fail_together_when_another_process_holds_the_lock(
+    path: Path,
+) -> None:
+    store = await EmbeddedStore.open(str(path), settings=IMPATIENT)
+    await store.create("/here")
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        outcomes = await asyncio.gather(
+            *(store.create(f"/here/{number}") for number in range(20)), return_exceptions=True
+        )
+        other.execute("ROLLBACK")
+    assert all(isinstance(each, MetadataError) for each in outcomes)
+    await store.create("/here/last")
+    await store.close()
+
+
+def _syncs() -> int:
+    """Writes of this process so far; a commit is one at least."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("syscw"))

@@ -9,7 +9,6 @@ from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.errors import (
     AlreadyClosedError,
     MessageTooLargeError,
-    NotSupportedError,
     OperationTimeoutError,
     PendingLimitError,
     SdkError,
@@ -316,13 +315,6 @@ async def test_unreachable_broker_is_given_up_after_the_operation_timeout(
     async with Client(broker.url, settings) as client:
         with pytest.raises(OperationTimeoutError, match="cannot connect"):
             await client.producer("t")
-
-
-async def test_partitioned_topic_is_refused_by_name(client: Client, broker: ScriptedBroker) -> None:
-    broker.partitions = 3
-    with pytest.raises(NotSupportedError, match="partition-0"):
-        await client.producer("t")
-    await client.producer("t-partition-1")
 
 
 async def test_bad_topic_name_is_refused_here(client: Client) -> None:

@@ -37,7 +37,7 @@ def test_queue_behaves_as_a_list(steps: list[tuple[str, int]]) -> None:
         else:
             refused = pending.take_sequence(number)
             found = next(((a, b) for a, b in model if a <= number <= b), None)
-            assert (refused is None) == (found is None)
+            assert (not refused) == (found is None)
             if found is not None:
                 model.remove(found)
         assert [(send.sequence_id, send.highest_sequence_id) for send in pending] == model

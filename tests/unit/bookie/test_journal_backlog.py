@@ -32,6 +32,7 @@ async def test_b23_nobody_is_read_while_the_journals_have_too_much_to_do() -> No
         journal_queue_bytes_max=QUEUE_BYTES_MAX,
         reads_bytes_max=1 << 20,
         replies_bytes_max=1 << 20,
+        turn_bytes_max=1 << 20,
     )
     for queued, is_reading in (
         (QUEUE_BYTES_MAX, True),

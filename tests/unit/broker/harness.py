@@ -37,6 +37,8 @@ from magnetar.broker.topic import Topic, TopicLimits
 from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
 from magnetar.broker.topic_watch import FollowedLists
 from magnetar.broker.topics import Topics
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.links import OwnerLinks
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
@@ -122,6 +124,9 @@ class MemoryLog:
 
     def first_position(self) -> Position:
         return self._shape.first_at_or_after(Position(-1, -1))
+
+    def previous_position(self, position: Position) -> Position:
+        return Position(position.ledger_id, position.entry_id - 1)
 
     def next_position(self, position: Position) -> Position:
         return self._shape.next_position(position)
@@ -447,6 +452,9 @@ class MemoryTopics:
         for topic in self._topics.values():
             topic.apply_policies(self._policies.known(topic.name))
 
+    def attach_coordinators(self, attach: object) -> None:
+        """None of its topics is the place of one."""
+
     def log_of(self, topic: Topic) -> MemoryLog:
         return self.logs[str(topic.name)]
 
@@ -535,6 +543,23 @@ class Harness:
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
             keeping=Keeping(SystemClock()),
+            coordinators=Coordinators(
+                self.settings,
+                cast(Topics, self.topics),
+                cast(PolicyRegistry, self.policies),
+                OwnerLinks(
+                    SystemNetwork(),
+                    plain_network=SystemNetwork(),
+                    over_tls=False,
+                    host="127.0.0.1",
+                    port=lambda: 0,
+                    advertised=lambda: [SERVICE_URL],
+                    client_token=lambda: b"",
+                    timeout_ms=1000,
+                ),
+                SystemClock(),
+                is_leader=lambda: True,
+            ),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=SystemClock(),

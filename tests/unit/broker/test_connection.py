@@ -121,10 +121,10 @@ async def test_a_command_that_is_for_clients_ends_the_connection() -> None:
         ),
     ],
 )
-async def test_what_is_not_built_is_refused_and_the_connection_stays(
+async def test_transactions_that_are_off_are_refused_and_the_connection_stays(
     kind: int, command: dict[str, object]
 ) -> None:
-    client = Harness().client()
+    client = Harness(transaction_coordinator_enabled=False).client()
     client.send(kind, **command)
     error = client.take(BaseCommand.ERROR).error
     assert (error.request_id, error.error) == (3, pb.ServerError.NotAllowedError)

@@ -360,12 +360,12 @@ async def test_an_acknowledgement_for_nobody_is_ignored_but_answered() -> None:
     assert client.take(BaseCommand.ACK_RESPONSE).ackResponse.request_id == 4
 
 
-async def test_an_acknowledgement_in_a_transaction_is_refused() -> None:
+async def test_an_acknowledgement_in_a_transaction_is_refused_where_there_are_none() -> None:
     harness = Harness()
     harness.log.store(entry())
     client = await _consuming(harness, permits=0)
     client.ack(Position(7, 0), request_id=4, txnid_most_bits=1, txnid_least_bits=1)
-    answer = client.take(BaseCommand.ACK_RESPONSE).ackResponse
+    answer = (await client.next(BaseCommand.ACK_RESPONSE)).ackResponse
     assert answer.error == pb.ServerError.NotAllowedError
     assert harness.topics.cursors["s"].mark_delete == (7, -1)
 

@@ -100,8 +100,8 @@ async def test_a_name_in_use_on_the_same_connection_is_busy() -> None:
         {"txn_enabled": True},
     ],
 )
-async def test_what_is_not_built_is_refused(fields: dict[str, Any]) -> None:
-    client = Harness().client()
+async def test_what_is_switched_off_is_refused(fields: dict[str, Any]) -> None:
+    client = Harness(transaction_coordinator_enabled=False).client()
     answer = await client.produce(**fields)
     assert answer.error.error == pb.ServerError.NotAllowedError
 
@@ -221,7 +221,7 @@ async def test_a_frame_above_the_slack_ends_the_connection() -> None:
     assert client.io.is_closed
 
 
-async def test_a_message_of_a_transaction_is_refused() -> None:
+async def test_a_message_of_a_transaction_is_refused_where_there_are_none() -> None:
     client = await _producing(Harness())
     client.send_bytes(send_frame(0, 0, txnid_most_bits=1, txnid_least_bits=2))
     assert client.take(_ERROR).send_error.error == pb.ServerError.NotAllowedError

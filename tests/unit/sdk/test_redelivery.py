@@ -4,10 +4,10 @@ from magnetar.sdk.redelivery import Redelivery
 
 
 def test_entries_are_due_after_the_delay_in_the_order_of_their_ids() -> None:
-    redelivery = Redelivery(10.0)
-    redelivery.add(1, 9, now_s=0.0)
-    redelivery.add(1, 3, now_s=1.0)
-    redelivery.add(1, 5, now_s=5.0)
+    redelivery = Redelivery()
+    redelivery.add(1, 9, now_s=0.0, delay_s=10.0)
+    redelivery.add(1, 3, now_s=1.0, delay_s=10.0)
+    redelivery.add(1, 5, now_s=5.0, delay_s=10.0)
     assert redelivery.next_s == 10.0
     assert redelivery.take_due(now_s=9.9) == []
     assert redelivery.take_due(now_s=11.0) == [(1, 3), (1, 9)]
@@ -15,17 +15,17 @@ def test_entries_are_due_after_the_delay_in_the_order_of_their_ids() -> None:
 
 
 def test_second_request_changes_nothing_and_an_ack_takes_it_back() -> None:
-    redelivery = Redelivery(10.0)
-    redelivery.add(1, 1, now_s=0.0)
-    redelivery.add(1, 1, now_s=5.0)
-    redelivery.add(1, 2, now_s=0.0)
+    redelivery = Redelivery()
+    redelivery.add(1, 1, now_s=0.0, delay_s=10.0)
+    redelivery.add(1, 1, now_s=5.0, delay_s=10.0)
+    redelivery.add(1, 2, now_s=0.0, delay_s=10.0)
     redelivery.discard(1, 2)
     assert redelivery.take_due(now_s=20.0) == [(1, 1)]
     assert redelivery.next_s is None
 
 
 def test_clear_forgets_all() -> None:
-    redelivery = Redelivery(0.0)
-    redelivery.add(1, 1, now_s=0.0)
+    redelivery = Redelivery()
+    redelivery.add(1, 1, now_s=0.0, delay_s=0.0)
     redelivery.clear()
     assert redelivery.take_due(now_s=1.0) == []

@@ -118,9 +118,14 @@ class Compactor:
     async def _copy(self, copier: LogCopier) -> CompactionRecord | None:
         await self._run(copier.begin)
         written = 0
-        while await self._run(partial(copier.copy_some, _JOB_BYTES)):
+        is_more = True
+        while is_more:
+            is_more = await self._run(partial(copier.copy_some, _JOB_BYTES))
             done, written = copier.copied.written_bytes - written, copier.copied.written_bytes
-            await asyncio.sleep(self._pace.take(done, self._clock.monotonic_s()))
+            wait_s = self._pace.take(done, self._clock.monotonic_s())
+            # The last piece counts, too: often it is the only one.
+            if is_more or wait_s:
+                await asyncio.sleep(wait_s)
         return await self._run(copier.finish)
 
     async def _replace(self, record: CompactionRecord) -> None:

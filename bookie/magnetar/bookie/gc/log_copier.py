@@ -245,8 +245,10 @@ class LogCopier:
         return self._file.size + self._buffered_bytes
 
     def _append(self, *buffers: Buffer) -> None:
+        size = sum(map(len, buffers))
         self._buffers += buffers
-        self._buffered_bytes += sum(map(len, buffers))
+        self._buffered_bytes += size
+        self.copied.written_bytes += size
         if self._buffered_bytes >= _WRITE_BYTES or len(self._buffers) >= _BUFFERS_MAX:
             self._write_out()
 
@@ -257,7 +259,6 @@ class LogCopier:
         buffers, size = self._buffers, self._buffered_bytes
         self._buffers, self._buffered_bytes = [], 0
         self._file.append(buffers)
-        self.copied.written_bytes += size
         self._unsynced_bytes += size
         if self._unsynced_bytes >= _SYNC_BYTES:
             self._file.datasync()

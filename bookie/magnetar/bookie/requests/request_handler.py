@@ -146,7 +146,7 @@ class RequestHandler:
         elif frame.op == Op.INFO:
             self._replies.put(connection, frame, self._info())
         elif frame.op == Op.AUTH:
-            text = "operation AUTH is not built yet"
+            text = "this bookie has no shared secret: set shared_secret_file"
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
         else:
             text = f"there is no operation {frame.op}"

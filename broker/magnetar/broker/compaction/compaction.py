@@ -245,12 +245,19 @@ class Compaction:
 
     async def _compact(self) -> Written:
         cursor = await self.have_cursor()
-        before, horizon = self.compacted, self._log.last_confirmed
+        # What is in an open transaction is neither new nor old yet.
+        before, horizon = self.compacted, self._topic.visibility.last
         if horizon.entry_id < 0 or horizon <= self._horizon:
             return Written()  # nothing new
         limits = self._around.limits
         source = Source(
-            self._log, before, horizon, limits, clock=self._around.clock, check=self._check
+            self._log,
+            before,
+            horizon,
+            limits,
+            clock=self._around.clock,
+            check=self._check,
+            is_aborted=self._topic.visibility.is_aborted,
         )
         newest = await learn(source, limits)
         writer = await self._create()

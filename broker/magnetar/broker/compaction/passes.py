@@ -76,8 +76,11 @@ class Source:
         *,
         clock: Clock,
         check: Callable[[], None],
+        is_aborted: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        """`before`: what was compacted already. `check` raises if it is not to go on."""
+        """`before`: what was compacted already. `check` raises if it is not to go on. `is_aborted`:
+        whether an entry is of a transaction that was aborted, and so is not there."""
+        self._is_aborted = is_aborted
         self._log = log
         self._before = before
         self._horizon = horizon
@@ -112,7 +115,11 @@ class Source:
                 for at, entry in enumerate(entries)
             ]
             await self._wait(portion)
-            yield [each for each in portion if each[0] <= self._horizon]
+            yield [
+                each
+                for each in portion
+                if each[0] <= self._horizon and not self._is_aborted(each[0])
+            ]
 
     async def _compacted(self, before: CompactedLedger) -> AsyncIterator[Portion]:
         after = EARLIEST

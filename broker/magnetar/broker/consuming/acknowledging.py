@@ -4,7 +4,9 @@ Clients collect acknowledgements, and most of them are consecutive: they are tak
 """
 
 from magnetar.broker.consuming.attaching import Attached
+from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.positions import position_of
+from magnetar.broker.transactions.pending_acks import Ack
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck
 
@@ -54,3 +56,24 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
         take_range()
     if singles:
         subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
+
+
+def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:
+    """What is acknowledged in a transaction: single entries, or everything up to one.
+
+    Raises:
+        BrokerMetadataError: there are no such entries, or several for a cumulative one.
+    """
+    last = attached.topic.visibility.last
+    acks: list[Ack] = []
+    for message_id in ack.message_id:
+        position = position_of(message_id)
+        if position > last or position.ledger_id < 0:
+            raise BrokerMetadataError(f"{attached.topic.name} has no message at {position}")
+        words = tuple(message_id.ack_set)
+        acks.append(Ack(position, words, max(message_id.batch_size, 0) if words else 0))
+    if ack.ack_type != CommandAck.Cumulative:
+        return acks, None
+    if len(acks) != 1:
+        raise BrokerMetadataError("a cumulative acknowledgement names one message")
+    return [], acks[0]

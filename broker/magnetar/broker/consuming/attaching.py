@@ -71,6 +71,8 @@ class Attacher:
         )
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
+            if topic.coordinator is not None:
+                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
             self._check_rate(topic, request)
             await check_consumer(self._services.schemas, topic, request)
             consumer = Consumer(

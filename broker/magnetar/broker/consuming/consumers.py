@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.consuming.acknowledging import acknowledge
+from magnetar.broker.consuming.acknowledging import acknowledge, transactional_acks
 from magnetar.broker.consuming.attaching import Attached, Attacher
 from magnetar.broker.consuming.questions import last_message_id, stats_of
 from magnetar.broker.errors import (
@@ -25,6 +25,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.positions import position_at_time, position_of
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.transactions.ids import TransactionId
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, TopicName
@@ -156,9 +157,10 @@ class Consuming:
     def _on_ack(self, ack: CommandAck) -> None:
         error: RequestError | None = None
         attached = self._consumers.get(ack.consumer_id)
-        if ack.txnid_most_bits or ack.txnid_least_bits:
-            error = NotAllowedError("transactions are not supported by this broker")
-        elif attached is not None and attached.topic.tenure.holds():
+        if ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
+            self._on_transactional_ack(ack, attached)
+            return
+        if attached is not None and attached.topic.tenure.holds():
             acknowledge(attached, ack)
         elif attached is not None or ack.consumer_id in self._closed_until_s:
             # Not taken: the message comes again, wherever the topic is served now.
@@ -172,6 +174,33 @@ class Consuming:
                 ack.consumer_id, ack.request_id, code=error.code, message=str(error)
             )
         self._connection.write(answer)
+
+    def _on_transactional_ack(self, ack: CommandAck, attached: Attached | None) -> None:
+        answer = partial(replies.ack_response, ack.consumer_id, ack.request_id)
+
+        def refuse(error: RequestError) -> bytes:
+            if not ack.HasField("request_id"):
+                return b""
+            return answer(code=error.code, message=str(error))
+
+        async def acknowledge_in_transaction() -> None:
+            if attached is None:
+                raise ServiceNotReadyError(f"there is no consumer {ack.consumer_id} any more")
+            transactions = attached.topic.transactions
+            if transactions is None:
+                raise NotAllowedError(f"{attached.topic.name} takes part in no transactions")
+            individual, cumulative = transactional_acks(attached, ack)
+            await transactions.acks.acknowledge(
+                attached.subscription,
+                attached.consumer,
+                TransactionId(ack.txnid_most_bits, ack.txnid_least_bits),
+                individual,
+                cumulative,
+            )
+            if ack.HasField("request_id"):
+                self._connection.write(answer())
+
+        self._connection.start(acknowledge_in_transaction(), refuse)
 
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)

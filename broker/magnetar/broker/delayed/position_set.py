@@ -1,6 +1,9 @@
 """A set of positions as one bitmap per ledger: a bit for each entry up to the highest. Pure."""
 
 import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 
 from magnetar.ledger.position import Position
 
@@ -49,6 +52,40 @@ class PositionSet:
         self._counts[ledger_id] += 1
         return True
 
+    def update(self, other: "PositionSet") -> None:
+        """Add everything that is in another set."""
+        for ledger_id, theirs in other._bits.items():
+            ours = self._bits.setdefault(ledger_id, bytearray())
+            size = max(len(ours), len(theirs))
+            merged = int.from_bytes(ours, "little") | int.from_bytes(theirs, "little")
+            self._bits[ledger_id] = bytearray(merged.to_bytes(size, "little"))
+            self._counts[ledger_id] = merged.bit_count()
+
+    def has_any(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether an entry from `first` to `last` of a ledger is in it."""
+        bits = self._bits.get(ledger_id)
+        if bits is None:
+            return False
+        part = int.from_bytes(bits[first >> 3 : (last >> 3) + 1], "little") >> (first & 7)
+        return bool(part & ((1 << (last - first + 1)) - 1))
+
+    def dump(self) -> dict[str, str]:
+        """As JSON: by ledger, the bitmap (entry 0 is the lowest bit of the first byte), compressed
+        by zlib, in base64. Stored, never change."""
+        return {
+            str(ledger_id): b64encode(zlib.compress(bits)).decode()
+            for ledger_id, bits in self._bits.items()
+        }
+
+    @classmethod
+    def load(cls, stored: Mapping[str, str]) -> "PositionSet":
+        """What `dump` made."""
+        self = cls()
+        for ledger, packed in stored.items():
+            bits = self._bits[int(ledger)] = bytearray(zlib.decompress(b64decode(packed)))
+            self._counts[int(ledger)] = int.from_bytes(bits, "little").bit_count()
+        return self
+
     def discard(self, position: Position) -> bool:
         """False: it was not there."""
         if position not in self:
@@ -71,11 +108,11 @@ class PositionSet:
 
     def stretch_from(self, position: Position) -> Position | None:
         """The last position of the unbroken stretch that begins here; None: it is not there."""
-        if position not in self:
-            return None
         ledger_id, entry_id = position
-        bits = self._bits[ledger_id]
+        bits = self._bits.get(ledger_id)
         at = entry_id >> 3
+        if bits is None or at >= len(bits) or not bits[at] & 1 << (entry_id & 7):
+            return None
         gaps = ~bits[at] & 0xFF & (0xFF << (entry_id & 7))
         if not gaps:
             found = _NOT_FULL.search(bits, at + 1)

@@ -30,10 +30,13 @@ class AccountedDispatcher(Dispatcher):
         super().__init__(context)
         self.accounts = PendingAccounts(
             self.consumers,
-            per_consumer_max=lambda: context.policies().max_unacked_per_consumer,
-            per_subscription_max=lambda: context.policies().max_unacked_per_subscription,
+            limits=self._unacked_limits,
             on_unblocked=self._wake_soon,
         )
+
+    def _unacked_limits(self) -> tuple[int, int]:
+        policies = self.context.policies()
+        return policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
 
     @abstractmethod
     def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:

@@ -34,14 +34,14 @@ class PendingAccounts:
         self,
         consumers: list[Consumer],
         *,
-        per_consumer_max: Callable[[], int],
-        per_subscription_max: Callable[[], int],
+        limits: Callable[[], tuple[int, int]],
         on_unblocked: Callable[[], None],
     ) -> None:
-        """`consumers`: the dispatcher's own list. The limits are in messages; 0: there is none."""
+        """`consumers`: the dispatcher's own list. `limits`: messages per consumer and subscription,
+        0: there is no limit; asked again when `limits_changed`."""
         self._consumers = consumers
-        self._per_consumer_max = per_consumer_max
-        self._per_subscription_max = per_subscription_max
+        self._limits = limits
+        self._per_consumer_max, self._per_subscription_max = limits()
         self._on_unblocked = on_unblocked
         self.unacked_messages = 0
         self.is_blocked = False
@@ -55,10 +55,10 @@ class PendingAccounts:
         if not consumer.is_ready or self.is_blocked:
             return 0
         allowed = consumer.permits
-        per_consumer = self._per_consumer_max()
+        per_consumer = self._per_consumer_max
         if per_consumer > 0:
             allowed = min(allowed, max(1, per_consumer - consumer.unacked_messages))
-        per_subscription = self._per_subscription_max()
+        per_subscription = self._per_subscription_max
         if per_subscription > 0:
             allowed = min(allowed, max(1, per_subscription - self.unacked_messages))
         return allowed
@@ -70,9 +70,9 @@ class PendingAccounts:
         consumer.bytes_out += size_bytes
         consumer.unacked_messages += messages
         self.unacked_messages += messages
-        if 0 < self._per_consumer_max() <= consumer.unacked_messages:
+        if 0 < self._per_consumer_max <= consumer.unacked_messages:
             consumer.is_blocked = True
-        if 0 < self._per_subscription_max() <= self.unacked_messages:
+        if 0 < self._per_subscription_max <= self.unacked_messages:
             self.is_blocked = True
 
     # Coming back
@@ -168,19 +168,20 @@ class PendingAccounts:
 
     def limits_changed(self) -> None:
         """Other limits count: who is over the new ones is blocked, who is not is not."""
-        per_consumer = self._per_consumer_max()
+        self._per_consumer_max, self._per_subscription_max = self._limits()
+        per_consumer = self._per_consumer_max
         for consumer in self._consumers:
             consumer.is_blocked = 0 < per_consumer <= consumer.unacked_messages
-        self.is_blocked = 0 < self._per_subscription_max() <= self.unacked_messages
+        self.is_blocked = 0 < self._per_subscription_max <= self.unacked_messages
 
     def _release(self, consumer: Consumer, messages: int) -> None:
         """Messages of the consumer are no longer unacknowledged; tell if that unblocks."""
         consumer.unacked_messages -= messages
         self.unacked_messages -= messages
-        if consumer.is_blocked and consumer.unacked_messages * 2 <= self._per_consumer_max():
+        if consumer.is_blocked and consumer.unacked_messages * 2 <= self._per_consumer_max:
             consumer.is_blocked = False
             self._on_unblocked()
-        if self.is_blocked and self.unacked_messages * 2 <= self._per_subscription_max():
+        if self.is_blocked and self.unacked_messages * 2 <= self._per_subscription_max:
             self.is_blocked = False
             self._on_unblocked()
 

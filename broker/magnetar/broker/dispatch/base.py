@@ -8,7 +8,7 @@ sent now. Nothing here waits: a read behind the tail ends in another `wake`.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from magnetar.broker.consumer import Consumer
@@ -23,6 +23,7 @@ from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.tracing import SubscriptionTrace
+from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -81,6 +82,8 @@ class DispatchContext:
     """Asked about new entries of Shared and Key_Shared that are delayed."""
     trace: SubscriptionTrace | None = None
     """Told what is sent and acknowledged, if messages are traced."""
+    visibility: Visibility | None = None
+    """What of the topic may be read; None: all of it."""
     early: EarlyPlace | None = None
     """How much is consumed of what is compacted and no more in the log."""
 
@@ -141,6 +144,7 @@ class Dispatcher(ABC):
             label=context.label,
             on_ready=self.wake,
             skipped=context.delays if self.heeds_delays else None,
+            visibility=context.visibility,
         )
 
     @property
@@ -193,6 +197,11 @@ class Dispatcher(ABC):
 
     def deliver(self, positions: Sequence[Position]) -> None:  # noqa: B027
         """Entries that were withheld are due. Shared and Key_Shared withhold any."""
+
+    def use_cursor(self, cursor: SubscriptionCursor) -> None:
+        """Go by another view of the same cursor from now on."""
+        self.context = replace(self.context, cursor=cursor)
+        self.source.use_cursor(cursor)
 
     def pause(self) -> None:
         """Send nothing: the cursor is being reset."""

@@ -84,8 +84,8 @@ class SharedDispatcher(AccountedDispatcher):
             self._unpark(consumer)
         outgoing: Outgoing = {}
         markers: list[Position] = []
-        has_more = True
-        while not turn.is_over:
+        has_more = may_go_on = True
+        while may_go_on and not turn.is_over:
             ready = self._next_ready()
             if ready is None:
                 has_more = False
@@ -95,7 +95,7 @@ class SharedDispatcher(AccountedDispatcher):
             if not self._send_again(ready, credit, turn, outgoing):
                 break  # what is to be sent again is being read, and goes first
             if turn.messages == before:
-                self._send_new(ready, credit, turn, outgoing, markers)
+                may_go_on = self._send_new(ready, credit, turn, outgoing, markers)
                 if turn.messages == before:
                     break
             self._levels[ready.priority].rotate(-1)
@@ -145,8 +145,8 @@ class SharedDispatcher(AccountedDispatcher):
         turn: Turn,
         outgoing: Outgoing,
         markers: list[Position],
-    ) -> None:
-        """Send up to the credit of entries that nobody had yet."""
+    ) -> bool:
+        """Send up to the credit of entries that nobody had yet; False: there is no more now."""
         cursor, delays = self.context.cursor, self.context.delays
         partition = self.context.partition
         parts = outgoing.setdefault(consumer, [])
@@ -154,7 +154,7 @@ class SharedDispatcher(AccountedDispatcher):
         while credit > 0 and turn.room > 0:
             found = self.source.next_run()
             if found is None:
-                return
+                return False
             run, index = found
             chunks, entries, counts = run.chunks, run.entries, run.messages
             delayed = run.delayed if delays is not None else ()
@@ -202,7 +202,8 @@ class SharedDispatcher(AccountedDispatcher):
             self.accounts.charge(consumer, sent_messages, sent_bytes)
             turn.spend(sent_messages, sent_bytes)
             if turn.is_over or not self.accounts.allowance(consumer):
-                return
+                break
+        return True
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
         """Who gets a chunk; None: it cannot take it now, and the chunk is parked."""

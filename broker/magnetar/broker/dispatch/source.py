@@ -17,6 +17,7 @@ import structlog
 
 from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog
 from magnetar.broker.run import Run
+from magnetar.broker.transactions.visibility import Visibility, VisibleRuns
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
@@ -51,8 +52,12 @@ class EntrySource:
         label: str,
         on_ready: Callable[[], None],
         skipped: Skipped | None = None,
+        visibility: Visibility | None = None,
     ) -> None:
+        """`visibility`: of the topic; None: all of the log is visible."""
         self._log = log
+        self._visibility = Visibility(log) if visibility is None else visibility
+        self._visible = VisibleRuns(self._visibility)
         self._skipped = skipped
         if skipped is not None:
             skipped.rewound()
@@ -82,7 +87,7 @@ class EntrySource:
     @property
     def is_at_end(self) -> bool:
         """Everything in the log was handed out or skipped."""
-        return self._next_position(self._after) > self._log.last_confirmed
+        return self._next_position(self._after) > self._visibility.last
 
     def rewind(self) -> None:
         """Go back to the first unacknowledged entry."""
@@ -101,10 +106,16 @@ class EntrySource:
         None means either the end of the log (the topic wakes its dispatchers when entries are
         appended) or a read under way (`on_ready` follows).
         """
-        if self._skipped is not None:
-            self._after = self._pass_over(self._after)
+        if self._after >= self._log.last_confirmed:
+            self._drop_ahead()  # the usual end of a turn, found without a look at what is acked
+            return None
         position = self._next_open(self._after)
-        if position > self._log.last_confirmed:
+        if self._skipped is not None:
+            last = self._skipped.passed_over(position)
+            if last is not None:
+                self._after = self._pass_over(last)
+                position = self._next_open(self._after)
+        if position > self._visibility.last:
             self._drop_ahead()
             return None
         ahead = self._ahead
@@ -113,13 +124,17 @@ class EntrySource:
             if index >= 0:
                 if len(ahead) < _RUNS_AHEAD_MAX:
                     self._read_on(ahead[-1].last)
-                return ahead[0], index
+                return self._visible.see(ahead[0]), index
             ahead.popleft()
         run = self._cache.find(position)
         if run is not None:
-            return run, run.index_of(position)
+            return self._visible.see(run), run.index_of(position)
         self._read(position)
         return None
+
+    def use_cursor(self, acks: SubscriptionCursor) -> None:
+        """Go by another view of the same cursor from now on."""
+        self._acks = acks
 
     def close(self) -> None:
         """Stop reading."""
@@ -165,7 +180,7 @@ class EntrySource:
         if self._reading is not None or self._retry is not None:
             return
         position = self._next_position(last)
-        if position <= self._log.last_confirmed and self._cache.find(position) is None:
+        if position <= self._visibility.last and self._cache.find(position) is None:
             self._read(position)
 
     def _read(self, start: Position) -> None:

@@ -34,6 +34,7 @@ class RateLimiter:
         "_published",
         "_published_before",
         "byte_stops",
+        "is_active",
         "message_stops",
         "rate",
     )
@@ -46,13 +47,11 @@ class RateLimiter:
         self.rate = UNLIMITED
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
+        self.is_active = False
+        """There is a bound at all. Each turn of a dispatcher asks."""
         self.message_stops = 0
         """How often a dispatcher had to stop for want of messages, and of bytes."""
         self.byte_stops = 0
-
-    @property
-    def is_active(self) -> bool:
-        return self._messages is not None or self._bytes is not None
 
     def set_rate(self, rate: RateLimit) -> None:
         """Another bound from now on. The same one changes nothing: no tokens are given away."""
@@ -64,6 +63,7 @@ class RateLimiter:
             TokenBucket(self._now_s, per_period=each, period_s=rate.period_s) if each > 0 else None
             for each in (rate.messages, rate.bytes)
         )
+        self.is_active = self._messages is not None or self._bytes is not None
 
     def room(self) -> tuple[int, int]:
         """Messages and bytes that may be sent now; the last entry may be more than that."""

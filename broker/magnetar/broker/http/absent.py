@@ -17,7 +17,6 @@ _ABSENT = (
     ("/admin/v3/packages", 404, "there is no package storage"),
     ("/admin/v2/worker", 503, "there is no functions worker"),
     ("/admin/v2/worker-stats", 503, "there is no functions worker"),
-    ("/admin/v3/transactions", 503, "transactions are off"),
 )
 
 

@@ -4,6 +4,7 @@ Bookies say themselves in which rack and zone they are; racks that are set here 
 """
 
 from collections.abc import Callable, Mapping
+from random import Random
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -13,9 +14,15 @@ from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.ledger.autorecovery.controls import Controls, election_path
+from magnetar.ledger.autorecovery.status import BookieReport, report_bookies
+from magnetar.ledger.autorecovery.work_items import WorkItems
+from magnetar.ledger.errors import InvalidLedgerMetadataError
+from magnetar.ledger.metadata.election import read_leader
 from magnetar.ledger.registration import BookieInfo as Registered
 
 _RACK = "/admin/v2/bookies/racks-info/{bookie:path}"
+_ROOT = "/ledgers"
 _NOTE = "bookies are placed by the racks that they register with"
 
 
@@ -38,12 +45,68 @@ class BookieInfo(RequestBody):
     hostname: str | None = None
 
 
+class BookieView(BaseModel):
+    """A bookie with what is known of it; not a shape of Pulsar's."""
+
+    id: str
+    state: str
+    """`writable`, `readonly`, or `lost`: it has stored something and is not registered."""
+    address: str
+    rack: str
+    zone: str
+
+
+class RecoveryView(BaseModel):
+    """How re-replication stands; not a shape of Pulsar's."""
+
+    auditor: str | None
+    """Who was elected to look for missing copies; null: nobody does."""
+    enabled: bool
+    """False: an operator has switched it off."""
+    ledgers_waiting: int
+    """Ledgers that lack copies."""
+    ledgers_lost: int
+    """Ledgers with entries that no bookie has."""
+
+
+class StorageView(BaseModel):
+    """All bookies, and re-replication."""
+
+    bookies: list[BookieView]
+    recovery: RecoveryView
+
+
 def bookies_router(
-    context: HttpContext, registered: Callable[[], Mapping[str, Registered]]
+    context: HttpContext,
+    registered: Callable[[], Mapping[str, Registered]],
+    *,
+    random: Random,
 ) -> APIRouter:
-    """The routes below /admin/v2/bookies. `registered`: the bookies that there are, by id."""
+    """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
+    there are, by id."""
     router = APIRouter(tags=["bookies"])
     resources = context.resources
+    items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
+
+    @router.get("/magnetar/v1/bookies", summary="Bookies, and how re-replication stands")
+    async def storage() -> StorageView:
+        """Read from the metadata store: no bookie is asked."""
+        known = registered()
+        store = context.store
+        try:
+            reports = await report_bookies(store, _ROOT)
+            recovery = RecoveryView(
+                auditor=await read_leader(store, election_path(_ROOT)),
+                enabled=await Controls(store, _ROOT).is_enabled(),
+                ledgers_waiting=len(await items.ids()),
+                ledgers_lost=len(await items.lost()),
+            )
+        except InvalidLedgerMetadataError as error:
+            raise HttpRefusal(503, f"re-replication: {error}") from error
+        return StorageView(
+            bookies=[_view(each, known.get(each.bookie_id)) for each in reports],
+            recovery=recovery,
+        )
 
     @router.get("/admin/v2/bookies/all", summary="The bookies that are registered")
     async def all_bookies() -> BookiesClusterInfo:
@@ -105,3 +168,13 @@ def bookies_router(
         return done()
 
     return router
+
+
+def _view(report: BookieReport, info: Registered | None) -> BookieView:
+    return BookieView(
+        id=report.bookie_id,
+        state=report.state,
+        address=f"{info.host}:{info.port}" if info is not None else "",
+        rack=info.rack if info is not None else "",
+        zone=info.zone if info is not None else "",
+    )

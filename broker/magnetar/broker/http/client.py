@@ -7,7 +7,8 @@ ask, and if that one sends it on, it looks again.
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from magnetar.ledger.ports import Network
@@ -29,6 +30,8 @@ class Answer:
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
     @property
     def is_success(self) -> bool:
@@ -43,9 +46,11 @@ async def call(
     timeout_s: float,
     body: bytes = b"",
     token: bytes = b"",
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """Send a request, and wait for the whole answer. `body`: JSON, or nothing. `token`: by which
-    the sender proves who it is. For https:// the network must be one with TLS.
+    the sender proves who it is. `headers`: what is sent instead of a type of body and a token of
+    its own. For https:// the network must be one with TLS.
 
     Raises:
         HttpCallError
@@ -56,10 +61,13 @@ async def call(
     target = parts.path or "/"
     if parts.query:
         target += f"?{parts.query}"
+    own = f"{_JSON if body else ''}{_authorization(token)}"
+    if headers is not None:
+        own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     request = (
         f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n"
-        f"{_JSON if body else ''}{_authorization(token)}Connection: close\r\n\r\n"
-    ).encode() + body
+        f"{own}Connection: close\r\n\r\n"
+    ).encode("latin-1") + body
     received = asyncio.get_running_loop().create_future()
     transport: asyncio.Transport | None = None
     try:
@@ -130,4 +138,8 @@ def _parse(url: str, data: bytes) -> Answer:
     match = _STATUS.match(head)
     if not separator or match is None:
         raise HttpCallError(f"{url} did not answer as an HTTP server does: {data[:80]!r}")
-    return Answer(int(match[1]), body)
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    headers = {
+        name.decode("latin-1").lower(): value.strip().decode("latin-1") for name, _, value in lines
+    }
+    return Answer(int(match[1]), body, headers)

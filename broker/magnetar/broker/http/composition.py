@@ -36,6 +36,8 @@ from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
+from magnetar.broker.http.transactions import transactions_router
+from magnetar.broker.http.whole_text import refuse_broken_text
 from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
@@ -76,7 +78,7 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
             request_stop=broker.request_stop,
         ),
         broker_stats_router(context, page, wall_ms=wall_ms),
-        bookies_router(context, broker.bookies),
+        bookies_router(context, broker.bookies, random=broker.services.random),
         clusters_router(context),
         tenants_router(context),
         permissions_router(context),
@@ -95,10 +97,11 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         subscriptions_router(context, keeping),
         non_persistent_router(context),
         bundle_lists_router(context),
+        transactions_router(context),
         proxy_stats_router(lambda: broker.websocket),
         absent_router(),
     ):
-        app.include_router(router, dependencies=[Depends(authorize)])
+        app.include_router(router, dependencies=[Depends(authorize), Depends(refuse_broken_text)])
 
 
 def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:

@@ -37,6 +37,8 @@ class HttpContext:
         self.schemas = services.schemas
         self.clock = services.clock
         self.store = store
+        self.coordinators = services.coordinators
+        self.wall_ms = services.clock.wall_ms
         self.tenants = Tenants(store)
         self.resources = Resources(store)
         self.cluster_name = services.settings.cluster_name

@@ -6,6 +6,7 @@ once, in a thread, when somebody asks: it takes longer than a broker's loop may 
 """
 
 import asyncio
+import copy
 import json
 import re
 from typing import Any
@@ -35,6 +36,53 @@ _REFUSALS = {
     "422": "There are more partitions already, or there may not be so many",
     "503": "This cannot be done now: try again",
 }
+# They are answered before FastAPI is asked, or even there (`app.py`).
+_PROBES = {
+    "/health": {
+        "get": {
+            "summary": "Health",
+            "description": "200 while the broker serves clients and can write and read; else 503, "
+            "and why.",
+            "operationId": "health",
+            "responses": {
+                "200": {
+                    "description": "It is well",
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Health"}}
+                    },
+                }
+            },
+        }
+    },
+    "/metrics": {
+        "get": {
+            "summary": "Metrics",
+            "description": "Prometheus' text format. With authorization it takes a super user, or "
+            "a setting.",
+            "operationId": "metrics",
+            "responses": {
+                "200": {
+                    "description": "The page",
+                    "content": {"text/plain": {"schema": {"type": "string"}}},
+                }
+            },
+        }
+    },
+}
+_HEALTH = {
+    "title": "Health",
+    "description": "`status`: ok; or in words why not: starting, no lease, stopping, what a "
+    "heartbeat failed at.",
+    "type": "object",
+    "properties": {
+        "status": {"type": "string"},
+        "version": {"type": "string"},
+        "service_url": {"type": "string"},
+        "topics": {"type": "integer"},
+        "connections": {"type": "integer"},
+    },
+    "required": ["status", "version", "service_url", "topics", "connections"],
+}
 _REFUSAL = {
     "title": "Refusal",
     "description": "Why a request was refused.",
@@ -48,7 +96,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     """The whole description."""
     found = get_openapi(title=app.title, version=app.version, summary=_SUMMARY, routes=app.routes)
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
-    schemas["Refusal"] = _REFUSAL
+    schemas |= {"Refusal": _REFUSAL, "Health": _HEALTH}
+    found["paths"] = copy.deepcopy(_PROBES) | found["paths"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}

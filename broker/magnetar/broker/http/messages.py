@@ -53,8 +53,12 @@ def messages_router(context: HttpContext) -> APIRouter:
     router = APIRouter(tags=["messages"])
     single = TopicWork(context).single
 
-    def shown(position: Position, entry: bytes) -> Response:
+    def shown(topic: Topic, position: Position, entry: bytes) -> Response:
         headers, body = raw_message(position, entry)
+        if topic.visibility.is_aborted(position):
+            headers["X-Pulsar-txn-aborted"] = "true"
+        elif position > topic.visibility.last:
+            headers["X-Pulsar-txn-uncommitted"] = "true"
         return Response(body, media_type=_OCTETS, headers=headers)
 
     def named(topic: Topic, position: Position) -> MessageId:
@@ -105,7 +109,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         """Its payload; the metadata are in headers. 404: there is none with that id."""
         there = await single(tenant, namespace, topic, "a message by its id")
         position = Position(ledger_id, entry_id)
-        return shown(position, await entry_at(there, position))
+        return shown(there, position, await entry_at(there, position))
 
     @router.get(
         _TOPIC + "/examinemessage",
@@ -124,7 +128,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         there = await single(tenant, namespace, topic, "a message by its number")
         from_end = initialPosition == "latest"
         position, entry = await nth_entry(there, max(1, messagePosition), from_end=from_end)
-        return shown(position, entry)
+        return shown(there, position, entry)
 
     @router.get(
         _TOPIC + "/subscription/{sub:path}/position/{number}",
@@ -139,7 +143,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         position = await nth_unacked(there, subscription, number) if number > 0 else None
         if position is None:
             raise HttpRefusal(404, f"subscription {sub} of {there.name} has no message {number}")
-        return shown(position, await entry_at(there, position))
+        return shown(there, position, await entry_at(there, position))
 
     @router.put(
         _TOPIC + "/backlogSize",

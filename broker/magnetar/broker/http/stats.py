@@ -37,6 +37,14 @@ Sized = Annotated[
     bool, Query(alias="subscriptionBacklogSize", description="With the bytes of each backlog.")
 ]
 NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Without producers.")]
+OnlyLoaded = Annotated[
+    bool,
+    Query(
+        alias="onlyLoaded",
+        description="Load nothing: of a topic that nobody uses the answer is {}. A topic that is "
+        "loaded and not used is deleted in the end, where a policy says so. Beyond Pulsar's.",
+    ),
+]
 NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Without consumers.")]
 
 
@@ -79,6 +87,22 @@ class _Routes:
         except TopicNotFoundError as error:
             raise TopicNotFoundError(f"Topic {name} not found") from error
 
+    async def _at_rest(self, tenant: str, namespace: str, topic: str) -> bool:
+        """Whether a topic of this broker is there, and not loaded.
+
+        Raises:
+            TopicNotFoundError, ElsewhereError
+        """
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
+        if await self._work.partitions(name) is not None:
+            return False
+        await self._context.check_owner(name)
+        if self._context.topics.served(name) is not None:
+            return False
+        if not await self._context.topics.exists(name):
+            raise TopicNotFoundError(f"Topic {name} not found")
+        return True
+
     async def _stats(self, topic: Topic, has_earliest: bool, query: "_Wanted") -> Stats:
         shown = topic_stats(topic, now_ms=self._wall_ms(), owner=self._broker_id())
         if has_earliest:
@@ -91,6 +115,8 @@ class _Routes:
         name: TopicName,
         action: str,
         work: Callable[[Topic], Awaitable[Stats]],
+        *,
+        only_loaded: bool = False,
     ) -> tuple[Stats, dict[str, Stats]]:
         """The metadata of a partitioned topic, and what its partitions answer, by name."""
         every = await self._work.partitions(name)
@@ -98,6 +124,10 @@ class _Routes:
             raise TopicNotFoundError(f"Partitioned topic {name} not found")
 
         async def one(partition: TopicName) -> Stats:
+            if only_loaded:
+                await self._context.check_owner(partition)
+                if self._context.topics.served(partition) is None:
+                    return {}
             return await work(await self._context.served(partition))
 
         found = await on_each(self._context.admin, every, one, "GET", action, may_be_missing=True)
@@ -123,8 +153,11 @@ class _Routes:
             sized: Sized = True,
             no_publishers: NoPublishers = False,
             no_consumers: NoConsumers = False,
+            only_loaded: OnlyLoaded = False,
         ) -> Stats:
             """And why its subscriptions deliver nothing; asks its owner."""
+            if only_loaded and await self._at_rest(tenant, namespace, topic):
+                return {}
             there = await self._plain(tenant, namespace, topic)
             wanted = _Wanted(sized, no_publishers, no_consumers)
             return await self._stats(there, earliest, wanted)
@@ -142,6 +175,7 @@ class _Routes:
             sized: Sized = True,
             no_publishers: NoPublishers = False,
             no_consumers: NoConsumers = False,
+            only_loaded: OnlyLoaded = False,
         ) -> Stats:
             name = await self._context.topic(self._domain, tenant, namespace, topic)
             wanted = _Wanted(sized, no_publishers, no_consumers)
@@ -150,7 +184,8 @@ class _Routes:
                 return await self._stats(there, earliest, wanted)
 
             action = f"stats?getEarliestTimeInBacklog={str(earliest).lower()}{wanted.query}"
-            metadata, parts = await self._parts(name, action, work)
+            action += "&onlyLoaded=true" if only_loaded else ""
+            metadata, parts = await self._parts(name, action, work, only_loaded=only_loaded)
             total = summed(parts.values())
             return {**total, "metadata": metadata, "partitions": parts if parted else {}}
 

@@ -14,6 +14,10 @@ def advance(subscription: Subscription, through: Position) -> int:
     if subscription.is_closed or not subscription.is_open:
         return 0
     cursor = subscription.cursor
+    context = subscription.context
+    if context is not None and context.visibility is not None:
+        # What is in an open transaction was not even offered yet.
+        through = min(through, context.visibility.last)
     before = cursor.backlog_entries
     if not cursor.ack_cumulative(through):
         return 0

@@ -41,6 +41,8 @@ def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
     """Where the topic may begin by now; None: nothing may go, or not yet. Reads nothing."""
     if len(topic.log.ledgers) < 2 or not topic.subscriptions.has_all_cursors:
         return None
+    if topic.coordinator is not None:
+        return None  # Its log is the coordinator's, who lets go of it himself.
     consumed: Position | None = None
     for cursor in topic.durable_cursors():
         persisted = cursor.persisted_mark_delete

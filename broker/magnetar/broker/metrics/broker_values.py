@@ -20,6 +20,7 @@ from magnetar.broker.metrics.text import (
     single,
 )
 from magnetar.broker.metrics.topic_values import TOPIC
+from magnetar.broker.metrics.transaction_values import transaction_tables
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -333,6 +334,7 @@ def broker_tables(broker: "Broker", sampler: Sampler) -> Iterator[Table]:
     yield Table(CACHE, [(of_cluster, in_cache)])
     yield Table(WRITE_LATENCY, [(of_cluster, latency_steps(sampler.write_latency))])
     yield Table(ENTRY_SIZE, [(of_cluster, size_steps(sampler.entry_sizes))])
+    yield from transaction_tables(broker, cluster)
     if broker.cluster is None:
         return
     for of_ownership, ask in OWNERSHIP:

@@ -22,6 +22,7 @@ from magnetar.broker.metrics.broker_values import (
 from magnetar.broker.metrics.page import NAMESPACE_TOPICS
 from magnetar.broker.metrics.text import Named
 from magnetar.broker.metrics.topic_values import COMPACTION, CONSUMER, SUBSCRIPTION, TOPIC
+from magnetar.broker.metrics.transaction_values import BUFFERS, COORDINATOR
 
 CATALOGUE: Mapping[str, Sequence[Named]] = {
     "broker": (
@@ -34,6 +35,7 @@ CATALOGUE: Mapping[str, Sequence[Named]] = {
     "ownership": (*(metric for metric, _ in OWNERSHIP), *BALANCE),
     "load": (*LOAD, *UNLOADS, *SPLITS),
     "bundle": BUNDLE,
+    "transaction": (*COORDINATOR, *BUFFERS),
     "namespace": (NAMESPACE_TOPICS,),
     "topic": (*TOPIC, *COMPACTION),
     "subscription": SUBSCRIPTION,

@@ -53,6 +53,9 @@ class VolatileLog:
     def next_position(self, position: Position) -> Position:
         return self._shape.next_position(position)
 
+    def previous_position(self, position: Position) -> Position:
+        return self._shape.previous_position(position)
+
     def entries_between(self, lower: Position, upper: Position) -> int:
         return 0
 

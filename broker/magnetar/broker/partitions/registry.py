@@ -34,11 +34,15 @@ from magnetar.sdk.wire import TopicName
 _WRITES_AT_ONCE = 32
 
 
+PARTITIONS_MAX = 100_000
+"""Whatever the settings say: a request about a topic goes through all of them."""
+
+
 class PartitionedTopics:
     """Asks and changes the metadata store; remembers nothing."""
 
     def __init__(self, store: MetadataStore, *, partitions_max: int) -> None:
-        """`partitions_max`: of one topic; 0: any number."""
+        """`partitions_max`: of one topic; 0: as many as there can be."""
         self._store = store
         self._partitions_max = partitions_max
 
@@ -121,10 +125,10 @@ class PartitionedTopics:
         Raises:
             PartitionCountError
         """
-        limit = self._partitions_max
+        limit = self._partitions_max or PARTITIONS_MAX
         if partitions < 1:
             raise PartitionCountError("Number of partitions should be more than 0")
-        if limit and partitions > limit:
+        if partitions > limit:
             raise PartitionCountError(
                 f"Number of partitions should be less than or equal to {limit}"
             )

@@ -44,6 +44,15 @@ async def read_record(
     Raises:
         BrokerMetadataError
     """
+    found = await _read(store, kind, path, is_sure=is_sure)
+    return (found[0], found[1]) if found is not None and found[0] is not None else None
+
+
+async def _read(
+    store: MetadataStore, kind: type[R], path: str, *, is_sure: bool
+) -> tuple[R | None, int] | None:
+    """The same; a node without a value, which is there for its children alone, holds no record but
+    has a version."""
     for attempt in (0, 1):
         try:
             found = await asked(store.get(path), f"read {path}")
@@ -52,7 +61,7 @@ async def read_record(
                 return None
             await asked(store.catch_up(), f"read {path}")
         else:
-            return (decode(kind, path, found.value), found.version) if found.value else None
+            return (decode(kind, path, found.value) if found.value else None, found.version)
     return None
 
 
@@ -70,16 +79,17 @@ async def change_record(
         BrokerMetadataError: also when the record changed too often meanwhile.
     """
     for _ in range(_CHANGES_TRIED):
-        found = await read_record(store, kind, path, is_sure=True)
-        before, version = found if found is not None else (None, -1)
+        found = await _read(store, kind, path, is_sure=True)
+        before, version = found if found is not None else (None, None)
         after = change(before)
         if after == before:
             return after
         try:
-            if after is None:
-                await store.delete(path, version=version)
-            elif before is None:
+            if version is None:
+                assert after is not None, "it differs from what is not there"
                 await store.create(path, after.encode())
+            elif after is None:
+                await store.delete(path, version=version)
             else:
                 await store.set(path, after.encode(), version=version)
         except (BadVersionError, NodeExistsError, NoNodeError, UnknownOutcomeError):

@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus
 
 import structlog
 
-from magnetar.broker.errors import NamespaceNotFoundError, RequestError
+from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
 from magnetar.broker.policies.dynamic import DynamicSettings
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.followed import Followed
@@ -111,6 +111,17 @@ class PolicyRegistry:
                 await self.check_namespace(namespace)
             except RequestError as error:
                 _log.warning("namespace_not_read", namespace=namespace, error=str(error))
+
+    async def have_namespace(self, namespace: str) -> None:
+        """Have a namespace of the brokers' own, and its tenant.
+
+        Raises:
+            BrokerMetadataError: the metadata store does not answer.
+        """
+        try:
+            await self._create_initial(namespace)
+        except MetadataError as error:
+            raise BrokerMetadataError(f"{namespace} is not created: {error}") from error
 
     async def _create_initial(self, namespace: str) -> None:
         clusters = (self._cluster,)

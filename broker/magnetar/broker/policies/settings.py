@@ -24,7 +24,9 @@ class PolicySettings(BaseSettings):
         default=1, ge=1, description="Partitions of a partitioned topic that appears by itself."
     )
     partitions_max: int = Field(
-        default=0, ge=0, description="Most partitions of a topic; 0 = any number."
+        default=0,
+        ge=0,
+        description="Most partitions of a topic; 0 = as many as there can be, which is 100000.",
     )
     auto_subscription_creation: bool = Field(
         default=True, description="Whether a consumer may create its durable subscription."

@@ -68,6 +68,7 @@ class Security:
         self._passwords: Passwords | None = None
         self._tokens: TokenMethod | None = None
         self._client_token = b""
+        self._peer_tls: ClientTls | None = None
         self.authenticator = Authenticator(
             self._methods(random),
             anonymous_role=settings.anonymous_role,
@@ -93,6 +94,10 @@ class Security:
             return None
         timeout_s = self._settings.tls_handshake_timeout_ms / 1000
         return TlsNetwork(server=self.tls, handshake_timeout_s=timeout_s)
+
+    def peer_network(self) -> TlsNetwork | None:
+        """On which other brokers are reached; None: not over TLS, or `load` was not called yet."""
+        return TlsNetwork(client=self._peer_tls) if self._peer_tls is not None else None
 
     def check_addresses(self, host: str) -> None:
         """Refuse to serve everybody when nobody has to prove who they are.
@@ -127,6 +132,17 @@ class Security:
                 )
             else:
                 self.tls.reload()
+        if settings.broker_client_tls:
+            if self._peer_tls is None:
+                self._peer_tls = ClientTls(
+                    TlsFiles(
+                        settings.broker_client_tls_certificate_file,
+                        settings.broker_client_tls_key_file,
+                        settings.broker_client_tls_ca_file,
+                    )
+                )
+            else:
+                self._peer_tls.reload()
         if self._tokens is not None:
             self._tokens.keys = self._token_keys()
         if self._passwords is not None:
@@ -182,6 +198,9 @@ class Security:
             settings.tls_certificate_file,
             settings.tls_key_file,
             settings.tls_ca_file,
+            settings.broker_client_tls_certificate_file,
+            settings.broker_client_tls_key_file,
+            settings.broker_client_tls_ca_file,
             settings.basic_auth_file,
             settings.token_public_key,
             settings.token_secret_key.get_secret_value(),

@@ -129,6 +129,13 @@ class SecuritySettings(BaseSettings):
     proxy_roles: tuple[str, ...] = Field(
         default=(), description="Roles that may speak for others, never for themselves."
     )
+    rights_recheck_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="Time between two looks at the rights of all who are connected; 0 = only when "
+        "grants change, which brokers are told of.",
+    )
     metrics_open: bool = Field(
         default=False,
         description="Whether /metrics, with names of topics, needs no credentials; else it takes a "
@@ -137,6 +144,21 @@ class SecuritySettings(BaseSettings):
     broker_client_token: SecretStr = Field(
         default=SecretStr(""),
         description="Token by which brokers ask each other: a super user's, file:///path or data.",
+    )
+    broker_client_tls: bool = Field(
+        default=False,
+        description="Whether brokers reach each other over TLS, at tls_port and https_port, and "
+        "over nothing else.",
+    )
+    broker_client_tls_ca_file: str = Field(
+        default="",
+        description="Whose certificates other brokers must have, PEM; empty = the system's.",
+    )
+    broker_client_tls_certificate_file: str = Field(
+        default="", description="The certificate that is shown to other brokers, PEM; empty = none."
+    )
+    broker_client_tls_key_file: str = Field(
+        default="", description="The key of that certificate, PEM."
     )
 
     # --- audit and limits
@@ -168,6 +190,12 @@ class SecuritySettings(BaseSettings):
         has_tls = bool(self.tls_certificate_file and self.tls_key_file)
         if (self.tls_port is not None or self.https_port is not None) and not has_tls:
             raise ValueError("tls_port and https_port need tls_certificate_file and tls_key_file")
+        if self.broker_client_tls and (self.tls_port is None or self.https_port is None):
+            raise ValueError("broker_client_tls needs tls_port and https_port")
+        if bool(self.broker_client_tls_certificate_file) != bool(self.broker_client_tls_key_file):
+            raise ValueError(
+                "broker_client_tls_certificate_file and broker_client_tls_key_file go together"
+            )
         if self.tls_require_client_certificate and not self.tls_ca_file:
             raise ValueError("tls_require_client_certificate needs tls_ca_file")
         if self.tls_auth and not (has_tls and self.tls_ca_file):

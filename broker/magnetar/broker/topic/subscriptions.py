@@ -1,6 +1,6 @@
 """The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -47,6 +47,9 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def values(self) -> ValuesView[Subscription]:
+        return self._by_name.values()  # without a look at each name: it is hot
 
     # Joining
 
@@ -163,6 +166,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     delays.progressed()
 
             subscription.context = self._context_of(subscription, cursor, on_progress, delays)
+            if topic.transactions is not None:
+                topic.transactions.acks.attach(subscription)
 
     def _context_of(
         self,
@@ -185,6 +190,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             on_progress=on_progress,
             limiters=topic.dispatch_rates.limiters_of(subscription.name),
             delays=delays,
+            visibility=topic.visibility,
             early=self._early_place(cursor),
             trace=topic.trace.of_subscription(subscription.name) if topic.trace else None,
         )
@@ -214,6 +220,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
+            await self._drop_pending_acks(subscription)
             await _delete_cursor(subscription)
             subscription.leave(consumer)
             self._forget(subscription)
@@ -233,8 +240,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     f"Subscription has active connected consumers: {subscription.name} of "
                     f"{self._label} has {len(subscription.consumers)}"
                 )
+            await self._drop_pending_acks(subscription)
             await _delete_cursor(subscription)
             self._forget(subscription)
+
+    async def _drop_pending_acks(self, subscription: Subscription) -> None:
+        """Before the cursor goes: a later one of that name must not find them."""
+        if self._topic.transactions is not None:
+            await self._topic.transactions.acks.drop(subscription.name)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
         """After a failed join: a subscription without cursor, or a reader's without a reader."""

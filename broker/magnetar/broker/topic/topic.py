@@ -7,6 +7,7 @@ consumer, which go where they are told or look the topic up again; the object is
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
 from magnetar.broker.access import SHARED_ACCESS, Access, ProducerAccess
@@ -14,6 +15,7 @@ from magnetar.broker.compaction.compaction import Compaction
 from magnetar.broker.deduplication.deduplication import Deduplication
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.dispatch.throttle import DispatchRates
+from magnetar.broker.entry import MARKER
 from magnetar.broker.errors import ProducerBusyError
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.message_checks import MessageCheck, checks_of
@@ -30,10 +32,16 @@ from magnetar.broker.topic.last_message import LastMessage
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
 from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
 from magnetar.broker.tracing import TopicTrace
+from magnetar.broker.transactions.appends import Record
+from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LogClosedError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
+
+if TYPE_CHECKING:
+    from magnetar.broker.transactions.coordinator import Coordinator
+    from magnetar.broker.transactions.topic_transactions import TopicTransactions
 
 
 class Topic:
@@ -61,6 +69,8 @@ class Topic:
         """Called with the policies that are replaced; `policies` are the new ones already."""
         self.log = log
         self.cache = cache
+        self.visibility = Visibility(log)
+        """What of it may be read."""
         self.producers: dict[str, Producer] = {}
         self.subscriptions = self._subscriptions_class(
             self, seek_return_timeout_ms=limits.seek_return_timeout_ms
@@ -79,6 +89,10 @@ class Topic:
         """Set while the topic is loaded, if messages are traced."""
         self.compaction: Compaction | None = None
         """Set while the topic is loaded."""
+        self.transactions: TopicTransactions | None = None
+        """Set while the topic is loaded, unless it keeps nothing."""
+        self.coordinator: Coordinator | None = None
+        """Set if it is the place of a coordinator of transactions: its log is that one's."""
         self.checks: tuple[MessageCheck, ...] = ()
         """What looks at the metadata of each message that is published."""
         self.update_checks()
@@ -96,7 +110,7 @@ class Topic:
         self._loop = asyncio.get_running_loop()
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
-        self.last_message = LastMessage(self._full_name, log, cache)
+        self.last_message = LastMessage(self._full_name, log, cache, self.visibility)
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0
@@ -130,6 +144,8 @@ class Topic:
         if self.is_closed:
             batch.on_failed(LogClosedError(f"{self._full_name} is closed"))
         else:
+            if batch.transactions is not None and self.transactions is not None:
+                batch.handed_over = self.transactions.buffer.handed_over()
             self.log.append(batch)
 
     def entries_appended(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
@@ -138,6 +154,8 @@ class Topic:
         self.entries_in += len(batch.payloads)
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
+        if batch.transactions is not None and self.transactions is not None:
+            self.transactions.buffer.stored(batch, ledger_id, first_entry_id)
         if self.deduplication is not None:
             self.deduplication.on_stored(batch, ledger_id, first_entry_id)
         if batch.traces is not None and self.trace is not None:
@@ -146,6 +164,25 @@ class Topic:
             return
         run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
         self.cache.add(run)
+        self._wake_soon()
+
+    def append_internal(self, record: Record) -> None:
+        """Append entries of the broker's own, which are never delivered."""
+        self._in_flight += 1
+        record.done.add_done_callback(lambda _: self._answered())
+        if self.is_closed:
+            record.on_failed(LogClosedError(f"{self._full_name} is closed"))
+        else:
+            self.log.append(record)
+
+    def internal_stored(self, position: Position, entry: bytes) -> None:
+        """Such an entry is durable; readers may see more now."""
+        self.entries_in += 1
+        if self.subscriptions:
+            self.cache.add(Run(*position, [entry], messages=[MARKER]))
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._loop.call_soon(self._wake)
@@ -178,6 +215,7 @@ class Topic:
 
     def _wake(self) -> None:
         self._is_wake_scheduled = False
+        self._is_trim_scheduled = True  # below, however many dispatchers move on
         for subscription in list(self.subscriptions.values()):
             subscription.wake()
         self.trim_cache()
@@ -284,9 +322,12 @@ class Topic:
         return [*self.subscriptions.durable_cursors(), *self.internal_cursors.values()]
 
     def abandon_cursors(self) -> None:
-        """Write nothing of them any more: they may be somebody else's."""
+        """Write nothing of them any more, nor of what else is beside the log: they may be somebody
+        else's."""
         for cursor in self.durable_cursors():
             cursor.abandon()
+        if self.transactions is not None:
+            self.transactions.abandon()
 
     # Closing
 
@@ -304,6 +345,8 @@ class Topic:
             self.delayed.close()
         if self.compaction is not None:
             self.compaction.close()
+        if self.coordinator is not None:
+            self.coordinator.close()
         for producer in list(self.producers.values()):
             producer.close_by_broker(destination)
         self.subscriptions.close(destination)

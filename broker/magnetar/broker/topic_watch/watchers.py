@@ -120,6 +120,17 @@ class TopicWatchers:
                 )
             )
 
+    def namespaces(self) -> set[str]:
+        """Those that are watched."""
+        return {watcher.namespace for watcher in self._watchers.values()}
+
+    def end(self, namespace: str) -> None:
+        """Watch a namespace no more: the protocol has no word for that, so the client hears
+        nothing further of it."""
+        for watcher_id, watcher in list(self._watchers.items()):
+            if watcher.namespace == namespace:
+                self._forget(watcher_id)
+
     def wake(self) -> None:
         """The connection can take more."""
         for watcher in self._watchers.values():

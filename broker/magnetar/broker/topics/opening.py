@@ -1,12 +1,13 @@
 """Opening a topic that is ours: its log is taken over, then what is stored beside it comes back.
 
-In this order: the log (which fences a former owner), the index of delayed messages, compaction,
-subscriptions, deduplication. Whatever fails on the way leaves nothing open behind itself.
+In this order: the log (which fences a former owner), the index of delayed messages,
+transactions, compaction, subscriptions, deduplication. Whatever fails on the way leaves nothing
+open behind itself.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from magnetar.broker import compaction, deduplication, naming
@@ -30,10 +31,13 @@ from magnetar.broker.topic_config import (
     follow_quorums,
     log_config,
     topic_limits,
+    transaction_limits,
 )
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.table import ServedLog
 from magnetar.broker.tracing import Spans, TopicTrace
+from magnetar.broker.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import Cursor, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog
@@ -44,6 +48,9 @@ from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import TopicName
 
 _CURSORS_AT_ONCE = 32
+
+AttachCoordinator = Callable[[Topic], Awaitable[None]]
+"""Makes a coordinator of a topic that is the place of one."""
 
 
 class TopicOpener:
@@ -75,6 +82,8 @@ class TopicOpener:
         self._limits = topic_limits(settings)
         self._deduplication_limits = deduplication_limits(settings)
         self._delayed_limits = delayed_limits(settings)
+        self._transaction_limits = transaction_limits(settings)
+        self.attach_coordinator: AttachCoordinator | None = None
         self._compactions = CompactionSurroundings(
             ledgers=client,
             limits=compaction_limits(settings),
@@ -119,9 +128,17 @@ class TopicOpener:
                 str(name), self._spans, messages_max=self._settings.tracing_messages_max
             )
         topic.delayed = DelayedDelivery(topic, storage, self._delayed_limits, self._clock)
+        topic.transactions = TopicTransactions(
+            topic,
+            partial(self._open_transaction_log, topic),
+            self._transaction_limits,
+            self._clock,
+        )
         topic.update_checks()
         try:
             await self._restore(topic, log)
+            if self.attach_coordinator is not None:
+                await self.attach_coordinator(topic)
             self._ends.check_wanted(topic, log)
         except BaseException:
             topic.abandon_cursors()
@@ -157,7 +174,9 @@ class TopicOpener:
 
     async def _restore(self, topic: Topic, log: ManagedLog) -> None:
         assert topic.delayed is not None
+        assert topic.transactions is not None
         await topic.delayed.restore()
+        await topic.transactions.restore()
         names = await list_cursors(self._store, log.path)
         await self._restore_compaction(topic, log, names)
         await self._restore_subscriptions(topic, log, names)
@@ -214,6 +233,19 @@ class TopicOpener:
         """Before anything is stored: what is stored meanwhile is in no snapshot."""
         cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
         await cursor.delete()
+
+    async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:
+        settings = self._settings
+        return await TopicTransactionLog.open(
+            self._client,
+            self._store,
+            topic.name,
+            log_config(settings, topic.policies),
+            clock=self._clock,
+            random=self._random,
+            may_own=topic.tenure.holds,
+            part_bytes_max=settings.transaction_snapshot_bytes_max,
+        )
 
     async def open_cursor(
         self,

@@ -20,7 +20,7 @@ from magnetar.broker.tail_cache import TailCachePool
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.loading import TopicLoader
-from magnetar.broker.topics.opening import TopicOpener
+from magnetar.broker.topics.opening import AttachCoordinator, TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
 from magnetar.broker.tracing import Spans
@@ -88,6 +88,10 @@ class Topics:
         self.open_cursor = self._opener.open_cursor
         policies.on_change(self._policies_changed)
 
+    def attach_coordinators(self, attach: AttachCoordinator) -> None:
+        """Have coordinators of transactions made of the topics that are their places."""
+        self._opener.attach_coordinator = attach
+
     # In use
 
     async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
@@ -142,6 +146,17 @@ class Topics:
             NamespaceNotFoundError, BrokerMetadataError
         """
         await self._policies.check_namespace(namespace)
+
+    async def catch_up(self) -> None:
+        """Return when the store knows what was known anywhere when this was called.
+
+        Raises:
+            BrokerMetadataError: it does not answer.
+        """
+        try:
+            await self._store.catch_up()
+        except MetadataError as error:
+            raise BrokerMetadataError(f"the metadata store does not answer: {error}") from error
 
     async def exists(self, name: TopicName) -> bool:
         """Whether the topic exists, loaded or not.

@@ -29,6 +29,8 @@ class Closing:
         """Write nothing more."""
         for cursor in self.cursors:
             cursor.abandon()
+        if self.topic.transactions is not None:
+            self.topic.transactions.abandon()
         self.log.abandon(reason)
 
 

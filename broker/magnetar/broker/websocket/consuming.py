@@ -163,6 +163,12 @@ class ConsumerSession(_Receiving):
         self._topics_opened = max(1, len(topics))
         await self._sources.open(topics)
 
+    async def check_rights(self) -> None:
+        if self._endpoint.pattern is not None:
+            await self._rights.check_list(self._endpoint.pattern.namespace)
+        for topic in dict.fromkeys(topic.partitioned for topic in self._sources.topics):
+            await self._check_rights(topic)
+
     async def discover(self) -> None:
         if self._unsubscribing is not None:
             return
@@ -313,6 +319,9 @@ class ReaderSession(_Receiving):
                 400, f"messageId: on {self._topic}, which is partitioned, earliest or latest only"
             )
         await self._sources.open(topics)
+
+    async def check_rights(self) -> None:
+        await self._rights.check_read(self._topic)
 
     async def _open_one(self, topic: TopicName) -> Consumer:
         reader = await self._links.client_for(topic).reader(

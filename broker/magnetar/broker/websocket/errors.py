@@ -35,6 +35,7 @@ from magnetar.sdk.wire.errors import (
 CLOSE_GOING_AWAY: Final = 1001
 CLOSE_UNSUPPORTED: Final = 1003
 CLOSE_BAD_DATA: Final = 1007
+CLOSE_NOT_ALLOWED: Final = 1008
 CLOSE_TOO_BIG: Final = 1009
 CLOSE_INTERNAL: Final = 1011
 

@@ -1,4 +1,7 @@
-"""Which web pages may connect: a browser lets any page try, and says which one it is. Pure."""
+"""Which web pages may connect, and change things over HTTP. Pure.
+
+A browser lets any page try, and says which one it is.
+"""
 
 from urllib.parse import urlsplit
 

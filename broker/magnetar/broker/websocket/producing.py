@@ -175,6 +175,9 @@ class ProducerSession:
         if new:
             await self._open(new)
 
+    async def check_rights(self) -> None:
+        await self._rights.check_produce(self._topic)
+
     async def close(self) -> None:
         self._is_closed = True
         results = await asyncio.gather(

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -16,11 +17,17 @@ from websockets.http11 import Request
 
 from magnetar.broker import naming
 from magnetar.broker.errors import RequestError
+from magnetar.broker.security.revoking import IsConcerned
 from magnetar.broker.websocket.access import Rights, rights_of
 from magnetar.broker.websocket.connection import WebSocketConnection
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import Endpoint, Kind, parse_target
-from magnetar.broker.websocket.errors import CLOSE_GOING_AWAY, UpgradeRefusedError
+from magnetar.broker.websocket.errors import (
+    CLOSE_GOING_AWAY,
+    CLOSE_NOT_ALLOWED,
+    UpgradeRefusedError,
+)
+from magnetar.broker.websocket.expiry import Expiry
 from magnetar.broker.websocket.origins import is_allowed
 from magnetar.broker.websocket.own_address import OwnAddressNetwork
 from magnetar.broker.websocket.parameters import (
@@ -52,11 +59,12 @@ _STOP_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An open session: what it was asked for, by whom, since when."""
+    """An open session: what it was asked for, by whom, since when, until when."""
 
     endpoint: Endpoint
-    peer: str
+    connection: WebSocketConnection
     since_s: float
+    expiry: Expiry | None
 
 
 class WebSocketService:
@@ -67,12 +75,16 @@ class WebSocketService:
         services: "Services",
         network: Network,
         *,
+        plain_network: Network,
+        over_tls: bool,
         port: Callable[[], int],
         advertised: Callable[[], list[str]],
         client_token: Callable[[], bytes],
     ) -> None:
-        """`port`: of the binary protocol, once it listens; `advertised`: the broker's own URLs;
-        `client_token`: by which it shows brokers who it is; empty: it need not."""
+        """`network` leads to other brokers, and `over_tls` says whether to their TLS ports;
+        `plain_network` leads to this one. `port`: of the binary protocol, once it listens;
+        `advertised`: the broker's own URLs; `client_token`: by which it shows brokers who it is;
+        empty: it need not."""
         self.settings: WebSocketSettings = services.settings
         self._host = services.settings.host
         self.clock: Clock = services.clock
@@ -83,7 +95,10 @@ class WebSocketService:
         self._random: random.Random = services.random
         self._port = port
         self._advertised = advertised
-        self._network = OwnAddressNetwork(network, own=self._own_addresses, local=self._local)
+        self._network = OwnAddressNetwork(
+            network, plain_network, own=self._own_addresses, local=self._local
+        )
+        self._scheme = "pulsar+ssl" if over_tls else "pulsar"
         self._clients: list[Client] = []
         self._connections: dict[WebSocketConnection, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -173,8 +188,27 @@ class WebSocketService:
         except BaseException:
             self._close_soon(session)
             raise
-        self._sessions[session] = _Listed(endpoint, connection.peer, self.clock.monotonic_s())
+        expires_at_ms = rights.identity.expires_at_ms
+        expiry = None
+        if expires_at_ms is not None:
+            end = partial(connection.close, CLOSE_NOT_ALLOWED, "the credentials have expired")
+            expiry = Expiry(self.clock, expires_at_ms, end)
+        self._sessions[session] = _Listed(endpoint, connection, self.clock.monotonic_s(), expiry)
         return session
+
+    async def check_rights(self, is_concerned: IsConcerned) -> None:
+        """Close the sessions whose clients may no longer do what they do.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        for session, listed in list(self._sessions.items()):
+            if not any(is_concerned(name) for name in _namespaces_of(session, listed)):
+                continue
+            try:
+                await session.check_rights()
+            except UpgradeRefusedError as error:
+                listed.connection.close(CLOSE_NOT_ALLOWED, str(error))
 
     def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
         self._connections.pop(connection, None)
@@ -214,7 +248,9 @@ class WebSocketService:
                 )
 
     def _close_soon(self, session: Session) -> None:
-        self._sessions.pop(session, None)
+        listed = self._sessions.pop(session, None)
+        if listed is not None and listed.expiry is not None:
+            listed.expiry.cancel()
         task = asyncio.create_task(session.close(), name="websocket-close")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -232,7 +268,7 @@ class WebSocketService:
             )
             self._clients = [
                 Client(
-                    f"pulsar://{self._local()}",
+                    f"{self._scheme}://{self._local()}",
                     settings,
                     network=self._network,
                     clock=self.clock,
@@ -314,10 +350,17 @@ def _stats(session: Session, listed: _Listed, now_s: float) -> SessionStats:
         subscription_type=(
             listed.endpoint.query.get("subscriptionType", default) if is_consumer else default
         ),
-        remote=listed.peer,
+        remote=listed.connection.peer,
         age_s=now_s - listed.since_s,
         traffic=session.traffic,
     )
+
+
+def _namespaces_of(session: Session, listed: _Listed) -> set[str]:
+    found = {topic.namespace_name for topic in session.topics}
+    if listed.endpoint.pattern is not None:
+        found.add(listed.endpoint.pattern.namespace)
+    return found
 
 
 def _joined(request: Request) -> dict[str, str]:

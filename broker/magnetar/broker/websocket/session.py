@@ -71,6 +71,15 @@ class Session(Protocol):
         """Look for new partitions and topics. Raises: SdkError, RequestError."""
         ...
 
+    async def check_rights(self) -> None:
+        """Whether the client may still do what it does.
+
+        Raises:
+            UpgradeRefusedError: 403: it may not.
+            BrokerMetadataError: that cannot be told now.
+        """
+        ...
+
     async def close(self) -> None:
         """Give back what it has at the brokers. Does not raise."""
         ...

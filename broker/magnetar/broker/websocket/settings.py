@@ -14,8 +14,9 @@ class WebSocketSettings(BaseSettings):
     )
     websocket_origins: str = Field(
         default="",
-        description="Web pages that may connect: their origins with commas between, as "
-        "https://console.example. Empty: pages of the same host and port only. *: any.",
+        description="Web pages that may connect, and change things over HTTP: their origins with "
+        "commas between, as https://console.example. Empty: pages of the same host and port only. "
+        "*: any.",
     )
     websocket_sessions_max: int = Field(
         default=20_000, ge=1, description="WebSocket sessions at once; more get 503."

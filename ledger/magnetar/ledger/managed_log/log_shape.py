@@ -73,6 +73,10 @@ class LogShape:
 
     def next_position(self, position: Position) -> Position:
         """The entry after `position`; at the end, the next to be written."""
+        ledger_id, entry_id = position
+        at = self._index.get(ledger_id)
+        if at is not None and 0 <= entry_id + 1 < self._entries[at]:
+            return Position(ledger_id, entry_id + 1)  # nearly always: there is nothing to look for
         return self.first_at_or_after(Position(position.ledger_id, position.entry_id + 1))
 
     def previous_position(self, position: Position) -> Position:

@@ -10,9 +10,10 @@ Not for a network file system: locks and the write-ahead log need a local one.
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -59,6 +60,15 @@ _BUSY_SHARE = 0.8
 certain, comes before ours, which is not."""
 
 
+_WRITES_TOGETHER_MAX = 256
+"""In one transaction: other processes wait for it some ten milliseconds at most."""
+
+
+class _Write(NamedTuple):
+    call: Callable[[], Written]
+    future: "asyncio.Future[Written]"
+
+
 class EmbeddedStore:
     """A `MetadataStore` in a SQLite file. Open it with `open`."""
 
@@ -76,6 +86,8 @@ class EmbeddedStore:
         self._worker = worker
         self._settings = settings
         self._is_closed = False
+        self._writes: deque[_Write] = deque()
+        """Not begun yet. The worker takes them out; that much of a deque is safe."""
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
         self._log_path = f"{os.path.abspath(path)}-wal"
@@ -126,9 +138,10 @@ class EmbeddedStore:
         check_new_path(path, sequential=sequential)
         check_value(path, value)
         if ephemeral:
-            call = partial(self._keeper.create_node, path, value, sequential=sequential)
-        else:
-            call = partial(self._tree.create, path, value, session=None, sequential=sequential)
+            # By itself: the keeper must know at once whether its session is there.
+            create = partial(self._keeper.create_node, path, value, sequential=sequential)
+            return (await self._write_alone(create)).path
+        call = partial(self._tree.create, path, value, session=None, sequential=sequential)
         return (await self._write(call)).path
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
@@ -195,23 +208,61 @@ class EmbeddedStore:
             raise MetadataUnavailableError("the metadata file did not answer in time") from exc
 
     async def _write(self, call: Callable[[], Written]) -> Written:
+        """Write with whatever else waits when it is its turn: one sync for all of them."""
         self._check_open()
-        future: asyncio.Future[Written] = self._loop.create_future()
+        write = _Write(call, self._loop.create_future())
+        self._writes.append(write)
+        self._worker.submit(self._write_waiting, self._on_written)
+        return await self._outcome(write.future)
 
-        def done(result: Written | None, error: BaseException | None) -> None:
-            # The watches hear of it even if the caller has been cancelled meanwhile.
-            if result is not None:
-                self._on_touched(result.touched)
-            if isinstance(error, SessionExpiredError):
-                self._on_own_session_expired()
-            _resolve(future, result, error)
+    async def _write_alone(self, call: Callable[[], Written]) -> Written:
+        self._check_open()
+        write = _Write(call, self._loop.create_future())
+        self._worker.submit(call, partial(self._on_outcome, write))
+        return await self._outcome(write.future)
 
-        self._worker.submit(call, done)
+    async def _outcome(self, future: "asyncio.Future[Written]") -> Written:
         try:
             async with asyncio.timeout(self._settings.operation_timeout_s):
                 return await future
         except TimeoutError as exc:
             raise UnknownOutcomeError("the metadata file did not answer in time") from exc
+
+    def _write_waiting(self) -> list[tuple["_Write", Written | BaseException]]:
+        """On the worker: each write has asked for this, and the first one takes those behind it."""
+        count = min(len(self._writes), _WRITES_TOGETHER_MAX)
+        writes = [self._writes.popleft() for _ in range(count)]
+        if not writes:
+            return []
+        try:
+            if count == 1:
+                return [(writes[0], writes[0].call())]
+            outcomes = self._tree.write_together([write.call for write in writes])
+        except BaseException as error:  # noqa: BLE001  # it is handed to the callers
+            return [(write, error) for write in writes]
+        return list(zip(writes, outcomes, strict=True))
+
+    def _on_written(
+        self,
+        outcomes: list[tuple["_Write", Written | BaseException]] | None,
+        error: BaseException | None,
+    ) -> None:
+        assert outcomes is not None, error
+        for write, outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                self._on_outcome(write, None, outcome)
+            else:
+                self._on_outcome(write, outcome, None)
+
+    def _on_outcome(
+        self, write: "_Write", result: Written | None, error: BaseException | None
+    ) -> None:
+        # The watches hear of it even if the caller has been cancelled meanwhile.
+        if result is not None:
+            self._on_touched(result.touched)
+        if isinstance(error, SessionExpiredError):
+            self._on_own_session_expired()
+        _resolve(write.future, result, error)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,7 +1,8 @@
 """The tree of nodes in a SQLite file: all the SQL, blocking, one connection.
 
 Layout of the tables: docs/formats/ledger-metadata.md. Durability: write-ahead log with
-`synchronous=FULL`, that is one sync per write; a killed process loses nothing that was answered.
+`synchronous=FULL`, that is one sync per transaction, which holds one write, or all that waited for
+the one before it; a killed process loses nothing that was answered.
 Several processes may use one file. Knows sessions as numbers that ephemeral nodes carry; who is
 alive is decided in `session_files.py`.
 
@@ -11,7 +12,7 @@ what fails in the commit has an unknown outcome.
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -163,6 +164,26 @@ class SqliteTree:
                 raise NotEmptyError(path)
             self._remove(path)
         return Written(path, 0, (parent_path(path), path))
+
+    def write_together(
+        self, calls: Sequence[Callable[[], Written]]
+    ) -> list[Written | MetadataError]:
+        """Several writes in order, durable with one sync; each has its own outcome.
+
+        Raises:
+            MetadataUnavailableError: nothing was written, by any of them.
+            UnknownOutcomeError: all were, as far as they could be, or none.
+        """
+        outcomes: list[Written | MetadataError] = []
+        with self._write_transaction():
+            for call in calls:
+                try:
+                    outcomes.append(call())
+                except MetadataError as error:
+                    if not self._connection.in_transaction:
+                        raise  # SQLite gave up all of it, also what had gone well
+                    outcomes.append(error)
+        return outcomes
 
     # Sessions.
 
@@ -328,8 +349,12 @@ class SqliteTree:
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """All or nothing; durable when it ends without an error."""
+        """All or nothing; durable when it ends without an error, or when the one around it does."""
         with self._translated():
+            if self._connection.in_transaction:
+                with self._savepoint():
+                    yield
+                return
             # Take the write lock at once: a transaction that reads first and finds somebody else
             # has written since could only fail.
             self._connection.execute("BEGIN IMMEDIATE")
@@ -341,6 +366,19 @@ class SqliteTree:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        """A part of a transaction, which is undone if it fails."""
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
+            raise
+        self._connection.execute("RELEASE part")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

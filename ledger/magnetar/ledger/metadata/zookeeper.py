@@ -28,11 +28,12 @@ import structlog
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import make_digest_acl
 
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidPathError,
+    MetadataAccessError,
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -79,6 +80,7 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     kazoo_errors.BadVersionError: BadVersionError,
     kazoo_errors.NoChildrenForEphemeralsError: InvalidPathError,
     kazoo_errors.BadArgumentsError: InvalidPathError,
+    kazoo_errors.NoAuthError: MetadataAccessError,
 }
 """Clear answers of the server. Any other error leaves the outcome of a write unknown."""
 _CLEAR_ANSWERS = tuple(_ERRORS)
@@ -508,6 +510,8 @@ def _view(stat: _Stat) -> NodeView:
 
 
 def _translated(exc: Exception, path: str) -> MetadataError:
+    if isinstance(exc, kazoo_errors.NoAuthError):
+        return MetadataAccessError(f"{path} is another user's: check zookeeper_user (NoAuth)")
     error = next((ours for theirs, ours in _ERRORS.items() if isinstance(exc, theirs)), None)
     if error is None:
         return MetadataError(f"{path}: {type(exc).__name__} {exc}")
@@ -529,8 +533,9 @@ def _secured(settings: MetadataSettings) -> dict[str, Any]:
     user = settings.zookeeper_user.get_secret_value()
     if user:
         options["auth_data"] = [("digest", user)]
-        # "Whoever makes it": the user above, and nobody else, may do everything with it.
-        options["default_acl"] = CREATOR_ALL_ACL
+        # Not "whoever makes it": that would be everybody whose certificate has the same name, too.
+        name, _, password = user.partition(":")
+        options["default_acl"] = [make_digest_acl(name, password, all=True)]
     if settings.zookeeper_tls_ca_file:
         options |= {
             "use_ssl": True,

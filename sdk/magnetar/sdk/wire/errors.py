@@ -212,6 +212,7 @@ class TransactionCoordinatorNotFoundError(ServiceError):
     """No coordinator for the transaction was found: look it up again."""
 
     code = ServerError.TransactionCoordinatorNotFound
+    retryable = True
 
 
 class InvalidTransactionStatusError(ServiceError):

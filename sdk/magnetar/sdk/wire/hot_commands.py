@@ -162,13 +162,22 @@ def _encode_rare_message_prefix(
 class SendEncoder:
     """SEND frames of one producer, with the constant parts made once."""
 
-    def __init__(self, producer_id: int, producer_name: str) -> None:
+    def __init__(self, producer_id: int, producer_name: str, *, fields: bytes = b"") -> None:
+        """`fields`: serialized fields of `MessageMetadata` that all messages have."""
         name = producer_name.encode()
+        self._fields = fields
         self._producer = b"\x08" + encode_varint(producer_id) + b"\x10"
         self._name = b"\x0a" + encode_varint(len(name)) + name + b"\x10"
 
     def encode_prefix(
-        self, body: bytes, *, sequence_id: int, publish_time: bytes, extra: bytes = b""
+        self,
+        body: bytes,
+        *,
+        sequence_id: int,
+        publish_time: bytes,
+        extra: bytes = b"",
+        is_chunk: bool = False,
+        of_command: bytes = b"",
     ) -> bytes:
         """The frame of a single message up to its body, which must be written right after it.
 
@@ -176,9 +185,12 @@ class SendEncoder:
         the `MessageMetadata`.
         """
         sequence = encode_varint(sequence_id)
-        metadata = self._name + sequence + publish_time + extra
+        metadata = self._name + sequence + publish_time + self._fields + extra
         checked = _pack_u32(len(metadata)) + metadata
         send = self._producer + sequence
+        if is_chunk:
+            send += b"\x38\x01"
+        send += of_command
         command = b"\x08\x06\x32" + encode_varint(len(send)) + send
         size = len(command)
         return b"".join(
@@ -208,7 +220,17 @@ class SendEncoder:
         highest = encode_varint(sequence_id + count - 1)
         number = encode_varint(count)
         metadata = b"".join(
-            (self._name, sequence, publish_time, extra, b"\x58", number, b"\xc0\x01", highest)
+            (
+                self._name,
+                sequence,
+                publish_time,
+                self._fields,
+                extra,
+                b"\x58",
+                number,
+                b"\xc0\x01",
+                highest,
+            )
         )
         checked = _pack_u32(len(metadata)) + metadata
         send = b"".join((self._producer, sequence, b"\x18", number, b"\x30", highest))

@@ -19,7 +19,9 @@ NON_PERSISTENT = "non-persistent"
 NAME_CHARACTERS_MAX = 1024
 """Bound on the whole name; longer ones would not fit the metadata store's paths."""
 
-_PART = re.compile(r"[-=:.\w]+", re.ASCII)
+_DOTS = (".", "..")
+"""What paths take for something else than a name."""
+_PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
@@ -59,6 +61,8 @@ class TopicName:
             raise TopicNameError(f"{name!r}: tenant and namespace consist of [-=:.\\w]")
         if not local_name.strip() or not local_name.isprintable():
             raise TopicNameError(f"{name!r}: the topic's own name is blank or not printable")
+        if local_name in _DOTS:
+            raise TopicNameError(f"{name!r}: a topic's own name is not . or ..")
         return cls(domain, tenant, namespace, local_name)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from magnetar.broker.http.policy_table import POLICIES
-from tests.integration.broker.http.endpoints import schemas, topics, upper
+from tests.integration.broker.http.endpoints import schemas, topics, transactions, upper
 from tests.integration.broker.http.endpoints.rows import NAMESPACE, NS, PARTED, PLAIN, Row
 from tests.processes import HOST
 from tests.standalone import Standalone
@@ -32,6 +32,7 @@ TABLES = {
     "non-persistent topics": topics.NON_PERSISTENT,
     "policies of topics": topics.POLICIES_OF_TOPICS,
     "schemas": schemas.SCHEMAS,
+    "transactions": transactions.TRANSACTIONS,
 }
 
 
@@ -108,6 +109,33 @@ def _first_message(rest: Rest) -> tuple[int, int]:
 def test_every_endpoint_answers_as_in_pulsar(rest: Rest, table: str) -> None:
     failed = [problem for row in TABLES[table] for problem in _problems(rest, row)]
     assert not failed, "\n".join(failed)
+
+
+def test_half_of_a_character_in_a_body_is_refused(rest: Rest) -> None:
+    """JSON can escape what no text can hold: it must be noticed before anything is done."""
+    for path, body in (
+        (f"{NS}/properties", {"a": "\ud800"}),
+        (f"{PLAIN}/properties", {"\udfff": "a"}),
+        ("/admin/v2/namespaces/acme/made", {"max_producers_per_topic": "\ud800"}),
+    ):
+        answer = rest("PUT", path, body)
+        assert answer.status == 400, answer
+        assert "half of a character" in answer.json["reason"]
+    assert rest("PUT", f"{PLAIN}/properties", {"smile": "\U0001f600 \\ud800"}).status == 204
+
+
+def test_no_topic_has_more_partitions_than_a_request_can_go_through(rest: Rest) -> None:
+    for domain in ("persistent", "non-persistent"):
+        path = f"/admin/v2/{domain}/{NAMESPACE}/endless/partitions"
+        for count in (100_001, 1 << 31, 1 << 62):
+            assert rest("PUT", path, count).status == 406
+        assert rest("GET", path).status == 404
+
+
+def test_a_topic_is_not_named_as_a_step_in_a_path(rest: Rest) -> None:
+    for name in (".", ".."):
+        answer = rest("GET", f"{PLAIN.rpartition('/')[0]}/{name}/partitioned-stats")
+        assert answer.status == 412, answer
 
 
 def _problems(rest: Rest, row: Row) -> Iterator[str]:

@@ -29,7 +29,10 @@ def bearer(token: str) -> dict[str, str]:
 class Secured(Standalone):
     """Roles: `root` is a super user, `proxy` may speak for others; `basil` has a password."""
 
-    def __init__(self, directory: Path, *, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, settings: Sequence[str] = (), arguments: Sequence[str] = ()
+    ) -> None:
+        """`settings`: further lines of [broker] and what follows; `arguments`: of the command."""
         directory.mkdir(parents=True, exist_ok=True)
         self.files = directory.with_name(directory.name + "-files")
         self.files.mkdir()
@@ -63,7 +66,7 @@ class Secured(Standalone):
                 ]
             )
         )
-        super().__init__(directory, arguments=["--config", str(config)])
+        super().__init__(directory, arguments=["--config", str(config), *arguments])
         self.port, self.http_port = ports[:2]
 
     @property

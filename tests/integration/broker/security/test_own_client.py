@@ -1,17 +1,28 @@
 """The SDK and the `magnetar` command with TLS, tokens and certificates; refreshing credentials."""
 
 import asyncio
+import json
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
 from magnetar.sdk import Client, ClientSettings, ConsumerSettings, InitialPosition
-from magnetar.sdk.errors import SdkError
+from magnetar.sdk.authentication import (
+    BasicAuthentication,
+    OAuth2ClientCredentials,
+    TokenAuthentication,
+)
+from magnetar.sdk.errors import CredentialsError, SdkError
 from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
-from tests.integration.broker.security.secured import Secured, token_for
+from tests.integration.broker.security.secured import PASSWORD, Secured, token_for
 from tests.processes import HOST, magnetar_command, magnetar_environment
 
 TOPIC = "persistent://acme/ns/own"
@@ -87,6 +98,122 @@ async def test_an_expiring_token_is_asked_for_again_and_the_connection_goes_on(
         await asyncio.wait_for(asked_again.wait(), 20)
         await producer.send(b"after")
         assert len(given) == 2
+
+
+async def test_a_token_comes_from_a_file_a_function_or_as_text(
+    server: Secured, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(token_for("acme-admin") + "\n")
+    for number, authentication in enumerate(
+        (
+            TokenAuthentication(token_for("acme-admin")),
+            TokenAuthentication(lambda: token_for("acme-admin")),
+            TokenAuthentication(path=path),
+        )
+    ):
+        settings = ClientSettings(authentication=authentication)
+        await exchange(Client(server.url, settings), f"{TOPIC}-from-{number}")
+    missing = ClientSettings(authentication=TokenAuthentication(path=tmp_path / "missing"))
+    async with Client(server.url, missing) as client:
+        with pytest.raises(CredentialsError, match="missing"):
+            await client.producer(TOPIC)
+
+
+async def test_a_file_with_a_fresh_token_is_read_when_the_broker_asks(
+    server: Secured, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(token_for("acme-admin", exp=int(time.time()) + 3))
+    settings = ClientSettings(authentication=TokenAuthentication(path=path))
+    async with Client(server.url, settings) as client:
+        producer = await client.producer(TOPIC + "-file")
+        path.write_text(token_for("acme-admin"))
+        connection = await client._lookup.service_connection()
+        async with asyncio.timeout(30):
+            while connection._answering is None:
+                await producer.send(b"until it is asked for")
+            await connection._answering
+        await producer.send(b"after")
+        assert connection.is_open
+
+
+async def test_user_and_password(server: Secured) -> None:
+    good = ClientSettings(authentication=BasicAuthentication("basil", PASSWORD))
+    await exchange(Client(server.url, good), TOPIC + "-basic-own")
+    wrong = ClientSettings(authentication=BasicAuthentication("basil", "wrong"))
+    async with Client(server.url, wrong) as client:
+        with pytest.raises(AuthenticationError, match="wrong user or password"):
+            await client.producer(TOPIC)
+
+
+@contextmanager
+def issuer(answers: list[tuple[int, str]]) -> Iterator[tuple[str, list[str]]]:
+    """An issuer of tokens that gives these answers in turn; its URL, and the forms it got."""
+    forms: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host = self.headers["Host"]
+            self.answer(200, json.dumps({"token_endpoint": f"http://{host}/token"}))
+
+        def do_POST(self) -> None:
+            forms.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.answer(*answers[min(len(forms), len(answers)) - 1])
+
+        def answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing: the tests say what they expect."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{running.server_port}/", forms
+        finally:
+            running.shutdown()
+
+
+async def test_tokens_of_an_issuer_by_client_credentials(server: Secured) -> None:
+    token = json.dumps({"access_token": token_for("acme-admin"), "expires_in": 3600})
+    # Trouble of the issuer's own is no answer: it is asked again.
+    with issuer([(503, "come back later"), (200, token)]) as (url, forms):
+        authentication = OAuth2ClientCredentials(
+            url, client_id="me", client_secret="a & b", audience="urn:magnetar"
+        )
+        settings = ClientSettings(authentication=authentication)
+        await exchange(Client(server.url, settings), TOPIC + "-oauth")
+        await exchange(Client(server.url, settings), TOPIC + "-oauth2")  # the token is kept
+    assert [parse_qs(form) for form in forms] == [
+        {
+            "grant_type": ["client_credentials"],
+            "client_id": ["me"],
+            "client_secret": ["a & b"],
+            "audience": ["urn:magnetar"],
+        }
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((401, '{"error": "invalid_client"}'), "invalid_client"),
+        ((200, "no JSON"), "no JSON"),
+        ((200, "[]"), "no object"),
+        ((200, "{}"), "without an access_token"),
+    ],
+)
+async def test_an_issuers_refusal_is_told(
+    server: Secured, answer: tuple[int, str], told: str
+) -> None:
+    with issuer([answer]) as (url, _):
+        authentication = OAuth2ClientCredentials(url, client_id="me", client_secret="x")
+        async with Client(server.url, ClientSettings(authentication=authentication)) as client:
+            with pytest.raises(CredentialsError, match=told):
+                await client.producer(TOPIC)
 
 
 def run(server: Secured, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

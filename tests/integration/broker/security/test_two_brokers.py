@@ -1,70 +1,16 @@
 """Two brokers with authentication: they prove themselves to each other, and clients to both."""
 
-import http.client
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pulsar
 import pytest
 
-from tests.integration.broker.security.secured import SECRET, bearer, token_for
-from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
-from tests.standalone import READY_TIMEOUT_S, is_ready_line
+from tests.integration.broker.security.pair import Pair
+from tests.integration.broker.security.secured import token_for
+from tests.processes import HOST
 
 TOPICS = "/admin/v2/persistent/public/default"
-
-
-class Pair:
-    """A bookie and two brokers on one file of metadata."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.processes: list[ServerProcess] = []
-
-    def start(self) -> None:
-        directory = self._directory
-        secret, token = directory / "secret", directory / "token"
-        secret.write_bytes(SECRET)
-        token.write_text(token_for("broker"))
-        config = directory / "magnetar.toml"
-        config.write_text(
-            f"[broker]\ntoken_secret_key = '{secret}'\nauthorization = true\n"
-            f"super_users = ['root', 'broker']\nbroker_client_token = 'file://{token}'\n"
-        )
-        bookie, *ports = free_ports(5)
-        self.ports, self.http_ports = ports[:2], ports[2:]
-        metadata = ("--metadata", f"embedded:{directory / 'metadata.db'}")
-        self._start("bookie", *metadata, "--data", str(directory / "b"), "--port", str(bookie))
-        for port, http_port in zip(self.ports, self.http_ports, strict=True):
-            self._start(
-                *("broker", *metadata, "--port", str(port), "--http-port", str(http_port)),
-                *("--quorum", "1,1,1", "--config", str(config)),
-            )
-
-    def _start(self, *arguments: str) -> None:
-        log = self._directory / f"{len(self.processes)}.log"
-        process = ServerProcess(magnetar_command(*arguments), log_path=log, is_ready=is_ready_line)
-        self.processes.append(process)
-        process.wait_ready(READY_TIMEOUT_S)
-
-    def ask(self, at: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """As a super user; redirects are followed."""
-        host = f"{HOST}:{self.http_ports[at]}"
-        while True:
-            connection = http.client.HTTPConnection(host, timeout=30)
-            headers = {**bearer(token_for("root")), "Content-Type": "application/json"}
-            content = None if body is None else json.dumps(body)
-            connection.request(method, path, body=content, headers=headers)
-            response = connection.getresponse()
-            text = response.read()
-            connection.close()
-            if response.status != 307:
-                return response.status, json.loads(text) if text else None
-            parts = urlsplit(response.getheader("Location") or "")
-            host, path = parts.netloc, f"{parts.path}?{parts.query}"
 
 
 @pytest.fixture

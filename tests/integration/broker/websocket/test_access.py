@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -10,6 +12,10 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
+from magnetar.sdk import ClientSettings
+from magnetar.sdk.errors import OperationTimeoutError
+from magnetar.sdk.web_socket import WebSocketClient
+from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
 from tests.integration.broker.security.secured import Secured, bearer, token_for
 from tests.integration.broker.websocket.sockets import Socket, Topic, open_socket, status_of
 from tests.processes import HOST
@@ -99,6 +105,44 @@ async def test_nobody_reaches_another_tenant_by_any_way(guarded: Secured) -> Non
         pass
 
 
+async def test_a_session_ends_when_its_right_is_taken_away(guarded: Secured) -> None:
+    port, path = guarded.http_port, "/admin/v2/namespaces/red/ns/permissions/guest"
+    topic, other = Topic(port, "red/ns/lent"), Topic(port, "red/ns/own")
+    guest: dict[str, Any] = {"additional_headers": bearer(token_for("guest"))}
+    red: dict[str, Any] = {"additional_headers": bearer(token_for("red"))}
+    assert guarded.as_role("red", "POST", path, ["produce", "consume"])[0] == 204
+    async with (
+        topic.producer(**guest) as producer,
+        topic.consumer(**guest) as consumer,
+        topic.reader(**guest) as reader,
+        open_socket(
+            port, "/ws/v3/consumer/all?topicsPattern=persistent://red/ns/l.*", **guest
+        ) as pattern,
+        other.producer(**red) as kept,
+    ):
+        await producer.publish_ok("while I may")
+        assert await consumer.payload() == "while I may"
+        assert guarded.as_role("red", "DELETE", path)[0] == 204
+        ended = [each.closed() for each in (producer, consumer, reader, pattern)]
+        assert await asyncio.gather(*ended) == [1008] * 4
+        assert "guest" in (producer.connection.close_reason or "")
+        await kept.publish_ok("still")
+    openings = (topic.producer(**guest), topic.consumer(**guest), topic.reader(**guest))
+    assert await asyncio.gather(*map(status_of, openings)) == [403] * 3
+
+
+async def test_a_session_ends_with_its_credentials(guarded: Secured) -> None:
+    topic = Topic(guarded.http_port, "red/ns/t")
+    # Longer than the handshakes take on a machine that is busy.
+    ends_at = int(time.time()) + 4
+    short: dict[str, Any] = {"additional_headers": bearer(token_for("red", exp=ends_at))}
+    async with topic.producer(**short) as producer, topic.reader(**short) as reader:
+        assert await producer.closed() == await reader.closed() == 1008
+        assert time.time() >= ends_at
+        assert producer.connection.close_reason == "the credentials have expired"
+    assert await status_of(topic.producer(**short)) == 401
+
+
 async def test_a_certificate_is_a_credential(guarded: Secured) -> None:
     topic = Topic(guarded.http_port, "red/ns/by-certificate")
     base = f"wss://{HOST}:{guarded.https_port}/ws/v2"
@@ -113,3 +157,28 @@ async def test_a_certificate_is_a_credential(guarded: Secured) -> None:
         with pytest.raises(websockets.InvalidStatus) as refused:
             await connect(f"{base}/producer/{topic.path}", ssl=context)
         assert refused.value.response.status_code == status
+
+
+async def test_the_sdk_over_web_sockets_with_tls_and_a_token(guarded: Secured) -> None:
+    url = f"wss://{HOST}:{guarded.https_port}"
+    name = "persistent://red/ns/by-sdk"
+    settings = ClientSettings(
+        auth_method_name="token",
+        auth_data=token_for("red").encode(),
+        tls_trust_file=str(guarded.authority.path),
+    )
+    async with WebSocketClient(url, settings) as web:
+        async with await web.producer(name) as producer:
+            await producer.send(b"hello")
+        async with await web.reader(name) as reader:
+            assert (await reader.read_next(timeout_s=30)).data == b"hello"
+    for data, refusal in (
+        (token_for("blue").encode(), AuthorizationError),
+        (b"nonsense", AuthenticationError),
+    ):
+        async with WebSocketClient(url, replace(settings, auth_data=data)) as web:
+            with pytest.raises(refusal, match=r"HTTP 40[13]"):
+                await web.producer(name)
+    untrusting = ClientSettings(operation_timeout_ms=50)
+    with pytest.raises(OperationTimeoutError, match="CERTIFICATE_VERIFY_FAILED"):
+        await WebSocketClient(url, untrusting).producer(name)

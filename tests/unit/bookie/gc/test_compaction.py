@@ -53,12 +53,13 @@ class Store:
         engine: EngineKind,
         disk: SystemDisk | None = None,
         moves_max: int = 1000,
+        copied_bytes_per_s: float = 0,
     ) -> None:
         self.directory = directory
         self.disk = disk or SystemDisk()
         self.expected: dict[tuple[int, int], bytes] = {}
         self.damages: list[Damage] = []
-        self.moves_max = moves_max
+        self.limits = CompactionLimits(moves_max=moves_max, copied_bytes_per_s=copied_bytes_per_s)
         self.engine = engine
         self.storage = self.make_storage(directory)
 
@@ -80,7 +81,7 @@ class Store:
             self.worker,
             disk=self.disk,
             clock=SystemClock(),
-            limits=CompactionLimits(moves_max=self.moves_max),
+            limits=self.limits,
             on_damage=self.damages.append,
         )
         return self
@@ -183,6 +184,18 @@ async def test_a_copy_holds_nothing_but_what_lives(tmp_path: Path, engine: Engin
         await store.compact_all()
         assert abs(store.bytes_of_logs() - before) < 500
         await store.check()
+
+
+async def test_copying_is_slowed_down_however_little_there_is_to_copy(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with Store(tmp_path, engine, copied_bytes_per_s=500_000) as store:
+        await store.fill()
+        clock = SystemClock()
+        begun_s = clock.monotonic_s()
+        copied = sum(each.written_bytes for each in await store.compact_all())
+        assert copied > 50_000
+        assert clock.monotonic_s() - begun_s >= 0.9 * copied / 500_000
 
 
 async def test_a_copy_has_the_highest_rank_of_its_sources(

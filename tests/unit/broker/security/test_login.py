@@ -159,6 +159,35 @@ async def test_a_right_that_is_taken_away_closes_who_worked_by_it() -> None:
     assert two.received() == []
 
 
+async def test_rights_are_looked_at_now_and_then_even_if_nobody_told_of_a_change() -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",))
+    client, _ = await harness.login(harness.token("writer"))
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    revoking = Revoking(lambda: [client.connection], recheck_interval_s=0.01)
+    revoking.start()
+    harness.grant()
+    assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+    revoking.close()
+
+
+async def test_who_may_list_topics_no_more_is_told_of_no_further_ones() -> None:
+    harness = Secured()
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    watch = pb.CommandWatchTopicList(
+        request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
+    )
+    client.send(BaseCommand.WATCH_TOPIC_LIST, watchTopicList=watch)
+    assert (await client.next()).type == BaseCommand.WATCH_TOPIC_LIST_SUCCESS
+    assert client.connection.watchers.namespaces() == {"public/default"}
+    revoking = Revoking(lambda: [client.connection])
+    harness.grant()
+    revoking.changed("public/")
+    await settle()
+    assert client.connection.watchers.namespaces() == set()
+
+
 async def test_commands_beyond_the_limit_wait_and_messages_do_not_count() -> None:
     harness = Harness(commands_per_s_max=5)
     client = harness.client()

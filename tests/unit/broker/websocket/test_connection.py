@@ -98,6 +98,9 @@ class FakeSession:
     async def discover(self) -> None:
         """Nothing."""
 
+    async def check_rights(self) -> None:
+        """Nothing."""
+
     async def close(self) -> None:
         """Nothing."""
 

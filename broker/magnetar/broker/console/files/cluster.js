@@ -1,0 +1,207 @@
+// The cluster: who serves, who stores, whether every copy is there.
+
+import { each, get, wordsOf, path } from "./api.js";
+import { h, say, section, visible } from "./dom.js";
+import { amount, bytes, count, many, percent, rate } from "./format.js";
+import { plot } from "./plot.js";
+import { poll } from "./polling.js";
+import { table } from "./table.js";
+
+const EVERY_MS = 4000;
+
+export function showCluster({ frame, signal }) {
+  const health = tile("This broker");
+  const brokersTile = tile("Brokers");
+  const bookiesTile = tile("Bookies");
+  const copies = tile("Missing copies");
+  const messages = plot("Messages", [
+    { name: "in", key: "cluster/in", format: rate },
+    { name: "out", key: "cluster/out", format: rate },
+  ]);
+  const volume = plot("Bytes", [
+    { name: "in", key: "cluster/bytes-in", format: (value) => `${bytes(value)}/s` },
+    { name: "out", key: "cluster/bytes-out", format: (value) => `${bytes(value)}/s` },
+  ]);
+  const brokers = table({
+    label: "Brokers",
+    key: (row) => row.broker_id,
+    empty: "No broker is registered. This one may have lost its lease: look at its log.",
+    columns: [
+      { title: "Broker", text: (row) => row.name },
+      { title: "Role", text: (row) => roleOf(row) },
+      { title: "Topics", number: true, text: (row) => count(row.load.topics) },
+      { title: "Connections", number: true, text: (row) => count(row.load.connections) },
+      { title: "In", number: true, text: (row) => rate(sum(row.load, "msg_rate_in")) },
+      { title: "Out", number: true, text: (row) => rate(sum(row.load, "msg_rate_out")) },
+      { title: "Processor", number: true, text: (row) => percent(row.load.cpu_percent) },
+      { title: "Memory", number: true, text: (row) => bytes(row.load.memory_bytes) },
+      { title: "Address", text: (row) => row.native_url },
+      { title: "Release", text: (row) => row.version },
+    ],
+  });
+  const bookies = table({
+    label: "Bookies",
+    key: (row) => row.id,
+    empty: "No bookie is registered, so nothing can be stored. Start one: magnetar bookie.",
+    columns: [
+      { title: "Bookie", text: (row) => row.id },
+      { title: "State", draw: (row, cell) => state(cell, STATES[row.state] || ["bad", row.state]) },
+      { title: "Address", text: (row) => row.address || "–" },
+      { title: "Rack", text: (row) => row.rack || "–" },
+      { title: "Zone", text: (row) => row.zone || "–" },
+    ],
+  });
+  const recovery = h("p", { class: "told" }, "Loading.");
+  const brokersTrouble = h("p", { class: "refused", hidden: true });
+  const bookiesTrouble = h("p", { class: "refused", hidden: true });
+  frame({
+    title: "Cluster",
+    content: [
+      h("div", { class: "tiles" }, health.node, brokersTile.node, bookiesTile.node, copies.node),
+      h("div", { class: "plots" }, messages.node, volume.node),
+      section("Brokers", [brokersTrouble, brokers.node]),
+      section("Bookies", [bookiesTrouble, bookies.node]),
+      section("Re-replication", [recovery]),
+    ],
+  });
+
+  poll(signal, EVERY_MS, async () => {
+    const [well, known, stored] = await each([lookAtHealth, lookAtBrokers, lookAtBookies], 3, (look) => look(signal));
+    health.set(well.status === "ok" ? "ok" : "not well", well.status === "ok" ? "ok" : "bad",
+      well.status === "ok" ? `${many(well.topics, "topic")}, ${many(well.connections, "connection")}` : well.status);
+    refused(brokersTrouble, known.error);
+    refused(bookiesTrouble, stored.error);
+    if (known.brokers) {
+      const here = known.brokers;
+      for (const broker of here) if (broker.is_self) broker.load.connections = well.connections ?? broker.load.connections;
+      brokers.update(here);
+      const draining = here.filter((each) => each.draining).length;
+      brokersTile.set(count(here.length), draining ? "warn" : "ok", draining ? `${draining} leaving` : "all serving");
+      const total = (field) => here.reduce((all, each) => all + sum(each.load, field), 0);
+      messages.push([total("msg_rate_in"), total("msg_rate_out")]);
+      volume.push([total("bytes_rate_in"), total("bytes_rate_out")]);
+    } else {
+      brokersTile.set("–", "", "not shown to you");
+    }
+    if (stored.bookies) {
+      bookies.update(stored.bookies);
+      const writable = stored.bookies.filter((each) => each.state === "writable").length;
+      const rest = stored.bookies.length - writable;
+      bookiesTile.set(`${writable}`, rest || !writable ? "bad" : "ok", rest ? `${rest} not writable` : "all writable");
+      tellRecovery(stored.recovery, stored.bookies, copies, recovery);
+    } else {
+      bookiesTile.set("–", "", "not shown to you");
+      copies.set("–", "", "not shown to you");
+      say(recovery, "Not shown to you: it takes a super user.");
+    }
+  });
+}
+
+const STATES = {
+  writable: ["ok", "writable"],
+  readonly: ["warn", "read-only"],
+  lost: ["bad", "not registered"],
+};
+
+/** A word with a mark before it, which is not a colour alone. */
+export function state(cell, [kind, text]) {
+  if (cell.textContent === text && cell.firstChild?.className === `state ${kind}`) return;
+  cell.replaceChildren(h("span", { class: `state ${kind}` }, text));
+}
+
+function tile(title) {
+  const value = h("b", {}, "–");
+  const note = h("span", {}, "Loading.");
+  const node = h("div", { class: "tile" }, h("h2", {}, title), value, note);
+  return {
+    node,
+    set(text, kind, words) {
+      say(value, text);
+      say(note, words);
+      node.className = `tile ${kind}`;
+    },
+  };
+}
+
+function refused(node, error) {
+  visible(node, Boolean(error));
+  if (error) say(node, wordsOf(error));
+}
+
+/** Without what this token may not see: the rest of the view is shown all the same. */
+async function lookAt(work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error.status === 403) return { error };
+    throw error;
+  }
+}
+
+async function lookAtHealth(signal) {
+  try {
+    return await get("/health", { signal });
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    return { status: error.message };
+  }
+}
+
+const lookAtBrokers = (signal) => lookAt(async () => {
+  const [brokers, own] = await Promise.all([
+    get("/magnetar/v1/brokers", { signal }),
+    get(path("admin", "v2", "broker-stats", "load-report"), { signal }),
+  ]);
+  for (const broker of brokers) {
+    broker.load ||= {};
+    if (broker.is_self) broker.load = ownLoad(own, broker.load);
+  }
+  return { brokers };
+});
+
+const lookAtBookies = (signal) => lookAt(() => get("/magnetar/v1/bookies", { signal }));
+
+/** The load of the broker that was asked, as of now; that of others is what they reported last. */
+function ownLoad(report, reported) {
+  return {
+    topics: report.numTopics,
+    connections: reported.connections,
+    cpu_percent: report.cpu.usage,
+    memory_bytes: report.memory.usage * 1024 * 1024,
+    bundles: {
+      all: {
+        msg_rate_in: report.msgRateIn,
+        msg_rate_out: report.msgRateOut,
+        bytes_rate_in: report.msgThroughputIn,
+        bytes_rate_out: report.msgThroughputOut,
+      },
+    },
+  };
+}
+
+const sum = (load, field) => Object.values(load.bundles || {}).reduce((all, each) => all + (each[field] || 0), 0);
+
+function roleOf(row) {
+  const roles = [];
+  if (row.is_self) roles.push("this one");
+  if (row.is_leader) roles.push("leader");
+  if (row.draining) roles.push("leaving");
+  return roles.join(", ") || "–";
+}
+
+function tellRecovery(recovery, bookies, copies, told) {
+  const waiting = recovery.ledgers_waiting;
+  const lost = recovery.ledgers_lost;
+  copies.set(amount(waiting + lost), lost ? "bad" : waiting ? "warn" : "ok",
+    lost ? `${many(lost, "ledger")} without any copy of some entries` : waiting ? "ledgers wait for copies" : "every ledger has its copies");
+  const who = recovery.auditor
+    ? `${recovery.auditor} looks for missing copies.`
+    : bookies.length > 1
+      ? "Nobody looks for missing copies: start magnetar autorecovery."
+      : "Nobody looks for missing copies. A single bookie has nowhere to copy to.";
+  const parts = [who];
+  if (!recovery.enabled) parts.push("Re-replication is switched off: magnetar admin recovery enable switches it on.");
+  parts.push(waiting ? `${many(waiting, "ledger")} waiting for copies.` : "No ledger is known to lack a copy.");
+  if (lost) parts.push(`${many(lost, "ledger")} with entries that no bookie has: bring lost bookies back.`);
+  say(told, parts.join(" "));
+}

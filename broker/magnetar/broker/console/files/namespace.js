@@ -1,0 +1,170 @@
+// The topics of a namespace: found by name, a page at a time. Only what is in sight is asked for.
+
+import { each, get, isAtRest, json, path, topicPath, wordsOf } from "./api.js";
+import { state } from "./cluster.js";
+import { tell } from "./dialogs.js";
+import { field, h, say, section, visible } from "./dom.js";
+import { bytes, count, rate } from "./format.js";
+import { fullName, parseTopic, topicView, view, wholeOf } from "./names.js";
+import { poll } from "./polling.js";
+import { link, table } from "./table.js";
+import { stalled } from "./reasons.js";
+
+const PAGE = 25;
+const STATS_EVERY_MS = 4000;
+const NAMES_EVERY_MS = 15_000;
+const AT_ONCE = 4;
+
+export function showNamespace({ frame, parts, signal }) {
+  const [tenant, namespace] = parts;
+  const where = path("admin", "v2", "namespaces", tenant, namespace);
+  let names = [];
+  let page = 0;
+  const stats = new Map();
+
+  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", oninput: () => turn(0) });
+  const list = table({
+    label: `Topics of ${tenant}/${namespace}`,
+    key: (row) => row.full,
+    empty: "No topic of this name. A topic appears when a client publishes or subscribes to it, or by the form below.",
+    columns: [
+      { title: "Topic", node: (row) => named(row) },
+      { title: "Partitions", number: true, text: (row) => (row.isWhole ? count(of(row).partitions) : "–") },
+      { title: "In", number: true, text: (row) => rate(of(row).in) },
+      { title: "Out", number: true, text: (row) => rate(of(row).out) },
+      { title: "Backlog", number: true, text: (row) => count(of(row).backlog) },
+      { title: "Stored", number: true, text: (row) => bytes(of(row).stored) },
+      { title: "Producers", number: true, text: (row) => count(of(row).producers) },
+      { title: "Subscriptions", number: true, text: (row) => count(of(row).subscriptions) },
+      { title: "Flow", draw: (row, cell) => state(cell, flowOf(of(row))) },
+    ],
+  });
+  const position = h("span", { role: "status" });
+  const back = h("button", { type: "button", onclick: () => turn(page - 1) }, "Back");
+  const next = h("button", { type: "button", onclick: () => turn(page + 1) }, "Next");
+  const name = h("input", { required: true, autocomplete: "off", spellcheck: "false" });
+  const partitions = h("input", { type: "number", min: 0, max: 1000, value: "0" });
+  const form = h("form", { class: "controls", onsubmit: create },
+    field("Name", name), field("Partitions (0: none)", partitions),
+    h("button", { class: "primary" }, "Create"));
+  frame({
+    title: `${tenant}/${namespace}`,
+    crumbs: [{ text: tenant, href: view("tenants") }, { text: namespace, href: view("namespace", tenant, namespace) }],
+    content: [
+      h("div", { class: "controls" }, field("Find a topic", search),
+        h("div", { class: "pager" }, back, position, next)),
+      list.node,
+      section("Create a topic", form),
+    ],
+  });
+
+  const of = (row) => stats.get(row.full) || {};
+  const shown = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return names.filter((row) => words.every((word) => row.full.toLowerCase().includes(word)));
+  };
+
+  function turn(to) {
+    page = to;
+    update();
+    lookAtStats();
+  }
+
+  function update() {
+    const rows = shown();
+    const pages = Math.max(1, Math.ceil(rows.length / PAGE));
+    page = Math.min(Math.max(0, page), pages - 1);
+    say(position, rows.length ? `${count(page * PAGE + 1)} to ${count(Math.min(rows.length, (page + 1) * PAGE))} of ${count(rows.length)}` : "none");
+    back.disabled = page === 0;
+    next.disabled = page >= pages - 1;
+    visible(back.parentElement, rows.length > PAGE || Boolean(search.value));
+    list.update(rows.slice(page * PAGE, (page + 1) * PAGE));
+  }
+
+  async function create(event) {
+    event.preventDefault();
+    const topic = { domain: "persistent", tenant, namespace, name: name.value.trim() };
+    const wanted = Number(partitions.value);
+    try {
+      if (wanted > 0) await json("PUT", topicPath(topic, "partitions"), { body: wanted });
+      else await json("PUT", topicPath(topic), { body: {} });
+      tell(`${topic.name} is there.`);
+      name.value = "";
+      lookAtNames();
+    } catch (error) {
+      tell(`${topic.name} was not created. ${wordsOf(error)}`, true);
+    }
+  }
+
+  const lookAtNames = poll(signal, NAMES_EVERY_MS, async () => {
+    const lists = await Promise.all([
+      get(`${where}/topics?mode=ALL`, { signal }),
+      get(path("admin", "v2", "persistent", tenant, namespace, "partitioned"), { signal }),
+      get(path("admin", "v2", "non-persistent", tenant, namespace, "partitioned"), { signal }),
+    ]);
+    names = rowsOf(lists[0], [...lists[1], ...lists[2]]);
+    const known = new Set(names.map((row) => row.full));
+    for (const full of stats.keys()) if (!known.has(full)) stats.delete(full);
+    update();
+    lookAtStats();
+  });
+
+  const lookAtStats = poll(signal, STATS_EVERY_MS, async () => {
+    const rows = shown().slice(page * PAGE, (page + 1) * PAGE);
+    await each(rows, AT_ONCE, async (row) => {
+      try {
+        stats.set(row.full, summary(await get(statsPath(row), { signal })));
+      } catch (error) {
+        if (signal.aborted || error.status === 0 || error.status === 401) throw error;
+        stats.set(row.full, { error: wordsOf(error) });
+      }
+    });
+    update();
+  });
+}
+
+const statsPath = (row) =>
+  row.isWhole ? `${topicPath(row.topic, "partitioned-stats")}?perPartition=true&onlyLoaded=true` : `${topicPath(row.topic, "stats")}?onlyLoaded=true`;
+
+/** A row per topic: partitions are in the row of their topic. */
+export function rowsOf(all, wholes) {
+  const known = new Set(wholes);
+  const rows = wholes.map((full) => ({ full, topic: parseTopic(full), isWhole: true }));
+  for (const full of all) {
+    const topic = parseTopic(full);
+    if (!topic) continue;
+    const whole = wholeOf(topic);
+    if (whole && known.has(fullName(whole))) continue;
+    rows.push({ full, topic, isWhole: false });
+  }
+  return rows.sort((one, other) => (one.full < other.full ? -1 : 1));
+}
+
+function summary(found) {
+  if (isAtRest(found)) return { isAtRest: true, partitions: found.metadata?.partitions };
+  const subscriptions = Object.values(found.subscriptions || {});
+  return {
+    in: found.msgRateIn,
+    out: found.msgRateOut,
+    backlog: subscriptions.reduce((sum, each) => sum + Math.max(0, each.msgBacklog), 0),
+    stored: found.storageSize,
+    producers: (found.publishers || []).length,
+    subscriptions: subscriptions.length,
+    partitions: found.metadata?.partitions,
+    stalled: stalled(found),
+  };
+}
+
+function flowOf(known) {
+  if (known.error) return ["bad", known.error];
+  if (known.isAtRest) return ["", "at rest: nobody uses it"];
+  if (known.in === undefined) return ["", "…"];
+  if (known.stalled.length) return ["warn", `${known.stalled[0].name}: ${known.stalled[0].text}`];
+  if (known.in > 0 || known.out > 0) return ["ok", "flows"];
+  return ["", known.backlog ? "backlog, being delivered" : "quiet"];
+}
+
+function named(row) {
+  const text = row.topic.domain === "persistent" ? row.topic.name : `${row.topic.name} (keeps nothing)`;
+  return link(topicView(row.topic), text);
+}

@@ -1,0 +1,23 @@
+"""The application behind the broker's small one: Pulsar's interface, and its description.
+
+Made when somebody asks for it (`late_application.py`): FastAPI and all the models take their time.
+"""
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from magnetar.broker.http.composition import add_routers
+from magnetar.broker.http.description import add_description
+from magnetar.broker.metrics.page import MetricsPage
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+def make_interface(broker: "Broker", page: MetricsPage) -> FastAPI:
+    """Whoever asks is known already: `identity` is in the state of each request."""
+    app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None, docs_url=None)
+    add_routers(app, broker, page)
+    add_description(app)
+    return app

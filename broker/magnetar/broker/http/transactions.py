@@ -1,0 +1,203 @@
+"""Transactions over HTTP. Source: HTTP sheet, section 11.
+
+Coordinators are where their partitions are: a request for one of them is redirected to its owner,
+and one for all of them is put together from what their owners say.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import JsonValue
+
+from magnetar.broker.errors import NotThereError
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.transactions.coordinator import Coordinator
+from magnetar.broker.transactions.coordinator_state import Transaction
+from magnetar.broker.transactions.errors import (
+    CoordinatorNotFoundError,
+    InvalidTransactionStatusError,
+    TransactionNotFoundError,
+)
+from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
+
+_PREFIX = "/admin/v3/transactions"
+
+
+def transactions_router(context: HttpContext) -> APIRouter:
+    """The routes of transactions. All are for super users; 503: transactions are off."""
+    router = APIRouter(tags=["transactions"], prefix=_PREFIX)
+    coordinators = context.coordinators
+
+    def check_on() -> None:
+        if not coordinators.is_enabled:
+            raise HttpRefusal(
+                503, "This Broker is not configured with transactionCoordinatorEnabled=true."
+            )
+
+    async def coordinator(number: int) -> Coordinator:
+        check_on()
+        if not 0 <= number < await coordinators.prepare():
+            raise HttpRefusal(404, f"there is no coordinator {number}")
+        await context.check_owner(coordinator_topic(number))
+        try:
+            return await coordinators.get(number)
+        except CoordinatorNotFoundError as error:
+            raise HttpRefusal(503, str(error)) from error
+
+    async def of_all(path: str) -> list[tuple[int, JsonValue]]:
+        """What the owners of all coordinators say, each to `path`, which has its number."""
+
+        async def one(number: int) -> tuple[int, JsonValue]:
+            where = path.format(number=number)
+            try:
+                found = await coordinator(number)
+            except ElsewhereError as elsewhere:
+                answer = await context.admin.ask(
+                    elsewhere.http_url, "GET", f"{_PREFIX}/{where}", b""
+                )
+                if answer.status != 200:
+                    raise HttpRefusal(
+                        503, f"coordinator {number}: its broker said {answer.status}"
+                    ) from None
+                return number, json.loads(answer.body)
+            if where.startswith("slow"):
+                return number, _slow(found, int(where.split("/")[1].split("?")[0]))
+            return number, _stats(found)
+
+        check_on()
+        return list(await asyncio.gather(*map(one, range(await coordinators.prepare()))))
+
+    def _slow(found: Coordinator, timeout_ms: int) -> dict[str, Any]:
+        now_ms = context.wall_ms()
+        return {
+            str(each.id): _metadata(each)
+            for each in found.state.transactions.values()
+            if now_ms - each.begun_ms >= timeout_ms
+        }
+
+    @router.get("/coordinators")
+    async def list_coordinators() -> list[dict[str, Any]]:
+        """The coordinators, and the addresses of their brokers."""
+        check_on()
+        found: list[dict[str, Any]] = []
+        for number in range(await coordinators.prepare()):
+            owner = await context.admin.owner_of(
+                coordinator_topic(number), is_authoritative=False, listener=""
+            )
+            found.append({"id": number, "brokerServiceUrl": owner.service_url})
+        return found
+
+    @router.get("/coordinatorStats")
+    async def coordinator_stats(coordinatorId: int | None = None) -> dict[str, Any]:
+        """What a coordinator is at; without a number, of each."""
+        if coordinatorId is not None:
+            return _stats(await coordinator(coordinatorId))
+        stats = await of_all("coordinatorStats?coordinatorId={number}")
+        return {str(number): each for number, each in stats}
+
+    @router.get("/transactionMetadata/{most}/{least}")
+    async def transaction_metadata(most: int, least: int) -> dict[str, Any]:
+        """A transaction that has not ended everywhere."""
+        txn = TransactionId(most, least)
+        found = (await coordinator(most)).state.transactions.get(least)
+        if found is None:
+            raise NotThereError(f"there is no transaction {txn}, or it has ended")
+        return _metadata(found)
+
+    @router.get("/slowTransactions/{timeout}")
+    async def slow_transactions(timeout: int, coordinatorId: int | None = None) -> dict[str, Any]:
+        """Transactions that are open for so many ms, or longer."""
+        if coordinatorId is not None:
+            return _slow(await coordinator(coordinatorId), timeout)
+        slow: dict[str, Any] = {}
+        path = f"slowTransactions/{timeout}?coordinatorId={{number}}"
+        for _, each in await of_all(path):
+            if isinstance(each, Mapping):
+                slow.update(each)
+        return slow
+
+    @router.post("/abortTransaction/{most}/{least}", status_code=204)
+    async def abort(most: int, least: int) -> Response:
+        """Abort a transaction. 404: there is none; 409: it ends already."""
+        try:
+            await (await coordinator(most)).end(TransactionId(most, least), commits=False)
+        except TransactionNotFoundError as error:
+            raise HttpRefusal(404, str(error)) from error
+        except InvalidTransactionStatusError as error:
+            raise HttpRefusal(409, str(error)) from error
+        except CoordinatorNotFoundError as error:
+            raise HttpRefusal(503, str(error)) from error
+        return Response(status_code=204)
+
+    @router.get("/transactionBufferStats/{tenant}/{namespace}/{topic}")
+    async def buffer_stats(tenant: str, namespace: str, topic: str) -> dict[str, Any]:
+        """What transactions do on a topic."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        buffer, visible = there.visibility.buffer, there.visibility.last
+        return {
+            "state": "Ready" if buffer is not None else "NoSnapshot",
+            "maxReadPosition": f"{visible.ledger_id}:{visible.entry_id}",
+            "ongoingTxnSize": len(buffer.open) if buffer is not None else 0,
+            "totalAbortedTransactions": buffer.aborted_count if buffer is not None else 0,
+            "abortedEntries": len(buffer.aborted) if buffer is not None else 0,
+            "ongoingTransactions": [
+                {"id": str(txn), "firstPosition": f"{each.first.ledger_id}:{each.first.entry_id}"}
+                for txn, each in (buffer.open.items() if buffer is not None else ())
+            ],
+        }
+
+    @router.get("/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}")
+    async def pending_ack_stats(
+        tenant: str, namespace: str, topic: str, subscription: str
+    ) -> dict[str, Any]:
+        """The transactions whose acknowledgements a subscription holds back."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        if subscription not in there.subscriptions:
+            raise NotThereError(f"{there.name} has no subscription {subscription}")
+        pending = None
+        if there.transactions is not None:
+            pending = there.transactions.acks.pending.get(subscription)
+        return {
+            "state": "Ready" if pending is not None else "None",
+            "ongoingTxnSize": len(pending.transactions) if pending is not None else 0,
+            "pendingAcks": len(pending) if pending is not None else 0,
+        }
+
+    return router
+
+
+def _stats(found: Coordinator) -> dict[str, Any]:
+    state = found.state
+    return {
+        "state": "Ready",
+        "leastSigBits": state.next_least - 1,
+        "lowWaterMark": state.low_watermark,
+        "ongoingTxnSize": len(state.transactions),
+        "recoverStartTime": 0,
+        "recoverEndTime": 0,
+    }
+
+
+def _metadata(found: Transaction) -> dict[str, Any]:
+    return {
+        "txnId": str(found.id),
+        "openTimestamp": found.begun_ms,
+        "timeoutAt": found.timeout_ms,
+        "status": str(found.status).upper(),
+        "owner": found.owner,
+        "producedPartitions": {topic: {} for topic in found.topics},
+        "ackedPartitions": _by_topic(found),
+    }
+
+
+def _by_topic(found: Transaction) -> dict[str, dict[str, dict[str, str]]]:
+    topics: dict[str, dict[str, dict[str, str]]] = {}
+    for topic, subscription in found.subscriptions:
+        topics.setdefault(topic, {})[subscription] = {}
+    return topics

@@ -1,0 +1,76 @@
+"""The network on which brokers reach each other over TLS.
+
+Brokers know each other by the addresses of their plain ports. Whoever connects to one of those is
+connected to that broker's TLS port instead, and to nobody who has none: what is asked, by HTTP and
+by the binary protocol, is the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
+
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.ledger.ports import Listener, Network
+
+_Place = tuple[str, int]
+
+
+class PeerNetwork:
+    """A network of brokers that are registered."""
+
+    def __init__(
+        self,
+        plain: Network,
+        *,
+        tls: Callable[[], Network | None],
+        brokers: Callable[[], Iterable[BrokerRecord]],
+    ) -> None:
+        """`tls`: None while its files have not been read."""
+        self._plain = plain
+        self._tls = tls
+        self._brokers = brokers
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        """Connect to a broker, by any of its addresses.
+
+        Raises:
+            OSError, TimeoutError: it is none that is registered with TLS, or does not answer.
+        """
+        tls = self._tls()
+        place = self._places().get((host, port))
+        if tls is None or place is None:
+            raise ConnectionError(
+                f"{host}:{port} is of no broker with TLS, which broker_client_tls asks for"
+            )
+        return await tls.connect(*place, factory, timeout_s=timeout_s)
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        return await self._plain.listen(host, port, factory)
+
+    def _places(self) -> dict[_Place, _Place]:
+        """By each address of a broker, that of its TLS port of the same kind."""
+        found: dict[_Place, _Place] = {}
+        for record in self._brokers():
+            for plain, over_tls in (
+                (record.native_url, record.native_url_tls),
+                (record.http_url, record.http_url_tls),
+            ):
+                place = _place_of(over_tls)
+                if place is not None:
+                    found[place] = place
+                    known = _place_of(plain)
+                    if known is not None:
+                        found[known] = place
+        return found
+
+
+def _place_of(url: str) -> _Place | None:
+    try:
+        parts = urlsplit(url)
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    except ValueError:
+        return None

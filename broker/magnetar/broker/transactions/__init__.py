@@ -1,0 +1,1 @@
+"""Transactions: coordinators, what is hidden on topics, acknowledgements that wait."""

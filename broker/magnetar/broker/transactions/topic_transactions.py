@@ -1,0 +1,258 @@
+"""The transactions of one topic: restored, written down, and used by what it is made of.
+
+A topic without any costs one look at a property when it is loaded. What its log alone cannot tell
+lies in a log beside it (`topic_log.py`), which appears with the first transaction. The state is
+then: that log's last snapshot, the records behind it, and the entries of the topic's own log behind
+the position that the snapshot knows of.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.transactions.acknowledging import TransactionalAcks
+from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffer_state import BufferState
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.markers import mark_of
+from magnetar.broker.transactions.pending_acks import load_all
+from magnetar.broker.transactions.topic_log import TopicTransactionLog, property_of, since_in
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic import Topic
+
+_log = structlog.get_logger()
+
+OpenLog = Callable[[], Awaitable[TopicTransactionLog]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTransactionLimits:
+    """Bounds; see `TransactionSettings`."""
+
+    is_allowed: bool
+    """Whether a topic may get its first transaction."""
+    log_records: int
+    snapshot_entries: int
+    pending_acks_max: int
+    read_entries_max: int
+    read_bytes_max: int
+
+
+class TopicTransactions:
+    """Of one persistent topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self, topic: "Topic", open_log: OpenLog, limits: TopicTransactionLimits, clock: Clock
+    ) -> None:
+        self._topic = topic
+        self._open_log = open_log
+        self._limits = limits
+        self._clock = clock
+        self.log: TopicTransactionLog | None = None
+        self.buffer = TransactionBuffer(topic, self, clock)
+        self.acks = TransactionalAcks(topic, self, pending_acks_max=limits.pending_acks_max)
+        self._enabling: asyncio.Task[None] | None = None
+        self._is_writing = False
+        self._entries_known = 0
+        """Entries of the topic, as it counts them, that the last snapshot knows of."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the topic has had a transaction."""
+        return self.log is not None
+
+    # The first one
+
+    async def enable(self) -> None:
+        """Be ready for transactions: from here on every owner of the topic looks for them.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+            ServiceNotReadyError: the topic is closing.
+            LedgerError
+        """
+        if self.log is not None:
+            return
+        self.want()
+        assert self._enabling is not None
+        await asyncio.shield(self._enabling)
+
+    def want(self) -> None:
+        """Begin with that.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+        """
+        if not self._limits.is_allowed:
+            raise NotAllowedError("transactions are not enabled on this broker")
+        if self.log is None and self._enabling is None:
+            self._enabling = asyncio.get_running_loop().create_task(
+                self._enable(), name=f"enable-transactions-{self._topic.name}"
+            )
+            self._enabling.add_done_callback(self._enabled)
+
+    async def settled(self) -> None:
+        """Return when nobody is just enabling them."""
+        if self._enabling is not None:
+            await asyncio.wait([self._enabling])
+
+    async def _enable(self) -> None:
+        topic = self._topic
+        log = await self._open_log()
+        try:
+            # What is in the log by now has nothing to do with transactions, and what is under way
+            # neither: nothing of a transaction is appended before this is done.
+            await topic.log.update_properties(property_of(topic.log.last_confirmed))
+            if topic.is_closed:
+                raise ServiceNotReadyError(f"{topic.name} is closing")
+        except BaseException:
+            await log.close()
+            raise
+        self._start(log, BufferState())
+        _log.info("transactions_enabled", topic=str(topic.name))
+
+    def _enabled(self, task: "asyncio.Task[None]") -> None:
+        self._enabling = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("transactions_not_enabled", topic=str(self._topic.name), error=str(error))
+
+    def _start(self, log: TopicTransactionLog, state: BufferState) -> None:
+        topic = self._topic
+        self.log = log
+        log.on_fenced(lambda: topic.reload("another broker has its transactions"))
+        topic.visibility.buffer = state
+        topic.update_checks()
+
+    # Restoring
+
+    async def restore(self) -> None:
+        """Know again what former owners knew. Before any subscription is opened.
+
+        Raises:
+            LedgerError, BrokerPersistenceError
+        """
+        topic = self._topic
+        through = since_in(topic.log.properties, of=str(topic.name))
+        if through is None:
+            return
+        log = await self._open_log()
+        state = BufferState()
+        try:
+            for record in await log.read():
+                if record["kind"] == "snapshot":
+                    through = Position(*record["through"])
+                    state = BufferState.load(record["buffer"])
+                    self.acks.pending = load_all(record["pending"])
+                elif record["kind"] == "end":
+                    txn = TransactionId(*record["txn"])
+                    state.on_end(txn, is_committed=record["commits"])
+                else:
+                    self.acks.apply(record)
+            entries = await self._replay(state, through)
+        except BaseException:
+            await log.close()
+            raise
+        self._start(log, state)
+        self._entries_known = -entries
+        _log.info(
+            "transactions_restored",
+            topic=str(topic.name),
+            entries_read=entries,
+            open=len(state.open),
+            aborted_entries=len(state.aborted),
+        )
+
+    async def _replay(self, state: BufferState, through: Position) -> int:
+        log, limits = self._topic.log, self._limits
+        count = 0
+        position = log.next_position(through)
+        while position <= log.last_confirmed:
+            first, entries = await log.read_range(
+                position, entries_max=limits.read_entries_max, bytes_max=limits.read_bytes_max
+            )
+            if not entries:
+                break
+            for at, entry in enumerate(entries):
+                mark = mark_of(entry)
+                if mark is None:
+                    continue
+                if mark.is_committed is None:
+                    state.on_entry(
+                        mark.transaction,
+                        Position(first.ledger_id, first.entry_id + at),
+                        mark.sender,
+                    )
+                else:
+                    state.on_end(mark.transaction, is_committed=mark.is_committed)
+            count += len(entries)
+            last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
+            position = log.next_position(last)
+            await asyncio.sleep(0)
+        return count
+
+    # Snapshots
+
+    def work(self) -> Coroutine[object, object, None] | None:
+        """A snapshot, if one is due."""
+        if self.log is None or self._is_writing or self._topic.is_closed:
+            return None
+        behind = self._topic.entries_in - self._entries_known
+        limits = self._limits
+        if behind < limits.snapshot_entries and self.log.records < limits.log_records:
+            return None
+        return self.write_snapshot()
+
+    async def write_snapshot(self) -> None:
+        """Write everything down; what fails is tried again later."""
+        if self.log is None or self._is_writing:
+            return
+        self._is_writing = True
+        known = self._entries_known
+        try:
+            await self.log.write_snapshot(self._take)
+        except LedgerError as error:
+            self._entries_known = known
+            _log.warning("transactions_not_written", topic=str(self._topic.name), error=str(error))
+        finally:
+            self._is_writing = False
+
+    def _take(self) -> Mapping[str, Any]:
+        topic = self._topic
+        state = topic.visibility.buffer
+        assert state is not None
+        state.trimmed(topic.log.first_position())
+        self._entries_known = topic.entries_in
+        return {
+            "kind": "snapshot",
+            "through": list(state.known_through(topic.log.last_confirmed)),
+            "buffer": state.dump(),
+            "pending": {name: each.dump() for name, each in self.acks.pending.items()},
+        }
+
+    # The end
+
+    def abandon(self) -> None:
+        """Write nothing more: somebody else may have the topic."""
+        if self._enabling is not None:
+            self._enabling.cancel()
+        if self.log is not None:
+            self.log.abandon("its topic was dropped")
+
+    async def close(self) -> None:
+        if self._enabling is not None:
+            await asyncio.wait([self._enabling])
+        if self.log is not None:
+            await self.log.close()
+
+
+def look_at(topic: "Topic") -> Coroutine[object, object, None] | None:
+    """For the ticker: a snapshot of the topic's transactions, if one is due."""
+    return topic.transactions.work() if topic.transactions is not None else None

@@ -1,0 +1,163 @@
+"""Its jobs on Spark: pipeline archive, pipeline replay, pipeline rollup.
+
+What they do is in `magnetar.sdk.spark.pipeline`; the same jobs run with spark-submit. Credentials
+come from the environment, as for all tools.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from magnetar.deploy.credentials import ClientCredentials
+from magnetar.deploy.errors import MissingProgramError
+from magnetar.deploy.options import DEFAULT_URL, UrlOption
+
+if TYPE_CHECKING:
+    from magnetar.sdk.spark.pipeline.session import BrokerSettings
+
+pipeline = typer.Typer(
+    no_args_is_help=True, help="Data out of topics and back in, on Spark: archive, replay, rollup."
+)
+
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+
+AdminUrlOption = Annotated[
+    str,
+    typer.Option("--admin-url", envvar="MAGNETAR_ADMIN_URL", help="HTTP address of the brokers."),
+]
+MetadataOption = Annotated[
+    str,
+    typer.Option(
+        "--metadata-url",
+        help="zk://host:port/path: executors then read straight from the bookies.",
+    ),
+]
+MasterOption = Annotated[
+    str, typer.Option("--master", help="Where Spark runs; default: this machine, all cores.")
+]
+ContinuousOption = Annotated[
+    bool, typer.Option("--continuous", help="Go on until it is stopped; else end at the end.")
+]
+
+
+@pipeline.command()
+def archive(
+    output: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
+    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
+    topics_pattern: Annotated[str, typer.Option(help="tenant/namespace/expression.")] = "",
+    continuous: ContinuousOption = False,
+    interval_s: Annotated[int, typer.Option(min=0, help="Between two batches.")] = 60,
+    entries_max: Annotated[int, typer.Option(min=0, help="Of a batch; 0: no limit.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="Default: in the archive.")] = "",
+    file_bytes: Annotated[
+        int, typer.Option(min=1, help="Files up to half of this are put together.")
+    ] = 128 * 1024 * 1024,
+    files_min: Annotated[
+        int, typer.Option(min=2, help="So many small ones of a topic and day at least.")
+    ] = 8,
+    master: MasterOption = "",
+    metadata_url: MetadataOption = "",
+    url: UrlOption = DEFAULT_URL,
+    admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Topics to partitioned Parquet, each message once, small files put together."""
+    brokers = _brokers(url, admin_url, metadata_url)
+    from magnetar.sdk.spark.pipeline import archive as job
+    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
+    from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
+
+    settings = job.ArchiveSettings(
+        brokers=brokers,
+        output=output,
+        topics=topics,
+        topics_pattern=topics_pattern,
+        once=not continuous,
+        interval_s=interval_s,
+        entries_max=entries_max,
+        checkpoint=checkpoint,
+        compaction=CompactionSettings(file_bytes=file_bytes, files_min=files_min),
+    )
+    run_job("archive", Chosen(settings, master), job.run)
+
+
+@pipeline.command()
+def replay(
+    archive: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
+    to: Annotated[str, typer.Option(help="The topic that gets the messages.")],
+    topics: Annotated[str, typer.Option(help="Only these of the archive; default: all.")] = "",
+    name: Annotated[str, typer.Option(help="Of this replay: started again it goes on.")] = "",
+    by_key: Annotated[
+        int, typer.Option(min=0, help="So many tasks share a topic, each with keys of its own.")
+    ] = 0,
+    schema: Annotated[str, typer.Option(help="json or avro, for topics that had one.")] = "none",
+    compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
+    master: MasterOption = "",
+    url: UrlOption = DEFAULT_URL,
+    admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """An archive back into a topic, with original keys, times and properties, in order."""
+    brokers = _brokers(url, admin_url, "")
+    from magnetar.sdk.spark.pipeline import replay as job
+    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
+
+    settings = job.ReplaySettings(
+        brokers=brokers,
+        archive=archive,
+        to=to,
+        topics=topics,
+        name=name,
+        by_key=by_key,
+        schema=schema,
+        compression=compression,
+    )
+    run_job("replay", Chosen(settings, master), job.run)
+
+
+@pipeline.command()
+def rollup(
+    flights: Annotated[str, typer.Option(help="Topic of flights, lines of CSV.")],
+    weather: Annotated[str, typer.Option(help="Topic of hourly weather, lines of CSV.")],
+    output: Annotated[str, typer.Option(help="Directory or URL for the result.")],
+    lateness: Annotated[str, typer.Option(help="How late a message may be.")] = "6 hours",
+    continuous: ContinuousOption = False,
+    plots: Annotated[str, typer.Option(help="Directory for PNG files; default: none.")] = "",
+    master: MasterOption = "",
+    metadata_url: MetadataOption = "",
+    url: UrlOption = DEFAULT_URL,
+    admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delays per carrier and hour, joined with the weather at the origin."""
+    brokers = _brokers(url, admin_url, metadata_url)
+    from magnetar.sdk.spark.pipeline import rollup as job
+    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
+
+    settings = job.RollupSettings(
+        brokers=brokers,
+        flights=flights,
+        weather=weather,
+        output=output,
+        lateness=lateness,
+        once=not continuous,
+        plots=plots,
+    )
+    run_job("rollup", Chosen(settings, master), job.run)
+
+
+def _brokers(url: str, admin_url: str, metadata_url: str) -> "BrokerSettings":
+    if find_spec("pyspark") is None:
+        raise MissingProgramError("Spark is not installed: pip install 'magnetar[pipeline]'")
+    from magnetar.sdk.spark.pipeline.session import BrokerSettings
+
+    credentials = ClientCredentials.of_environment()
+    authentication = "none"
+    if credentials.token:
+        authentication = f"token:{credentials.token}"
+    elif credentials.basic:
+        authentication = f"basic:{credentials.basic}"
+    return BrokerSettings(
+        service_url=url,
+        admin_url=admin_url,
+        authentication=authentication,
+        metadata_url=metadata_url,
+    )

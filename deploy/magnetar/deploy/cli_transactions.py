@@ -1,0 +1,111 @@
+"""The commands of `magnetar admin transactions`: see coordinators and transactions, abort one."""
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.deploy.cli_topics import (
+    DEFAULT_ADMIN_URL,
+    TopicArgument,
+    UrlOption,
+    YesOption,
+    confirm,
+)
+
+transactions = typer.Typer(
+    no_args_is_help=True, help="See coordinators and transactions, and abort one."
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON as it came, for programs.")]
+MostArgument = Annotated[int, typer.Argument(min=0, help="Most significant bits: its coordinator.")]
+LeastArgument = Annotated[int, typer.Argument(min=0, help="Least significant bits: its number.")]
+
+_PREFIX = "/admin/v3/transactions"
+
+
+@transactions.command("coordinators")
+def coordinators(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """List the coordinators: where each is, and how many transactions it has."""
+    found = _ask(url, "GET", "coordinators")
+    if as_json:
+        _print_json(found)
+        return
+    stats = _ask(url, "GET", "coordinatorStats")
+    _say(f"{'number':>6}  {'open':>7}  {'last id':>12}  broker")
+    for each in found:
+        of_it = stats[str(each["id"])]
+        _say(
+            f"{each['id']:>6}  {of_it['ongoingTxnSize']:>7}  {of_it['leastSigBits']:>12}  "
+            f"{each['brokerServiceUrl']}"
+        )
+
+
+@transactions.command("slow")
+def slow(
+    older_than_s: Annotated[
+        float, typer.Option("--older-than", metavar="S", min=0, help="Open for so many seconds.")
+    ] = 60.0,
+    as_json: JsonOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """List transactions that are open for long."""
+    found = _ask(url, "GET", f"slowTransactions/{round(older_than_s * 1000)}")
+    if as_json:
+        _print_json(found)
+        return
+    _say(f"{'id':<16}  {'status':<10}  {'begun':<25}  topics  subscriptions")
+    for name, each in found.items():
+        acked = sum(map(len, each["ackedPartitions"].values()))
+        _say(
+            f"{name:<16}  {each['status']:<10}  {_time(each['openTimestamp']):<25}  "
+            f"{len(each['producedPartitions']):>6}  {acked:>13}"
+        )
+
+
+@transactions.command("show")
+def show(most: MostArgument, least: LeastArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print a transaction that has not ended, as JSON."""
+    _print_json(_ask(url, "GET", f"transactionMetadata/{most}/{least}"))
+
+
+@transactions.command("topic")
+def of_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print, as JSON, what transactions do on a topic."""
+    from magnetar.deploy import admin_client
+
+    name = admin_client.topic_path(admin_client.topic_argument(topic)).partition("/")[2]
+    _print_json(_ask(url, "GET", f"transactionBufferStats/{name}"))
+
+
+@transactions.command("abort")
+def abort(
+    most: MostArgument,
+    least: LeastArgument,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Abort a transaction: nobody sees its messages, and what it acknowledged comes again."""
+    confirm(f"Abort transaction ({most},{least})?", yes=yes)
+    _ask(url, "POST", f"abortTransaction/{most}/{least}")
+    _say(f"transaction ({most},{least}) is aborted")
+
+
+def _ask(url: str, method: str, action: str) -> Any:
+    from magnetar.deploy import admin_client
+
+    return admin_client.AdminClient(url).ask(method, f"{_PREFIX}/{action}")
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _print_json(value: object) -> None:
+    _say(json.dumps(value, indent=2))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

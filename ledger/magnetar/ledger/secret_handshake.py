@@ -1,0 +1,136 @@
+"""Who knows the cluster's shared secret: the handshake of a connection to a bookie. Pure.
+
+    client                                       bookie
+    AUTH  nonce c (32 bytes)          ──>
+                                      <──  OK    nonce b (32 bytes)
+    AUTH  HMAC(secret, "client" c b)  ──>
+                                      <──  OK    HMAC(secret, "bookie" c b), or UNAUTHORIZED and
+                                                 the end
+
+Both prove that they know the secret, and neither says it. HMAC is that of SHA-256; the words keep
+an answer of one side from being one of the other's. What follows on the connection costs nothing
+more, and is protected by nothing but TLS, if there is any. Layout: docs/formats/bookie-frame.md.
+"""
+
+import hmac
+import random
+from collections.abc import Sequence
+
+from magnetar.ledger.errors import BookieProtocolError, SecretRefusedError, SharedSecretConfigError
+from magnetar.ledger.wire import RESPONSE, Frame, Op, Status, encode_frame
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+SECRET_BYTES_MIN = 32
+"""Whoever listens in can try secrets at leisure: they must be too many."""
+_CLIENT = b"magnetar client"
+_BOOKIE = b"magnetar bookie"
+
+
+def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
+    """Secrets of a file, one per line: the first one is ours, all are accepted of others.
+
+    Raises:
+        SharedSecretConfigError: there is none, or one is too short.
+    """
+    secrets = tuple(line.strip() for line in data.splitlines() if line.strip())
+    if not secrets:
+        raise SharedSecretConfigError(f"{where} holds no shared secret: one per line is expected")
+    if min(map(len, secrets)) < SECRET_BYTES_MIN:
+        raise SharedSecretConfigError(
+            f"a shared secret in {where} is shorter than {SECRET_BYTES_MIN} bytes"
+        )
+    return secrets
+
+
+class ClientHandshake:
+    """The side that connects."""
+
+    def __init__(self, secret: bytes, source: random.Random) -> None:
+        self._secret = secret
+        self._nonce = source.randbytes(NONCE_BYTES)
+        self._expected: bytes | None = None
+
+    def begin(self) -> bytes:
+        """The first frame."""
+        return encode_frame(Op.AUTH, request_id=0, ledger_id=0, body=self._nonce)
+
+    def on_frame(self, frame: Frame) -> bytes | None:
+        """The next frame to send; None: the bookie has proven itself, and the handshake is done.
+
+        Raises:
+            SecretRefusedError: the bookie refuses us, or does not know the secret.
+        """
+        if frame.op != Op.AUTH or not frame.is_response:
+            raise SecretRefusedError("the bookie answered something else than the handshake")
+        if frame.status != Status.OK:
+            raise SecretRefusedError(frame.body.decode("utf-8", "replace"))
+        if self._expected is None:
+            if len(frame.body) != NONCE_BYTES:
+                raise SecretRefusedError(f"a nonce of {len(frame.body)} bytes came")
+            self._expected = _proof(self._secret, _BOOKIE, self._nonce, frame.body)
+            body = _proof(self._secret, _CLIENT, self._nonce, frame.body)
+            return encode_frame(Op.AUTH, request_id=1, ledger_id=0, body=body)
+        if not hmac.compare_digest(frame.body, self._expected):
+            raise SecretRefusedError("the bookie does not know the shared secret")
+        return None
+
+
+class BookieHandshake:
+    """The side that is connected to. `is_done` after the last answer."""
+
+    def __init__(self, secrets: Sequence[bytes], source: random.Random) -> None:
+        self._secrets = secrets
+        self._nonce = source.randbytes(NONCE_BYTES)
+        self._client_nonce: bytes | None = None
+        self.is_done = False
+        self.is_refused = False
+        """The connection is to be closed behind the answer."""
+
+    def on_frame(self, frame: Frame) -> bytes:
+        """The answer.
+
+        Raises:
+            BookieProtocolError: a response, or a nonce of another length.
+        """
+        if frame.is_response:
+            raise BookieProtocolError(f"a response (operation {frame.op}) was sent to a bookie")
+        if frame.op != Op.AUTH:
+            return self._refuse(
+                frame, "this bookie wants proof of the shared secret first: set shared_secret_file"
+            )
+        if self._client_nonce is None:
+            if len(frame.body) != NONCE_BYTES:
+                raise BookieProtocolError(f"a nonce of {len(frame.body)} bytes")
+            self._client_nonce = frame.body
+            return _answer(frame, Status.OK, self._nonce)
+        matching = None
+        for secret in self._secrets:
+            proof = _proof(secret, _CLIENT, self._client_nonce, self._nonce)
+            if hmac.compare_digest(proof, frame.body):
+                matching = secret
+        if matching is None:
+            return self._refuse(frame, "the shared secret is another one here")
+        self.is_done = True
+        body = _proof(matching, _BOOKIE, self._client_nonce, self._nonce)
+        return _answer(frame, Status.OK, body)
+
+    def _refuse(self, frame: Frame, text: str) -> bytes:
+        self.is_refused = True
+        return _answer(frame, Status.UNAUTHORIZED, text.encode())
+
+
+def _answer(frame: Frame, status: Status, body: bytes) -> bytes:
+    """Of the operation AUTH, whatever was asked: that is what the refusal is about."""
+    return encode_frame(
+        Op.AUTH | RESPONSE,
+        status=status,
+        request_id=frame.request_id,
+        ledger_id=frame.ledger_id,
+        entry_id=frame.entry_id,
+        body=body,
+    )
+
+
+def _proof(secret: bytes, side: bytes, client_nonce: bytes, bookie_nonce: bytes) -> bytes:
+    return hmac.digest(secret, side + client_nonce + bookie_nonce, "sha256")

@@ -1,0 +1,163 @@
+"""How a client proves who it is: tokens, user and password, OAuth2. With certificates see `tls.py`.
+
+Credentials are asked for at each connection, and again when the broker says that they have expired
+(AUTH_CHALLENGE), so what changes is read anew: a file, a function, an issuer of tokens.
+"""
+
+import asyncio
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError
+
+ISSUER_ANSWER_BYTES_MAX = 1 << 20
+ISSUER_TIMEOUT_S = 10.0
+_RENEW_EARLY = 0.1
+"""A token is asked for again when only this part of its life is left."""
+
+
+class Authentication(Protocol):
+    """A way to prove who we are."""
+
+    @property
+    def method_name(self) -> str:
+        """As brokers know it: `token`, `basic`, …"""
+        ...
+
+    async def data(self) -> bytes:
+        """The credentials of the moment.
+
+        Raises:
+            CredentialsError: there are none.
+        """
+        ...
+
+
+class TokenAuthentication:
+    """A JSON Web Token: as text, from a file, or from a function (which must not block)."""
+
+    method_name = "token"
+
+    def __init__(self, token: str | Callable[[], str] = "", *, path: str | Path = "") -> None:
+        """Raises: ValueError: not exactly one of the two was given."""
+        if bool(token) == bool(path):
+            raise ValueError("either a token or the path of a file with one")
+        self._token, self._path = token, path
+
+    def __repr__(self) -> str:
+        return "<TokenAuthentication>"
+
+    async def data(self) -> bytes:
+        token = self._token
+        if self._path:
+            try:
+                token = await asyncio.to_thread(Path(self._path).read_text)
+            except (OSError, UnicodeDecodeError) as error:
+                raise CredentialsError(f"the token in {self._path}: {error}") from error
+        elif callable(token):
+            token = token()
+        assert isinstance(token, str)
+        if not token.strip():
+            raise CredentialsError("the token is empty")
+        return token.strip().encode()
+
+
+class BasicAuthentication:
+    """User and password."""
+
+    method_name = "basic"
+
+    def __init__(self, user: str, password: str) -> None:
+        """Raises: ValueError: a user with a colon: the broker could not tell where it ends."""
+        if ":" in user:
+            raise ValueError("a user's name has no colon")
+        self._data = f"{user}:{password}".encode()
+
+    def __repr__(self) -> str:
+        return "<BasicAuthentication>"
+
+    async def data(self) -> bytes:
+        return self._data
+
+
+class OAuth2ClientCredentials:
+    """Tokens from an issuer, by the flow "client credentials" (RFC 6749, section 4.4).
+
+    The issuer's address of tokens comes from `<issuer>/.well-known/openid-configuration`. A token
+    is kept until most of its life is over.
+    """
+
+    method_name = "token"
+
+    def __init__(
+        self,
+        issuer_url: str,
+        *,
+        client_id: str,
+        client_secret: str,
+        audience: str = "",
+        scope: str = "",
+    ) -> None:
+        """Raises: ValueError: no URL of an issuer."""
+        if urllib.parse.urlsplit(issuer_url).scheme not in ("http", "https"):
+            raise ValueError(f"{issuer_url!r} is no http or https URL of an issuer")
+        self._issuer_url = issuer_url.rstrip("/")
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "audience": audience,
+            "scope": scope,
+        }
+        self._form = {name: value for name, value in form.items() if value}
+        self._token = b""
+        self._good_until_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<OAuth2ClientCredentials of {self._issuer_url}>"
+
+    async def data(self) -> bytes:
+        now_s = asyncio.get_running_loop().time()
+        if not self._token or now_s >= self._good_until_s:
+            token, lives_s = await asyncio.to_thread(self._fetch)
+            self._token = token.encode()
+            self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
+        return self._token
+
+    def _fetch(self) -> tuple[str, float]:
+        """A token and its life in seconds (0 if the issuer does not say)."""
+        found = self._ask(f"{self._issuer_url}/.well-known/openid-configuration", None)
+        endpoint = found.get("token_endpoint")
+        if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):
+            raise CredentialsError(f"{self._issuer_url} names no token_endpoint")
+        if self._issuer_url.startswith("https://") and not endpoint.startswith("https://"):
+            raise CredentialsError(f"{self._issuer_url} wants the secret without TLS: {endpoint}")
+        answer = self._ask(endpoint, urllib.parse.urlencode(self._form).encode())
+        token, lives_s = answer.get("access_token"), answer.get("expires_in", 0)
+        if not isinstance(token, str) or not token:
+            raise CredentialsError(f"{endpoint} answered without an access_token")
+        return token, float(lives_s) if isinstance(lives_s, int | float) else 0.0
+
+    def _ask(self, url: str, form: bytes | None) -> dict[str, object]:
+        request = urllib.request.Request(url, form, {"Accept": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=ISSUER_TIMEOUT_S) as answer:
+                found = json.loads(answer.read(ISSUER_ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read(300).decode(errors="replace")
+            if error.code >= 500:
+                raise IssuerUnavailableError(f"{url} answered {error.code}: {text}") from error
+            raise CredentialsError(f"{url} answered {error.code}: {text}") from error
+        except ValueError as error:
+            raise CredentialsError(f"{url} answered with something that is no JSON") from error
+        except OSError as error:
+            raise IssuerUnavailableError(f"{url} cannot be asked: {error}") from error
+        if not isinstance(found, dict):
+            raise CredentialsError(f"{url} answered with JSON that is no object")
+        return found

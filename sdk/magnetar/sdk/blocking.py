@@ -1,0 +1,190 @@
+"""The client for code without an event loop: the same calls, and each waits for its end.
+
+    from magnetar.sdk.blocking import Client
+
+    with Client("pulsar://localhost:6650") as client:
+        producer = client.producer("orders")
+        producer.send(b"hello")
+        for message in client.reader("orders"):
+            print(message.data)
+
+A thread of the client's own runs the asyncio client; everything here passes calls to it. Whatever
+that client gives out (producers, consumers, readers, transactions, …) is wrapped in `Blocking`,
+with all its methods and attributes under their names: this file knows of none of them. Calls may
+come from any thread. Callbacks (`on_sent`, …) are called in the client's thread, and must not
+call back into it.
+
+After a fork the child has no such thread, and shares the parent's sockets: every call there raises
+`ForkedError`. Make a client in the child.
+"""
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from magnetar.sdk.client import Client as AsyncClient
+from magnetar.sdk.errors import AlreadyClosedError, ForkedError
+from magnetar.sdk.settings import ClientSettings
+
+
+class _LoopThread:
+    """An event loop in a thread, and how other threads use it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="magnetar client", daemon=True)
+        self._thread.start()
+
+    # Any: a value, or what an awaitable gives; types cannot say both in one.
+    def call(self, function: Callable[[], object]) -> Any:
+        """Call it there, await what it gives if that is to be awaited, and give the result.
+
+        An interrupted call (Ctrl-C) is cancelled, as a task would be.
+
+        Raises:
+            ForkedError: this process is a child of the one that made the client.
+            AlreadyClosedError: the client is closed.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError("the client was made before a fork: make one in the child")
+        if self._loop.is_closed() or threading.current_thread() is self._thread:
+            raise AlreadyClosedError(
+                "the client is closed, or was called by one of its own callbacks"
+            )
+
+        async def run() -> object:
+            result = function()
+            return await result if inspect.isawaitable(result) else result
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread; a second time, and in a child, that is nothing."""
+        if os.getpid() == self._pid and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+class Blocking:
+    """Something of the asyncio client, called from threads: see the module's text."""
+
+    def __init__(self, target: object, thread: _LoopThread) -> None:
+        self._target, self._thread = target, thread
+
+    def __repr__(self) -> str:
+        return f"<Blocking {self._target!r}>"
+
+    # Any, because the names and types are those of the wrapped object: see its class.
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        target, thread = self._target, self._thread
+        if inspect.isfunction(inspect.getattr_static(type(target), name, None)):
+            method = getattr(target, name)
+
+            def call(*arguments: object, **named: object) -> object:
+                plain = [_unwrapped(each) for each in arguments]
+                plain_named = {key: _unwrapped(each) for key, each in named.items()}
+                return _wrapped(thread.call(lambda: method(*plain, **plain_named)), thread)
+
+            return call
+        return _wrapped(thread.call(lambda: getattr(target, name)), thread)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            self._thread.call(lambda: setattr(self._target, name, value))
+
+    # Any, as above.
+    def __iter__(self) -> Iterator[Any]:
+        target: Any = self._target
+        if not hasattr(type(target), "__aiter__"):
+            raise TypeError(f"{type(target).__name__} cannot be iterated over")
+        items = self._thread.call(lambda: target.__aiter__())
+        try:
+            while True:
+                yield _wrapped(self._thread.call(lambda: items.__anext__()), self._thread)
+        except StopAsyncIteration:
+            return
+
+    def __enter__(self) -> Self:
+        target: Any = self._target
+        self._thread.call(lambda: target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        target: Any = self._target
+        self._thread.call(lambda: target.__aexit__(kind, error, trace))
+
+
+class Client(Blocking):
+    """`magnetar.sdk.Client` for threads: `producer`, `consumer`, `reader`, and all its calls."""
+
+    def __init__(
+        self, url: str = "pulsar://127.0.0.1:6650", settings: ClientSettings | None = None
+    ) -> None:
+        """Raises: InvalidUrlError, TlsFileError: as the asyncio client."""
+        thread = _LoopThread()
+        try:
+            super().__init__(thread.call(lambda: AsyncClient(url, settings)), thread)
+        except BaseException:
+            thread.stop()
+            raise
+
+    def close(self, *, flush: bool = True) -> None:
+        """Close everything that it made, and end its thread.
+
+        Raises:
+            SdkError: a message failed that nobody watched; everything is closed all the same.
+        """
+        client = self._target
+        assert isinstance(client, AsyncClient)
+        try:
+            self._thread.call(lambda: client.close(flush=flush))
+        except (AlreadyClosedError, ForkedError):
+            pass  # once more, or in a child, where there is nothing to close
+        finally:
+            self._thread.stop()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(flush=kind is None)
+
+
+def _wrapped(value: object, thread: _LoopThread) -> object:
+    """Values stay as they are; what has calls to wait for becomes `Blocking`."""
+    if hasattr(type(value), "__aenter__") or hasattr(type(value), "__aiter__"):
+        return Blocking(value, thread)
+    return value
+
+
+def _unwrapped(value: object) -> object:
+    return value._target if isinstance(value, Blocking) else value

@@ -1,0 +1,1 @@
+"""What consumers can do beyond one topic and one message after the other."""

@@ -1,0 +1,156 @@
+"""Messages in chunks, put together again. Pure; no I/O.
+
+A chunk is an entry whose metadata has `num_chunks_from_msg` above 1, `chunk_id` from 0, and the
+`uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). They come in order, those
+of several messages mixed. A message is given up when a chunk is missing, when it is incomplete for
+too long, or when more are incomplete than may be; its chunks come again, or are acknowledged.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.errors import MalformedPayloadError
+
+_U32 = struct.Struct(">I")
+
+EntryKey = tuple[int, int]
+"""Ledger id and entry id."""
+
+
+@dataclass(slots=True)
+class _Incomplete:
+    began_s: float
+    chunks: int
+    bytes_max: int
+    """What the message says that it is in all."""
+    entries: list[EntryKey] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A message that has all its chunks."""
+
+    batch: MessageBatch
+    others: list[EntryKey]
+    """The entries of its chunks but the last, which is the batch's own."""
+
+
+class ChunkAssembly:
+    """The incomplete messages of one consumer."""
+
+    def __init__(
+        self,
+        source: EntrySource,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        age_s: float,
+        on_given_up: Callable[[list[EntryKey]], None],
+        on_superseded: Callable[[list[EntryKey]], None],
+    ) -> None:
+        """`on_given_up` gets the entries of a message that will not become whole here;
+        `on_superseded` those of chunks whose producer has sent the message from its start again."""
+        # A message in chunks is larger than any other; its own bound holds for it.
+        larger = max(source.decompressed_bytes_max, bytes_max)
+        self._source = replace(source, decompressed_bytes_max=larger)
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._age_s = age_s
+        self._on_given_up = on_given_up
+        self._on_superseded = on_superseded
+        self._incomplete: dict[str, _Incomplete] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._incomplete)
+
+    @property
+    def bytes_held(self) -> int:
+        return self._size
+
+    def add(self, batch: MessageBatch, *, now_s: float) -> Whole | None:
+        """Take a chunk; the message if it is complete now.
+
+        Raises:
+            MalformedPayloadError: its message is larger than the bound, or says nonsense.
+        """
+        metadata = batch.metadata
+        self._give_up_old(now_s)
+        chunks, index, uuid = metadata.num_chunks_from_msg, metadata.chunk_id, metadata.uuid
+        size = metadata.total_chunk_msg_size
+        if not 0 <= index < chunks or size > self._bytes_max:
+            self._give_up(uuid)
+            raise MalformedPayloadError(
+                f"chunk {index} of {chunks}, {size} bytes in all; allowed are {self._bytes_max}"
+            )
+        entry = (batch.ledger_id, batch.entry_id)
+        found = self._incomplete.get(uuid)
+        if found is not None and entry in found.entries:
+            return None  # a redelivery of what is here
+        if index == 0:
+            if found is not None:
+                self._size -= found.size
+                del self._incomplete[uuid]
+                self._on_superseded(found.entries)
+            self._make_room()
+            found = self._incomplete[uuid] = _Incomplete(now_s, chunks, size)
+        if found is None or index != len(found.parts) or chunks != found.chunks:
+            self._give_up(uuid)
+            self._on_given_up([entry])
+            return None
+        part = batch.travelled_body
+        found.entries.append(entry)
+        found.parts.append(part)
+        found.size += len(part)
+        self._size += len(part)
+        if found.size > found.bytes_max:
+            self._give_up(uuid)
+            raise MalformedPayloadError(f"the chunks are more than the {size} bytes they state")
+        while self._size > self._bytes_max and len(self._incomplete) > 1:
+            self._give_up(next(each for each in self._incomplete if each != uuid))
+        return self._whole(uuid, batch) if len(found.parts) == chunks else None
+
+    def clear(self) -> None:
+        """Forget everything: the broker begins again."""
+        self._incomplete.clear()
+        self._size = 0
+
+    def give_up_old(self, *, now_s: float) -> None:
+        """Give up what is incomplete for too long."""
+        self._give_up_old(now_s)
+
+    def _whole(self, uuid: str, last: MessageBatch) -> Whole:
+        done = self._incomplete.pop(uuid)
+        self._size -= done.size
+        metadata = last.metadata.SerializeToString()
+        batch = MessageBatch(
+            b"".join((_U32.pack(len(metadata)), metadata, *done.parts)),
+            self._source,
+            last.ledger_id,
+            last.entry_id,
+            last.redelivery_count,
+        )
+        batch.first_chunk = MessageId(*done.entries[0], -1, last.partition)
+        return Whole(batch, done.entries[:-1])
+
+    def _make_room(self) -> None:
+        while len(self._incomplete) >= self._messages_max:
+            self._give_up(next(iter(self._incomplete)))
+
+    def _give_up_old(self, now_s: float) -> None:
+        while self._incomplete:
+            uuid, oldest = next(iter(self._incomplete.items()))
+            if now_s - oldest.began_s < self._age_s:
+                return
+            self._give_up(uuid)
+
+    def _give_up(self, uuid: str) -> None:
+        given_up = self._incomplete.pop(uuid, None)
+        if given_up is not None:
+            self._size -= given_up.size
+            self._on_given_up(given_up.entries)

@@ -1,0 +1,235 @@
+"""Messages that came too often, and those to be tried again later: to topics of their own.
+
+Names of topics and properties are those of the official clients, so that their consumers and ours
+can work on one subscription, and their tools on what is left:
+
+| property | meaning |
+|---|---|
+| `REAL_TOPIC` | where the message came from |
+| `ORIGIN_MESSAGE_ID` | its id there, `ledger:entry:partition[:batch index]` |
+| `REAL_SUBSCRIPTION` | whose consumer gave it up |
+| `RECONSUMETIMES` | how often it was put off |
+| `DELAY_TIME` | for how many milliseconds, the last time |
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from magnetar.sdk.consuming.policies import DeadLetterPolicy
+from magnetar.sdk.context import ClientContext, Sender
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
+
+REAL_TOPIC = "REAL_TOPIC"
+REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUMETIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+
+RETRIES_MAX = 16
+"""How often a message may be put off when no policy says so, as with the official clients."""
+
+
+class Giver(Protocol):
+    """The consumer that a message came from."""
+
+    def acknowledge(self, what: Message) -> None: ...
+
+    def negative_acknowledge(self, what: Message) -> None: ...
+
+
+class DeadLetters:
+    """Of one consumer, over all its topics."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: TopicName,
+        subscription: str,
+        policy: DeadLetterPolicy | None,
+    ) -> None:
+        """`topic`: the first of the consumer's own, by which its topics are named."""
+        self._context = context
+        self._subscription = subscription
+        self._policy = policy or DeadLetterPolicy(redeliveries_max=RETRIES_MAX)
+        self._base = topic.partitioned
+        self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.given_up = 0
+        """Messages that went to the dead letter topic."""
+
+    @property
+    def redeliveries_max(self) -> int:
+        return self._policy.redeliveries_max
+
+    @property
+    def retry_topic(self) -> TopicName:
+        """Raises: TopicNameError: the policy names no topic."""
+        return TopicName.parse(
+            self._policy.retry_topic or f"{self._base}-{self._subscription}-RETRY"
+        )
+
+    def dead_letter_topic(self, source: TopicName) -> TopicName:
+        """Where what came from `source` goes. Raises: TopicNameError: the policy names no topic."""
+        if self._policy.topic:
+            return TopicName.parse(self._policy.topic)
+        source = source.partitioned
+        base = self._base if source == self.retry_topic else source
+        return TopicName.parse(f"{base}-{self._subscription}-DLQ")
+
+    # -- given up
+
+    def put(self, giver: Giver, messages: Iterable[Message]) -> None:
+        """Store messages in the dead letter topic; those that cannot be stored come again."""
+        task = asyncio.create_task(self._put(giver, list(messages)), name="magnetar dead letters")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _put(self, giver: Giver, messages: list[Message]) -> None:
+        for message in messages:
+            try:
+                await self._store(message, self._properties(message))
+            except SdkError as error:
+                _log.warning("dead_letter_failed %s: %s", message, error)
+                giver.negative_acknowledge(message)
+            else:
+                giver.acknowledge(message)
+
+    async def _store(self, message: Message, properties: dict[str, str]) -> None:
+        target = self.dead_letter_topic(TopicName.parse(message.topic))
+        sender = await self._sender(target, self._policy.initial_subscription)
+        if message.is_encrypted:
+            await _send_encrypted(sender, message, properties)
+        else:
+            await _send(sender, message, properties)
+        self.given_up += 1
+
+    # -- put off
+
+    async def retry_later(
+        self,
+        message: Message,
+        *,
+        delay_s: float,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Store a message in the retry topic; in the dead letter topic if that was often enough.
+
+        Raises:
+            SdkError: it is stored in neither, as far as is known.
+        """
+        own = self._properties(message)
+        own.update(properties or {})
+        times = _number(message.properties.get(RECONSUMETIMES)) + 1
+        delay_ms = max(0, round(delay_s * 1000))
+        own |= {RECONSUMETIMES: str(times), DELAY_TIME: str(delay_ms)}
+        if times > self.redeliveries_max:
+            await self._store(message, own)
+            return
+        sender = await self._sender(self.retry_topic)
+        due_ms = self._context.clock.wall_ms() + delay_ms if delay_ms else None
+        await _send(sender, message, own, deliver_at_ms=due_ms)
+
+    async def close(self) -> None:
+        """End what is under way: what was not stored stays unacknowledged. Does not raise."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        made = list(self._senders.values())
+        self._senders.clear()
+        for each in made:
+            if not each.done():
+                each.cancel()
+        results = await asyncio.gather(*made, return_exceptions=True)
+        senders = [each for each in results if not isinstance(each, BaseException)]
+        await asyncio.gather(*(each.close(flush=False) for each in senders), return_exceptions=True)
+
+    # -- parts
+
+    def _properties(self, message: Message) -> dict[str, str]:
+        return {
+            REAL_TOPIC: str(TopicName.parse(message.topic).partitioned),
+            ORIGIN_MESSAGE_ID: _id_text(message.message_id),
+            REAL_SUBSCRIPTION: self._subscription,
+            **message.properties,
+        }
+
+    async def _sender(self, target: TopicName, subscription: str = "") -> Sender:
+        task = self._senders.get(target)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(
+                self._open(target, subscription), name=f"magnetar letters to {target}"
+            )
+            self._senders[target] = task
+        return await asyncio.shield(task)
+
+    async def _open(self, target: TopicName, subscription: str) -> Sender:
+        if subscription:
+            await self._context.make_subscription(str(target), subscription)
+        return await self._context.open_sender(str(target))
+
+
+async def _send(
+    sender: Sender,
+    message: Message,
+    properties: Mapping[str, str],
+    *,
+    deliver_at_ms: int | None = None,
+) -> None:
+    await sender.send(
+        message.data,
+        key=message.key,
+        ordering_key=message.ordering_key,
+        properties=properties,
+        event_time_ms=message.event_time_ms or None,
+        deliver_at_ms=deliver_at_ms,
+    )
+
+
+async def _send_encrypted(sender: Sender, message: Message, properties: Mapping[str, str]) -> None:
+    """As it is, with what whoever has the keys needs."""
+    source = message.metadata
+    metadata = MessageMetadata(
+        encryption_keys=source.encryption_keys,
+        encryption_algo=source.encryption_algo,
+        encryption_param=source.encryption_param,
+        compression=source.compression,
+        uncompressed_size=source.uncompressed_size,
+        properties=[KeyValue(key=key, value=value) for key, value in properties.items()],
+    )
+    if source.HasField("num_messages_in_batch"):
+        metadata.num_messages_in_batch = source.num_messages_in_batch
+    if message.key is not None:
+        metadata.partition_key = message.key
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_sent(message_id: MessageId | None, error: SdkError | None) -> None:
+        if stored.done():
+            return  # the consumer is closed
+        if error is not None:
+            stored.set_exception(error)
+        else:
+            stored.set_result(None)
+
+    sender.send_encoded_nowait(message.data, metadata, on_sent=on_sent)
+    await stored
+
+
+def _id_text(message_id: MessageId) -> str:
+    """As the official clients write it: the partition too, if there is none."""
+    text = f"{message_id.ledger_id}:{message_id.entry_id}:{message_id.partition}"
+    return text if message_id.batch_index < 0 else f"{text}:{message_id.batch_index}"
+
+
+def _number(text: str | None) -> int:
+    try:
+        return max(0, int(text or 0))
+    except ValueError:
+        return 0  # somebody else's property of this name

@@ -1,0 +1,140 @@
+"""What becomes of an entry before it is delivered: given up, put together, or as it is."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.consuming.chunks import ChunkAssembly
+from magnetar.sdk.consuming.dead_letters import DeadLetters, Giver
+from magnetar.sdk.errors import CorruptMessageError, CryptoError, EncryptedMessageError
+from magnetar.sdk.ports import Clock
+from magnetar.sdk.receiver_queue import Delivery
+from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.wire.errors import MalformedPayloadError
+
+if TYPE_CHECKING:
+    from magnetar.sdk.encryption import MessageDecryptor
+
+
+class Chunked(Protocol):
+    """What is told of messages in chunks: by the acknowledger and its grouping."""
+
+    def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
+
+
+class EntryOpening:
+    """Of one consumer of one topic. Called by its receiver queue for each entry."""
+
+    def __init__(
+        self,
+        source: EntrySource,
+        settings: ConsumerSettings,
+        *,
+        acks: Chunked,
+        giver: Giver,
+        letters: DeadLetters | None,
+        clock: Clock,
+        acknowledge: Callable[[list[tuple[int, int]]], None],
+        ask_later: Callable[[list[tuple[int, int]]], None],
+    ) -> None:
+        """`acknowledge` and `ask_later` get entries of messages that will not become whole."""
+        self._acks = acks
+        self._giver = giver
+        # Only these subscriptions count how often a message was delivered.
+        shares = not settings.subscription_type.keeps_order
+        self._letters = letters if shares and settings.dead_letters is not None else None
+        self._clock = clock
+        self._acknowledge = acknowledge
+        self._ask_later = ask_later
+        self._acknowledges_incomplete = settings.acknowledge_incomplete_chunks
+        # Elsewhere a redelivery begins at the first unacknowledged message: it would never end.
+        self._asks_for_incomplete = shares
+        # Chunks that nothing follows are given up too: no other entry would notice.
+        self._loop = asyncio.get_running_loop()
+        self._age_s = settings.chunked_message_age_ms / 1000
+        self._timer: asyncio.TimerHandle | None = None
+        self._decryptor = settings.decryptor()
+        # By its name: who decrypts nothing loads no cryptography.
+        action = settings.crypto_failure_action
+        self._on_encrypted = "fail" if action is None else action.value
+        self.chunks = ChunkAssembly(
+            source,
+            messages_max=settings.chunked_messages_max,
+            bytes_max=settings.chunked_message_bytes_max,
+            age_s=settings.chunked_message_age_ms / 1000,
+            on_given_up=self._on_incomplete,
+            on_superseded=acknowledge,
+        )
+
+    def open(self, batch: MessageBatch) -> MessageBatch | None:
+        """What is delivered for an entry; None: nothing, or not yet.
+
+        Raises:
+            CorruptMessageError: it cannot be read.
+        """
+        opened = self._assemble(batch)
+        letters = self._letters
+        if opened is None or letters is None or opened.redelivery_count <= letters.redeliveries_max:
+            return opened
+        try:
+            letters.put(self._giver, opened.messages())
+        except MalformedPayloadError as error:
+            raise CorruptMessageError(batch.message_id, str(error)) from error
+        return None
+
+    def has_dead(self, deliveries: Iterable[Delivery]) -> bool:
+        """Whether some of these came too often: they go even if nobody asks for a message."""
+        letters = self._letters
+        if letters is None:
+            return False
+        most = letters.redeliveries_max
+        return any(message.redelivery_count > most for message, _ in deliveries)
+
+    def _assemble(self, batch: MessageBatch) -> MessageBatch | None:
+        if batch.is_encrypted and self._decryptor is not None:
+            decrypted = self._decrypt(batch, self._decryptor)
+            if decrypted is None:
+                return None
+            batch = decrypted
+        # A chunk that is still encrypted cannot be put together: it is delivered as it is.
+        if batch.metadata.num_chunks_from_msg <= 1 or batch.is_encrypted:
+            return batch
+        try:
+            whole = self.chunks.add(batch, now_s=self._clock.monotonic_s())
+        except MalformedPayloadError as error:
+            raise CorruptMessageError(batch.message_id, str(error)) from error
+        if self._timer is None and len(self.chunks):
+            self._timer = self._loop.call_later(self._age_s, self._on_age)
+        if whole is None:
+            return None
+        self._acks.set_chunks((whole.batch.ledger_id, whole.batch.entry_id), whole.others)
+        return whole.batch
+
+    def _decrypt(self, batch: MessageBatch, decryptor: "MessageDecryptor") -> MessageBatch | None:
+        try:
+            return batch.with_body(decryptor.decrypt(batch.travelled_body, batch.metadata))
+        except CryptoError as error:
+            if self._on_encrypted == "consume":
+                return batch
+            if self._on_encrypted == "fail":
+                raise EncryptedMessageError(batch.message_id, str(error)) from error
+        self._acknowledge([(batch.ledger_id, batch.entry_id)])
+        return None
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_age(self) -> None:
+        self._timer = None
+        self.chunks.give_up_old(now_s=self._clock.monotonic_s())
+        if len(self.chunks):
+            self._timer = self._loop.call_later(self._age_s, self._on_age)
+
+    def _on_incomplete(self, entries: list[tuple[int, int]]) -> None:
+        if self._acknowledges_incomplete:
+            self._acknowledge(entries)
+        elif self._asks_for_incomplete:
+            self._ask_later(entries)

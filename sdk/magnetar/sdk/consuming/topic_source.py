@@ -1,0 +1,203 @@
+"""Where a consumer of several topics learns which they are, and when to look again.
+
+Given topics are asked for their partitions from time to time. For a pattern the namespace is
+listed: when the broker says that topics have come or gone (WATCH_TOPIC_LIST), and from time to time
+anyway, because not every broker says it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from magnetar.sdk.connection import Connection
+from magnetar.sdk.consuming.topic_pattern import TopicPattern
+from magnetar.sdk.context import ClientContext
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.lookup import Lookup
+from magnetar.sdk.session import Backoff
+from magnetar.sdk.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+)
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
+
+_WATCHED_PATTERN_CHARACTERS_MAX = 50
+"""Brokers watch no longer ones."""
+
+
+class TopicSource(Protocol):
+    """Says which topics there are, partitions one by one."""
+
+    async def topics(self) -> list[TopicName]:
+        """Raises: SdkError: nobody can tell now."""
+        ...
+
+    async def watch(self) -> None:
+        """See to it that news are heard, if that can be. Does not raise SdkError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+async def wait_topics(source: TopicSource, context: ClientContext) -> list[TopicName]:
+    """The topics there are; asks again while brokers cannot tell, as long as an operation may take.
+
+    Raises:
+        SdkError: nobody could tell.
+    """
+    settings, clock = context.settings, context.clock
+    deadline_s = clock.monotonic_s() + settings.operation_timeout_ms / 1000
+    backoff = Backoff(
+        min_s=settings.reconnect_delay_min_ms / 1000,
+        max_s=settings.reconnect_delay_max_ms / 1000,
+        random=context.random,
+    )
+    while True:
+        try:
+            return await source.topics()
+        except SdkError as error:
+            pause_s = backoff.next_s()
+            if not error.retryable or clock.monotonic_s() + pause_s >= deadline_s:
+                raise
+        await asyncio.sleep(pause_s)
+
+
+class GivenTopics:
+    """Topics by name. Partitions that are added appear; topics stay, whatever happens to them."""
+
+    def __init__(self, lookup: Lookup, names: Sequence[TopicName]) -> None:
+        self._lookup = lookup
+        self._names = tuple(dict.fromkeys(names))
+
+    async def topics(self) -> list[TopicName]:
+        found: list[TopicName] = []
+        for name in self._names:
+            # A partition is no partitioned topic: nobody need be asked.
+            count = 0 if name.partition_index >= 0 else await self._lookup.partitions(str(name))
+            found += [name.partition(index) for index in range(count)] if count else [name]
+        return list(dict.fromkeys(found))
+
+    async def watch(self) -> None:
+        """Brokers tell nothing of partitions: they are asked."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class MatchingTopics:
+    """The topics that fit a pattern. Those that are deleted go."""
+
+    def __init__(
+        self, lookup: Lookup, pattern: TopicPattern, watcher_id: int, on_news: Callable[[], None]
+    ) -> None:
+        self._lookup = lookup
+        self._pattern = pattern
+        self._id = watcher_id
+        self._on_news = on_news
+        self._watched: Connection | None = None
+        self._is_refused = len(pattern.local.pattern) > _WATCHED_PATTERN_CHARACTERS_MAX
+
+    async def topics(self) -> list[TopicName]:
+        return self._pattern.matching(await self._lookup.topics(self._pattern.namespace))
+
+    async def watch(self) -> None:
+        if self._is_refused or self._watched is not None:
+            return
+        try:
+            connection = await self._lookup.service_connection()
+            if not connection.watches_topics:
+                return
+            connection.topic_watchers[self._id] = self
+            request_id = connection.next_request_id()
+            await connection.request(
+                request_id,
+                BaseCommand(
+                    type=BaseCommand.WATCH_TOPIC_LIST,
+                    watchTopicList=CommandWatchTopicList(
+                        request_id=request_id,
+                        watcher_id=self._id,
+                        namespace=self._pattern.namespace,
+                        topics_pattern=self._pattern.watched,
+                    ),
+                ),
+            )
+        except SdkError as error:
+            _log.info("topic_watch_failed pattern=%s: %s", self._pattern.watched, error)
+            self._is_refused = not error.retryable
+        else:
+            self._watched = connection
+
+    def on_topics_changed(self) -> None:
+        """From the connection."""
+        self._on_news()
+
+    def on_session_lost(self, connection: Connection) -> None:
+        """From the connection: what happens from now on is not heard of."""
+        self._watched = None
+        self._on_news()
+
+    def close(self) -> None:
+        """Tell the broker that nobody listens any more."""
+        connection, self._watched = self._watched, None
+        if connection is not None and connection.is_open:
+            connection.topic_watchers.pop(self._id, None)
+            connection.send(
+                BaseCommand(
+                    type=BaseCommand.WATCH_TOPIC_LIST_CLOSE,
+                    watchTopicListClose=CommandWatchTopicListClose(
+                        request_id=connection.next_request_id(), watcher_id=self._id
+                    ),
+                )
+            )
+
+
+class TopicFollower:
+    """Looks again: after news, and from time to time."""
+
+    def __init__(
+        self,
+        source: TopicSource,
+        *,
+        apply: Callable[[list[TopicName]], Awaitable[None]],
+        interval_s: float,
+        name: str,
+    ) -> None:
+        """`apply` makes what is consumed what there is."""
+        self._source = source
+        self._apply = apply
+        self._interval_s = interval_s
+        self._name = name
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"magnetar topics of {self._name}")
+
+    def look_soon(self) -> None:
+        """There are news."""
+        self._news.set()
+
+    async def close(self) -> None:
+        self._source.close()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._source.watch()
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._news.wait()
+            except TimeoutError:
+                pass  # time to look anyway
+            self._news.clear()
+            try:
+                await self._apply(await self._source.topics())
+            except SdkError as error:
+                _log.info("topics_unknown %s: %s", self._name, error)

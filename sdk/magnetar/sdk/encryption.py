@@ -1,0 +1,291 @@
+"""End-to-end encryption of messages: the same as that of the official clients.
+
+A producer makes a data key (AES, 256 bits), encrypts payloads with it (GCM: 12 bytes of IV in
+`encryption_param`, a tag of 16 bytes behind the body), and puts the data key into each message's
+metadata, encrypted with the public key of each name it writes for. Whoever has one of the private
+keys can read. RSA keys: OAEP with SHA-1. Elliptic curve keys: ECIES as BouncyCastle does it (KDF2
+and HMAC with SHA-1, the key stream XORed). Brokers see nothing of it but that it is there.
+
+A batch is encrypted as a whole, after compression; of a chunked message each chunk by itself.
+"""
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from cryptography.x509 import load_pem_x509_certificate
+
+from magnetar.sdk.errors import CryptoKeyError, DecryptionError
+from magnetar.sdk.ports import Clock, secure_random
+from magnetar.sdk.wire.pulsar_pb2 import EncryptionKeys, KeyValue, MessageMetadata
+
+DATA_KEY_BYTES = 32
+IV_BYTES = 12
+TAG_BYTES = 16
+DATA_KEYS_MAX = 1_000
+"""Decrypted data keys that a consumer remembers: a private key operation costs about 1 ms."""
+
+RandomBytes = Callable[[int], bytes]
+"""Unpredictable bytes, as many as asked for."""
+
+
+class CryptoFailureAction(Enum):
+    """What a consumer does with a message that it cannot decrypt."""
+
+    FAIL = "fail"
+    """`receive` raises; the message stays unacknowledged."""
+    DISCARD = "discard"
+    """It is acknowledged and passed over."""
+    CONSUME = "consume"
+    """It is delivered as it is; see `Message.is_encrypted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionKey:
+    """A key in PEM, and what the key reader wants to find again with a message."""
+
+    pem: bytes = field(repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class KeyReader(Protocol):
+    """Where keys come from. Called on the event loop: it should not take long."""
+
+    def public_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
+        """For producers: the public key of this name.
+
+        Raises:
+            CryptoKeyError: there is none.
+        """
+        ...
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
+        """For consumers: the private key of this name; `metadata` is that of the message.
+
+        Raises:
+            CryptoKeyError: there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeyReader:
+    """Keys in PEM files; `{name}` in a path stands for the key's name. An empty path: none."""
+
+    public_path: str = ""
+    private_path: str = ""
+
+    def public_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
+        return self._read(self.public_path, name, "public")
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
+        return self._read(self.private_path, name, "private")
+
+    def _read(self, path: str, name: str, kind: str) -> EncryptionKey:
+        if not path:
+            raise CryptoKeyError(f"key {name}: no path for {kind} keys was given")
+        # The name may come out of a message: it must not lead to another folder.
+        if "{name}" in path and (not name or "/" in name or "\\" in name or name in (".", "..")):
+            raise CryptoKeyError(f"key {name!r}: not a name that can be part of a path")
+        try:
+            return EncryptionKey(Path(path.replace("{name}", name)).read_bytes())
+        except OSError as error:
+            raise CryptoKeyError(f"key {name}: the {kind} key cannot be read: {error}") from error
+
+
+class MessageEncryptor:
+    """The data key of one producer, made anew every `rotation_s` seconds."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        reader: KeyReader,
+        *,
+        clock: Clock,
+        rotation_s: float,
+        random: RandomBytes = secure_random,
+    ) -> None:
+        """Raises: CryptoKeyError: a public key is missing or cannot be used."""
+        assert names
+        self._names, self._reader = tuple(names), reader
+        self._clock, self._random, self._rotation_s = clock, random, rotation_s
+        self._rotate()
+
+    def encrypt(self, body: bytes) -> tuple[bytes, MessageMetadata]:
+        """The encrypted body, and the fields that its metadata need.
+
+        Raises:
+            CryptoKeyError: the data key is old, and a public key can no longer be had.
+        """
+        if self._clock.monotonic_s() - self._made_at_s >= self._rotation_s:
+            self._rotate()
+        iv = self._random(IV_BYTES)
+        metadata = MessageMetadata(encryption_keys=self._keys, encryption_param=iv)
+        return self._cipher.encrypt(iv, body, None), metadata
+
+    def _rotate(self) -> None:
+        data_key = self._random(DATA_KEY_BYTES)
+        keys: list[EncryptionKeys] = []
+        for name in self._names:
+            key = self._reader.public_key(name, {})
+            keys.append(
+                EncryptionKeys(
+                    key=name,
+                    value=_encrypt_data_key(name, key.pem, data_key),
+                    metadata=[KeyValue(key=k, value=v) for k, v in key.metadata.items()],
+                )
+            )
+        self._keys, self._cipher = keys, AESGCM(data_key)
+        fields = MessageMetadata(encryption_keys=keys, encryption_param=bytes(IV_BYTES))
+        self.fields_bytes_max = len(fields.SerializePartialToString()) + TAG_BYTES
+        """What encryption adds to a message."""
+        self._made_at_s = self._clock.monotonic_s()
+
+
+class MessageDecryptor:
+    """Opens messages with the private keys of a key reader."""
+
+    def __init__(self, reader: KeyReader) -> None:
+        self._reader = reader
+        self._ciphers: OrderedDict[tuple[str, bytes], AESGCM] = OrderedDict()
+
+    def decrypt(self, body: bytes, metadata: MessageMetadata) -> bytes:
+        """The body before its encryption: still compressed, perhaps a batch.
+
+        Raises:
+            DecryptionError: no private key fits, or the body is not what was encrypted.
+        """
+        iv = metadata.encryption_param
+        if len(iv) != IV_BYTES or len(body) < TAG_BYTES:
+            raise DecryptionError(
+                f"an IV of {len(iv)} bytes and a body of {len(body)}; "
+                f"expected {IV_BYTES}, and {TAG_BYTES} or more"
+            )
+        reasons: list[str] = []
+        for key in metadata.encryption_keys:
+            try:
+                return self._cipher(key).decrypt(iv, body, None)
+            except InvalidTag:
+                self._ciphers.pop((key.key, key.value), None)
+                reasons.append(f"key {key.key}: the body does not fit its tag")
+            except CryptoKeyError as error:
+                reasons.append(str(error))
+        raise DecryptionError("; ".join(reasons) or "the message names no key")
+
+    def _cipher(self, key: EncryptionKeys) -> AESGCM:
+        place = (key.key, key.value)
+        known = self._ciphers.get(place)
+        if known is None:
+            metadata = {pair.key: pair.value for pair in key.metadata}
+            pem = self._reader.private_key(key.key, metadata).pem
+            data_key = _decrypt_data_key(key.key, pem, key.value)
+            if len(data_key) not in (16, 24, 32):
+                raise CryptoKeyError(f"key {key.key}: a data key of {len(data_key)} bytes")
+            known = self._ciphers[place] = AESGCM(data_key)
+            if len(self._ciphers) > DATA_KEYS_MAX:
+                self._ciphers.popitem(last=False)
+        return known
+
+
+# -- the data key, encrypted for a key pair
+
+_OAEP = padding.OAEP(mgf=padding.MGF1(SHA1()), algorithm=SHA1(), label=None)
+"""SHA-1, because the official clients use it; as a mask it is not at risk by its collisions."""
+_MAC_BYTES = 20
+_MAC_KEY_BYTES = 16
+_NO_ENCODING = bytes(8)
+"""The length of the encoding vector, in bits: there is none."""
+
+
+def _encrypt_data_key(name: str, pem: bytes, data_key: bytes) -> bytes:
+    try:
+        is_certificate = b"BEGIN CERTIFICATE" in pem
+        public: object = (
+            load_pem_x509_certificate(pem).public_key()
+            if is_certificate
+            else load_pem_public_key(_without_parameters(pem))
+        )
+        if isinstance(public, rsa.RSAPublicKey):
+            return public.encrypt(data_key, _OAEP)
+        if isinstance(public, ec.EllipticCurvePublicKey):
+            return _ecies_encrypt(public, data_key)
+    except (ValueError, TypeError) as error:
+        raise CryptoKeyError(f"key {name}: no public key that can be used: {error}") from error
+    raise CryptoKeyError(f"key {name}: RSA and elliptic curves only, not {type(public).__name__}")
+
+
+def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
+    try:
+        private = load_pem_private_key(_without_parameters(pem), password=None)
+        if isinstance(private, rsa.RSAPrivateKey):
+            return private.decrypt(value, _OAEP)
+        if isinstance(private, ec.EllipticCurvePrivateKey):
+            return _ecies_decrypt(private, value)
+    except (ValueError, TypeError) as error:
+        raise CryptoKeyError(f"key {name}: does not open the data key: {error}") from error
+    raise CryptoKeyError(f"key {name}: RSA and elliptic curves only, not {type(private).__name__}")
+
+
+def _without_parameters(pem: bytes) -> bytes:
+    """OpenSSL writes the parameters of a curve before the key: the key says them too."""
+    end = b"-----END EC PARAMETERS-----"
+    return pem.partition(end)[2] if end in pem else pem
+
+
+def _ecies_encrypt(public: ec.EllipticCurvePublicKey, data: bytes) -> bytes:
+    """The point of a key made for this once (uncompressed), the data under a key stream, a MAC."""
+    once = ec.generate_private_key(public.curve)
+    point = once.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    secret = once.exchange(ec.ECDH(), public)
+    mac_key, stream = _ecies_keys(point, secret, len(data))
+    hidden = _xor(data, stream)
+    return point + hidden + _mac(mac_key, hidden)
+
+
+def _ecies_decrypt(private: ec.EllipticCurvePrivateKey, value: bytes) -> bytes:
+    point_bytes = 1 + 2 * ((private.curve.key_size + 7) // 8)
+    if len(value) <= point_bytes + _MAC_BYTES:
+        raise ValueError(f"{len(value)} bytes are too few")
+    point, hidden, tag = (
+        value[:point_bytes],
+        value[point_bytes:-_MAC_BYTES],
+        value[-_MAC_BYTES:],
+    )
+    other = ec.EllipticCurvePublicKey.from_encoded_point(private.curve, point)
+    mac_key, stream = _ecies_keys(point, private.exchange(ec.ECDH(), other), len(hidden))
+    if not hmac.compare_digest(_mac(mac_key, hidden), tag):
+        raise ValueError("it was encrypted for another key")
+    return _xor(hidden, stream)
+
+
+def _ecies_keys(point: bytes, secret: bytes, data_bytes: int) -> tuple[bytes, bytes]:
+    """KDF2 (ISO 18033-2) with SHA-1: the key of the MAC, then the key stream."""
+    wanted = _MAC_KEY_BYTES + data_bytes
+    out = b""
+    for counter in range(1, wanted // 20 + 2):
+        out += hashlib.sha1(point + secret + counter.to_bytes(4, "big")).digest()
+    return out[:_MAC_KEY_BYTES], out[_MAC_KEY_BYTES:wanted]
+
+
+def _mac(key: bytes, hidden: bytes) -> bytes:
+    return hmac.digest(key, hidden + _NO_ENCODING, "sha1")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    size = len(left)
+    return (int.from_bytes(left, "big") ^ int.from_bytes(right, "big")).to_bytes(size, "big")

@@ -1,0 +1,1 @@
+"""The parts of producers; applications meet them through `magnetar.sdk.Client.producer`."""

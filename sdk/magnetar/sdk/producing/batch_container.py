@@ -1,0 +1,110 @@
+"""Messages that wait to become batches. Pure; no I/O, no time.
+
+By default there is one open batch. By key there is one for each ordering key (or key): a
+Key_Shared subscription gives an entry to one consumer, so all its messages must have one key. The
+limits hold for all open batches together: when one is reached, all are closed, in the order in
+which they were opened.
+"""
+
+from collections.abc import Sequence
+
+from magnetar.sdk.batch import ITEM_HEADER_BYTES_MAX, encode_batch, encode_plain_batch
+from magnetar.sdk.pending_sends import OnSent
+from magnetar.sdk.producing.outgoing import outer_metadata, single_metadata
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+
+
+class OpenBatch:
+    """Messages that will share an entry. `extras` and `on_sent` stay empty as long as they may."""
+
+    __slots__ = ("_extras", "_first", "_on_sent", "payload_bytes", "payloads", "since_s")
+
+    def __init__(self, first: MessageMetadata | None, since_s: float) -> None:
+        self.payloads: list[bytes] = []
+        self.payload_bytes = 0
+        self.since_s = since_s
+        """Monotonic time of its first message."""
+        self._first = first
+        self._extras: list[bytes] = []
+        self._on_sent: list[OnSent | None] = []
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def add(self, payload: bytes, raw: bytes, on_sent: OnSent | None) -> None:
+        """`raw`: its other metadata, see `single_metadata`."""
+        count = len(self.payloads)
+        self.payloads.append(payload)
+        self.payload_bytes += len(payload)
+        if raw or self._extras:
+            self._extras += [b""] * (count - len(self._extras))
+            self._extras.append(raw)
+        if on_sent is not None or self._on_sent:
+            self._on_sent += [None] * (count - len(self._on_sent))
+            self._on_sent.append(on_sent)
+
+    def body(self, first_sequence_id: int) -> bytes:
+        """The entry's body, before compression."""
+        if not self._extras:
+            return encode_plain_batch(self.payloads, first_sequence_id)
+        self._extras += [b""] * (len(self.payloads) - len(self._extras))
+        return encode_batch(self.payloads, self._extras, first_sequence_id)
+
+    @property
+    def metadata(self) -> bytes:
+        """What the entry says of its messages."""
+        return b"" if self._first is None else outer_metadata(self._first)
+
+    @property
+    def on_sent(self) -> Sequence[OnSent | None]:
+        """One for each message; empty if nobody asked."""
+        if self._on_sent:
+            self._on_sent += [None] * (len(self.payloads) - len(self._on_sent))
+        return self._on_sent
+
+
+class BatchContainer:
+    """The open batches of a producer."""
+
+    def __init__(self, *, messages_max: int, bytes_max: int, by_key: bool) -> None:
+        self.bytes_max = bytes_max
+        """Lowered by the producer to what its broker takes."""
+        self.messages = 0
+        self.payload_bytes = 0
+        self._messages_max = messages_max
+        self._by_key = by_key
+        self._taken_bytes = 0
+        self._batches: dict[bytes, OpenBatch] = {}
+
+    def __len__(self) -> int:
+        return self.messages
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message that takes so many bytes fits; an empty container takes any."""
+        return not self.messages or self._taken_bytes + size <= self.bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        return self.messages >= self._messages_max or self._taken_bytes >= self.bytes_max
+
+    def add(
+        self, payload: bytes, extra: MessageMetadata | None, on_sent: OnSent | None, *, now_s: float
+    ) -> None:
+        key = b""
+        if self._by_key and extra is not None:
+            key = extra.ordering_key or extra.partition_key.encode()
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = OpenBatch(extra, now_s)
+        raw = b"" if extra is None else single_metadata(extra)
+        batch.add(payload, raw, on_sent)
+        self.messages += 1
+        self.payload_bytes += len(payload)
+        self._taken_bytes += len(payload) + len(raw) + ITEM_HEADER_BYTES_MAX
+
+    def take(self) -> list[OpenBatch]:
+        """All of them, closed."""
+        batches = list(self._batches.values())
+        self._batches.clear()
+        self.messages = self.payload_bytes = self._taken_bytes = 0
+        return batches

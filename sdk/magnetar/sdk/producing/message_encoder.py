@@ -1,0 +1,221 @@
+"""Messages and batches as SEND frames: compressed, encrypted, in chunks if need be. Pure.
+
+In this order: compress the whole, cut it into chunks, encrypt each piece. All chunks of a message
+have its sequence id and metadata, a uuid (name and sequence id of the producer, as the C++ client
+makes it), their number and place, and the size of the whole before it was cut.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.sdk.errors import MessageTooLargeError
+from magnetar.sdk.pending_sends import OnSent, PendingSend
+from magnetar.sdk.producing.batch_container import OpenBatch
+from magnetar.sdk.producing.outgoing import compression_fields
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.compression import Compression, compress
+from magnetar.sdk.wire.frames import MESSAGE_BYTES_MAX
+from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+
+if TYPE_CHECKING:  # Who encrypts nothing loads no cryptography.
+    from magnetar.sdk.encryption import MessageEncryptor
+
+_CHUNK_FIELDS_BYTES_MAX = 128
+"""Bound on what the metadata of a chunk take beside names, keys and properties."""
+
+
+class MessageEncoder:
+    """Makes the sends of one producer. `attach` comes first, and again after each reconnect."""
+
+    def __init__(
+        self, topic: str, settings: ProducerSettings, encryptor: "MessageEncryptor | None"
+    ) -> None:
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        """What the broker accepts."""
+        self._topic = topic
+        self._codec = settings.compression
+        self._chunking = settings.chunking
+        self._chunk_bytes_max = settings.chunk_bytes_max
+        self._encryptor = encryptor
+        self._name = ""
+        self._frames: SendEncoder | None = None
+
+    @property
+    def frames(self) -> SendEncoder:
+        """What makes frames of bodies that are neither compressed nor encrypted."""
+        assert self._frames is not None
+        return self._frames
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it was attached once."""
+        return self._frames is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Payloads travel as they are."""
+        return self._codec is Compression.NONE and self._encryptor is None
+
+    def attach(
+        self, producer_id: int, name: str, schema_version: bytes, message_bytes_max: int
+    ) -> None:
+        """The broker's answer to PRODUCER, and its limit."""
+        version = MessageMetadata(schema_version=schema_version or None)
+        self._frames = SendEncoder(producer_id, name, fields=version.SerializePartialToString())
+        self._name = name
+        self.message_bytes_max = message_bytes_max
+
+    def check_size(self, size: int) -> None:
+        """Refuse what the broker would.
+
+        A compressing producer knows only after compression, and has no smaller message to offer.
+
+        Raises:
+            MessageTooLargeError
+        """
+        if size > self.message_bytes_max and self._codec is Compression.NONE and not self._chunking:
+            raise MessageTooLargeError(
+                f"{self._topic}: a message of {size} bytes; the broker accepts "
+                f"{self.message_bytes_max}; `chunking` sends larger ones in parts"
+            )
+
+    def batch(self, batch: OpenBatch, sequence_id: int, *, publish_time_ms: int) -> PendingSend:
+        """The send of a closed batch.
+
+        Raises:
+            CryptoKeyError: it cannot be encrypted.
+        """
+        return self.raw_batch(
+            batch.body(sequence_id),
+            len(batch),
+            batch.payload_bytes,
+            sequence_id,
+            extra=batch.metadata,
+            on_sent=batch.on_sent,
+            sent_at_s=batch.since_s,
+            publish_time_ms=publish_time_ms,
+        )
+
+    def raw_batch(
+        self,
+        body: bytes,
+        count: int,
+        payload_bytes: int,
+        sequence_id: int,
+        *,
+        extra: bytes = b"",
+        on_sent: Sequence[OnSent | None] = (),
+        sent_at_s: float,
+        publish_time_ms: int,
+    ) -> PendingSend:
+        """The send of a batch whose body is made already.
+
+        Raises:
+            CryptoKeyError: it cannot be encrypted.
+        """
+        if self._codec is not Compression.NONE:
+            extra += compression_fields(self._codec, len(body))
+            body = compress(self._codec, body)
+        if self._encryptor is not None:
+            body, crypto = self._encryptor.encrypt(body)
+            extra += crypto.SerializePartialToString()
+        prefix = self.frames.encode_batch_prefix(
+            body,
+            sequence_id=sequence_id,
+            count=count,
+            publish_time=publish_time_field(publish_time_ms),
+            extra=extra,
+        )
+        last = sequence_id + count - 1
+        return PendingSend(
+            sequence_id, last, prefix, body, count, True, payload_bytes, sent_at_s, on_sent
+        )
+
+    def single(
+        self,
+        payload: bytes,
+        extra: bytes,
+        sequence_id: int,
+        *,
+        on_sent: OnSent | None,
+        sent_at_s: float,
+        publish_time_ms: int,
+        is_encoded: bool = False,
+        of_command: bytes = b"",
+    ) -> list[PendingSend]:
+        """The send of a message by itself, or the sends of its chunks.
+
+        `is_encoded`: it is compressed and encrypted already, as `extra` says. `of_command`: further
+        serialized fields of the `CommandSend`.
+
+        Raises:
+            CryptoKeyError: it cannot be encrypted.
+            MessageTooLargeError: its metadata alone fill a message.
+        """
+        body, encryptor = payload, None if is_encoded else self._encryptor
+        if self._codec is not Compression.NONE and not is_encoded:
+            extra += compression_fields(self._codec, len(payload))
+            body = compress(self._codec, payload)
+        pieces = self._cut(body, extra) if self._chunking and not is_encoded else [body]
+        publish_time = publish_time_field(publish_time_ms)
+        sends: list[PendingSend] = []
+        left = len(payload)
+        for at, piece in enumerate(pieces):
+            fields = extra
+            if len(pieces) > 1:
+                fields += self._chunk_fields(sequence_id, at, len(pieces), len(body))
+            taken = min(left, len(piece)) if at + 1 < len(pieces) else left
+            left -= taken
+            if encryptor is not None:
+                piece, crypto = encryptor.encrypt(piece)
+                fields += crypto.SerializePartialToString()
+            prefix = self.frames.encode_prefix(
+                piece,
+                sequence_id=sequence_id,
+                publish_time=publish_time,
+                extra=fields,
+                is_chunk=len(pieces) > 1,
+                of_command=of_command,
+            )
+            is_last = at + 1 == len(pieces)
+            callbacks = (on_sent,) if is_last and on_sent is not None else ()
+            # The message counts with its last chunk: that one's receipt says that it is stored.
+            sends.append(
+                PendingSend(
+                    sequence_id,
+                    sequence_id,
+                    prefix,
+                    piece,
+                    1 if is_last else 0,
+                    False,
+                    taken,
+                    sent_at_s,
+                    callbacks,
+                )
+            )
+        return sends
+
+    def _cut(self, body: bytes, extra: bytes) -> list[bytes]:
+        fixed = len(extra) + 2 * len(self._name) + _CHUNK_FIELDS_BYTES_MAX
+        if self._encryptor is not None:
+            fixed += self._encryptor.fields_bytes_max
+        size = self.message_bytes_max - fixed
+        if self._chunk_bytes_max:
+            size = min(size, self._chunk_bytes_max)
+        if size <= 0:
+            raise MessageTooLargeError(
+                f"{self._topic}: metadata of {fixed} bytes leave no room for a chunk; the broker "
+                f"accepts {self.message_bytes_max}"
+            )
+        if len(body) <= size:
+            return [body]
+        return [body[at : at + size] for at in range(0, len(body), size)]
+
+    def _chunk_fields(self, sequence_id: int, chunk_id: int, chunks: int, total: int) -> bytes:
+        return MessageMetadata(
+            uuid=f"{self._name}-{sequence_id}",
+            num_chunks_from_msg=chunks,
+            total_chunk_msg_size=total,
+            chunk_id=chunk_id,
+        ).SerializePartialToString()

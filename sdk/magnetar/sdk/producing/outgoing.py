@@ -1,0 +1,83 @@
+"""A message on its way out, and what its metadata say of it. Pure."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magnetar.sdk.wire.compression import Compression
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingMessage:
+    """What an application sends: interceptors see it, and routers choose by it."""
+
+    payload: bytes
+    key: str | bytes | None = None
+    """Bytes travel as base64, and are marked as such."""
+    ordering_key: bytes | None = None
+    """Goes before `key` where Key_Shared subscriptions and batches by key look."""
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int | None = None
+    deliver_at_ms: int | None = None
+    """Wall clock: not to be delivered before (Shared and Key_Shared). Such a message is sent by
+    itself."""
+    sequence_id: int | None = None
+    """The application's own number, above that of the message before; by default the next one."""
+
+    @property
+    def is_plain(self) -> bool:
+        """It has a payload and nothing else."""
+        return (
+            self.key is None
+            and self.ordering_key is None
+            and self.properties is None
+            and self.event_time_ms is None
+            and self.deliver_at_ms is None
+        )
+
+    @property
+    def metadata_key(self) -> str:
+        """The key as it travels; empty if there is none."""
+        key = self.key
+        return base64.b64encode(key).decode() if isinstance(key, bytes) else key or ""
+
+    def metadata(self) -> MessageMetadata | None:
+        """What it has beyond its payload; the required fields are added by the encoder."""
+        if self.is_plain:
+            return None
+        return MessageMetadata(
+            partition_key=None if self.key is None else self.metadata_key,
+            partition_key_b64_encoded=True if isinstance(self.key, bytes) else None,
+            ordering_key=self.ordering_key,
+            properties=[KeyValue(key=k, value=v) for k, v in (self.properties or {}).items()],
+            event_time=self.event_time_ms,
+            deliver_at_time=self.deliver_at_ms,
+        )
+
+
+def single_metadata(extra: MessageMetadata) -> bytes:
+    """The same for a message within a batch; payload size and sequence id are added there."""
+    return SingleMessageMetadata(
+        partition_key=extra.partition_key if extra.HasField("partition_key") else None,
+        partition_key_b64_encoded=True if extra.partition_key_b64_encoded else None,
+        ordering_key=extra.ordering_key if extra.HasField("ordering_key") else None,
+        properties=extra.properties,
+        event_time=extra.event_time if extra.HasField("event_time") else None,
+    ).SerializePartialToString()
+
+
+def outer_metadata(first: MessageMetadata) -> bytes:
+    """What a batch says of its messages: the keys of the first one, by which brokers route."""
+    return MessageMetadata(
+        partition_key=first.partition_key if first.HasField("partition_key") else None,
+        partition_key_b64_encoded=True if first.partition_key_b64_encoded else None,
+        ordering_key=first.ordering_key if first.HasField("ordering_key") else None,
+    ).SerializePartialToString()
+
+
+def compression_fields(codec: Compression, uncompressed_bytes: int) -> bytes:
+    """What the metadata of a compressed body say."""
+    return MessageMetadata(
+        compression=codec.wire, uncompressed_size=uncompressed_bytes
+    ).SerializePartialToString()

@@ -1,0 +1,408 @@
+"""The producer of a partitioned topic: one producer for each partition, and who goes where.
+
+Partitions that are added while it lives are noticed within `partitions_refresh_ms` and used from
+then on. With `lazy_partitions` a partition's producer is made when the first message for it comes:
+messages wait for it here, in their order, as many as `pending_messages_max`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from magnetar.sdk.context import ClientContext
+from magnetar.sdk.errors import (
+    AlreadyClosedError,
+    NotSupportedError,
+    PendingLimitError,
+    SdkError,
+)
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.pending_sends import OnSent
+from magnetar.sdk.producer import OnConfirmed, Producer
+from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.producing.producer_stats import ProducerStats
+from magnetar.sdk.producing.routing import PartitionRouter
+from magnetar.sdk.producing.topic_producer import TopicProducer, settle
+from magnetar.sdk.producing.value_encoder import ValueEncoder
+from magnetar.sdk.schema import Schema, T
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.transaction import Transaction
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One partition."""
+
+    producer: TopicProducer | None = None
+    starting: asyncio.Task[None] | None = None
+    waiting: list[tuple[OutgoingMessage, OnSent | None]] = field(default_factory=list)
+    """Messages that came before the producer was ready."""
+
+
+class PartitionedProducer(Producer[T]):
+    """See the module's text."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: TopicName,
+        partitions: int,
+        settings: ProducerSettings,
+        schema: Schema[T] | None,
+        *,
+        make: Callable[[TopicName], TopicProducer],
+        count: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`make` gives the producer of a partition, not started; `count` asks for their number."""
+        self.topic = str(topic)
+        self._name = topic
+        self._context = context
+        self._settings = settings
+        self._make, self._count = make, count
+        self._loop = asyncio.get_running_loop()
+        self._clock = context.clock
+        # Interceptors are called by the producers of the partitions.
+        self._values = ValueEncoder(self.topic, schema, ())
+        self._router = PartitionRouter(
+            settings.routing,
+            settings.hashing,
+            batch=(
+                (
+                    settings.batch_messages_max,
+                    settings.batch_bytes_max,
+                    settings.batch_delay_ms / 1000,
+                )
+                if settings.batching
+                else None
+            ),
+            random=context.random,
+        )
+        self._slots = [_Slot() for _ in range(partitions)]
+        self._on_confirmed: OnConfirmed | None = None
+        self._unreported: SdkError | None = None
+        self._closing = False
+        self._watch: asyncio.Task[None] | None = None
+
+    # -- public
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions are used."""
+        return len(self._slots)
+
+    @property
+    def name(self) -> str:
+        producers = self._producers
+        return self._settings.name or (producers[0].name if producers else "")
+
+    @property
+    def is_connected(self) -> bool:
+        return all(producer.is_connected for producer in self._producers)
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest one of all partitions: each counts for itself."""
+        return max((each.last_sequence_id for each in self._producers), default=-1)
+
+    @property
+    def last_stored_sequence_id(self) -> int:
+        """The highest one of all partitions: each counts for itself."""
+        return max((each.last_stored_sequence_id for each in self._producers), default=-1)
+
+    @property
+    def pending_messages(self) -> int:
+        waiting = sum(len(slot.waiting) for slot in self._slots)
+        return waiting + sum(each.pending_messages for each in self._producers)
+
+    @property
+    def pending_bytes(self) -> int:
+        waiting = sum(len(message.payload) for slot in self._slots for message, _ in slot.waiting)
+        return waiting + sum(each.pending_bytes for each in self._producers)
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The highest one of all partitions: each has one of its own."""
+        epochs = [each.topic_epoch for each in self._producers]
+        return max((epoch for epoch in epochs if epoch is not None), default=None)
+
+    @property
+    def on_confirmed(self) -> OnConfirmed | None:
+        return self._on_confirmed
+
+    @on_confirmed.setter
+    def on_confirmed(self, told: OnConfirmed | None) -> None:
+        self._on_confirmed = told
+        for producer in self._producers:
+            producer.on_confirmed = told
+
+    def stats(self) -> ProducerStats:
+        return ProducerStats.total(each.stats() for each in self._producers)
+
+    def stats_by_partition(self) -> dict[int, ProducerStats]:
+        """Of each partition whose producer was made."""
+        return {
+            index: slot.producer.stats()
+            for index, slot in enumerate(self._slots)
+            if slot.producer is not None
+        }
+
+    async def send(
+        self,
+        value: T,
+        *,
+        key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        sequence_id: int | None = None,
+        transaction: Transaction | None = None,
+    ) -> MessageId:
+        message = self._values.message(
+            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+        )
+        slot = self._route(message)
+        if transaction is not None:
+            return await (await self._started(slot)).send_message(message, transaction)
+        if slot.producer is not None:
+            return await slot.producer.send_message(message)
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        self._queue(slot, message, partial(settle, future))
+        return await future
+
+    def send_nowait(
+        self,
+        value: T,
+        *,
+        key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        sequence_id: int | None = None,
+        on_sent: OnSent | None = None,
+    ) -> None:
+        message = self._values.message(
+            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+        )
+        slot = self._route(message)
+        if slot.producer is not None:
+            slot.producer.send_message_nowait(message, on_sent)
+        else:
+            self._queue(slot, message, on_sent)
+
+    def send_encoded_nowait(
+        self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
+    ) -> None:
+        key = metadata.partition_key if metadata.HasField("partition_key") else None
+        slot = self._route(OutgoingMessage(payload=body, key=key))
+        if slot.producer is None:
+            raise PendingLimitError(f"{self.topic}: the producer of the partition is being made")
+        slot.producer.send_encoded_nowait(body, metadata, on_sent=on_sent)
+
+    async def send_entry(
+        self, body: bytes, *, messages: int, sequence_id: int, extra: bytes = b""
+    ) -> None:
+        raise NotSupportedError(
+            f"{self.topic} is partitioned: entries with sequence ids are for one partition, such "
+            f"as {self._name.partition(0)}"
+        )
+
+    async def send_many(self, values: Sequence[T]) -> None:
+        self._check_usable()
+        payloads = self._values.payloads(values)
+        shares: dict[int, list[bytes]] = {}
+        if payloads is None or not self._router.is_blind:
+            messages = [self._values.message(value) for value in values]
+            if payloads is None:
+                for message in messages:
+                    await self._send_in_order(message)
+                return
+            for message in messages:
+                shares.setdefault(self._choose(message), []).append(message.payload)
+        else:
+            run = self._router.run_messages_max
+            for at in range(0, len(payloads), run):
+                index = self._router.next_run() % len(self._slots)
+                shares.setdefault(index, []).extend(payloads[at : at + run])
+        await asyncio.gather(
+            *(self._send_share(self._slots[index], share) for index, share in shares.items())
+        )
+
+    async def flush(self) -> None:
+        # Messages that wait for a producer of a partition are that one's when it is ready.
+        await asyncio.gather(
+            *(slot.starting for slot in self._slots if slot.starting), return_exceptions=True
+        )
+        results = await asyncio.gather(
+            *(producer.flush() for producer in self._producers), return_exceptions=True
+        )
+        error, self._unreported = self._unreported, None
+        for each in (error, *results):
+            if each is not None:
+                raise each
+
+    async def close(self, *, flush: bool = True) -> None:
+        if self._closing:
+            return
+        failure: BaseException | None = None
+        try:
+            if flush:
+                await self.flush()
+        except SdkError as error:
+            failure = error
+        finally:
+            self._closing = True
+            await self._end()
+        if failure is not None:
+            raise failure
+
+    # -- life
+
+    async def start(self) -> None:
+        """Called once by the client.
+
+        Raises:
+            SdkError: the reason why it could not; all that was made is closed again.
+        """
+        eager = not self._settings.lazy_partitions
+        first = self._slots if eager else [self._slots[self._router.next_run() % len(self._slots)]]
+        try:
+            await self._start_all(first)
+        except BaseException:
+            self._closing = True
+            await self._end()
+            raise
+        if self._settings.partitions_refresh_ms:
+            self._watch = asyncio.create_task(self._watch_growth(), name=f"growth of {self.topic}")
+
+    async def _start_all(self, slots: Sequence[_Slot]) -> None:
+        # All to their ends: what is given up half way would stand in the way of who comes next.
+        results = await asyncio.gather(
+            *(self._started(slot) for slot in slots), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _started(self, slot: _Slot) -> TopicProducer:
+        """The slot's producer, made if need be."""
+        if slot.producer is None:
+            if slot.starting is None:
+                slot.starting = asyncio.create_task(self._start(slot))
+            # Several may wait for it: who gives up must not take it from the rest.
+            await asyncio.shield(slot.starting)
+        assert slot.producer is not None
+        return slot.producer
+
+    async def _start(self, slot: _Slot) -> None:
+        try:
+            producer = self._make(self._name.partition(self._slots_index(slot)))
+            producer.on_confirmed = self._on_confirmed
+            await producer.start()
+        except SdkError as error:
+            slot.starting = None  # the next message tries again
+            waiting, slot.waiting = slot.waiting, []
+            for _, on_sent in waiting:
+                self._report(error, on_sent)
+            raise
+        slot.producer, slot.starting = producer, None
+        waiting, slot.waiting = slot.waiting, []
+        for message, on_sent in waiting:
+            try:
+                producer.send_message_nowait(message, on_sent)
+            except (SdkError, ValueError) as error:
+                self._report(error, on_sent)
+
+    def _slots_index(self, slot: _Slot) -> int:
+        return next(index for index, each in enumerate(self._slots) if each is slot)
+
+    async def _watch_growth(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.partitions_refresh_ms / 1000)
+            try:
+                partitions = await self._count()
+                new = [_Slot() for _ in range(partitions - len(self._slots))]
+                if new:
+                    await self._grow(new)
+            except SdkError as error:
+                _log.info("partitions_unknown topic=%s: %s", self.topic, error)
+
+    async def _grow(self, new: list[_Slot]) -> None:
+        """Use new partitions; those that cannot be had now are tried again with their messages."""
+        first = len(self._slots)
+        self._slots += new
+        _log.info("partitions_added topic=%s partitions=%s", self.topic, len(self._slots))
+        if not self._settings.lazy_partitions:
+            await self._start_all(self._slots[first:])
+
+    async def _end(self) -> None:
+        tasks = [slot.starting for slot in self._slots if slot.starting is not None]
+        if self._watch is not None:
+            tasks.append(self._watch)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closed = AlreadyClosedError(f"the producer on {self.topic} is closed")
+        for slot in self._slots:
+            waiting, slot.waiting = slot.waiting, []
+            for _, on_sent in waiting:
+                self._report(closed, on_sent)
+        await asyncio.gather(
+            *(producer.close(flush=False) for producer in self._producers), return_exceptions=True
+        )
+        self._context.forget(self)
+
+    # -- sending
+
+    @property
+    def _producers(self) -> list[TopicProducer]:
+        return [slot.producer for slot in self._slots if slot.producer is not None]
+
+    def _choose(self, message: OutgoingMessage) -> int:
+        return self._router.choose(message, len(self._slots), self._clock.monotonic_s())
+
+    def _route(self, message: OutgoingMessage) -> _Slot:
+        self._check_usable()
+        return self._slots[self._choose(message)]
+
+    def _queue(self, slot: _Slot, message: OutgoingMessage, on_sent: OnSent | None) -> None:
+        """Keep a message until its partition's producer is ready."""
+        if len(slot.waiting) >= self._settings.pending_messages_max:
+            raise PendingLimitError(
+                f"{self.topic}: {len(slot.waiting)} messages wait for the producer of a partition"
+            )
+        slot.waiting.append((message, on_sent))
+        if slot.starting is None:
+            slot.starting = asyncio.create_task(self._start(slot))
+            # Who sent hears of a failure; nobody waits for the task.
+            slot.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _send_in_order(self, message: OutgoingMessage) -> None:
+        producer = await self._started(self._route(message))
+        await producer.send_message_when_room(message)
+
+    async def _send_share(self, slot: _Slot, payloads: Sequence[bytes]) -> None:
+        producer = await self._started(slot)
+        if self._settings.interceptors:
+            for payload in payloads:
+                await producer.send_message_when_room(OutgoingMessage(payload=payload))
+        else:
+            await producer.send_payloads(payloads)
+
+    def _report(self, error: SdkError | ValueError, on_sent: OnSent | None) -> None:
+        known = error if isinstance(error, SdkError) else SdkError(str(error))
+        if on_sent is not None:
+            on_sent(None, known)
+        elif self._unreported is None:
+            self._unreported = known
+
+    def _check_usable(self) -> None:
+        if self._closing:
+            raise AlreadyClosedError(f"the producer on {self.topic} is closed")

@@ -1,0 +1,74 @@
+"""Figures of producers: what was sent, what was stored, and how long it took. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from magnetar.sdk.pending_sends import PendingSend
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """Sums since the producer was made; of several producers the sums of theirs."""
+
+    messages_stored: int = 0
+    bytes_stored: int = 0
+    """Of payloads, before compression."""
+    entries_stored: int = 0
+    """Batches, chunks, and messages that were sent alone."""
+    messages_failed: int = 0
+    messages_pending: int = 0
+    bytes_pending: int = 0
+    latency_ms_mean: float = 0.0
+    """From the call to the receipt, over entries."""
+    latency_ms_max: float = 0.0
+
+    @classmethod
+    def total(cls, several: Iterable["ProducerStats"]) -> "ProducerStats":
+        """The sums; the mean of latencies is weighted by entries."""
+        found = list(several)
+        entries = sum(each.entries_stored for each in found)
+        weighted = sum(each.latency_ms_mean * each.entries_stored for each in found)
+        return cls(
+            messages_stored=sum(each.messages_stored for each in found),
+            bytes_stored=sum(each.bytes_stored for each in found),
+            entries_stored=entries,
+            messages_failed=sum(each.messages_failed for each in found),
+            messages_pending=sum(each.messages_pending for each in found),
+            bytes_pending=sum(each.bytes_pending for each in found),
+            latency_ms_mean=weighted / entries if entries else 0.0,
+            latency_ms_max=max((each.latency_ms_max for each in found), default=0.0),
+        )
+
+
+class ProducerCounters:
+    """Counts for one producer, a run of receipts at a time."""
+
+    __slots__ = ("_bytes", "_entries", "_failed", "_latency_max_s", "_latency_sum_s", "_messages")
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = self._entries = self._failed = 0
+        self._latency_sum_s = self._latency_max_s = 0.0
+
+    def on_stored(self, sends: Sequence[PendingSend], now_s: float) -> None:
+        """Receipts have come for these, oldest first."""
+        self._entries += len(sends)
+        self._messages += sum([send.messages for send in sends])
+        self._bytes += sum([send.payload_bytes for send in sends])
+        self._latency_sum_s += len(sends) * now_s - sum([send.sent_at_s for send in sends])
+        self._latency_max_s = max(self._latency_max_s, now_s - sends[0].sent_at_s)
+
+    def on_failed(self, messages: int) -> None:
+        self._failed += messages
+
+    def snapshot(self, *, messages_pending: int, bytes_pending: int) -> ProducerStats:
+        mean_s = self._latency_sum_s / self._entries if self._entries else 0.0
+        return ProducerStats(
+            self._messages,
+            self._bytes,
+            self._entries,
+            self._failed,
+            messages_pending,
+            bytes_pending,
+            1000 * mean_s,
+            1000 * self._latency_max_s,
+        )

@@ -1,0 +1,141 @@
+"""Which partition a message goes to. Pure; no I/O.
+
+A key always decides: its hash modulo the number of partitions, so all messages of a key keep their
+order as long as no partitions are added. The hashes are those of the official clients; Java's and
+Go's default is `JAVA_STRING`. (The C++ client, and Python's on it, use another one by default,
+which is not the same on all platforms.)
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+
+from magnetar.sdk.producing.outgoing import OutgoingMessage
+
+Router = Callable[[OutgoingMessage, int], int]
+"""An application's own choice: gets the message and the number of partitions, gives an index."""
+
+
+class Hashing(Enum):
+    """Hash functions of keys."""
+
+    JAVA_STRING = "java_string"
+    MURMUR3 = "murmur3"
+
+    def of(self, key: str) -> int:
+        """From 0 to 2^31 - 1."""
+        if self is Hashing.JAVA_STRING:
+            return java_string_hash(key)
+        return murmur3_32(key.encode()) & 0x7FFF_FFFF
+
+
+class RoutingMode(Enum):
+    """Where messages without a key go."""
+
+    ROUND_ROBIN = "round_robin"
+    """One partition after the other; with batching the next one when a batch is full or its delay
+    (at least a millisecond) is over, so that batches become full."""
+    SINGLE_PARTITION = "single_partition"
+    """All to one partition, which is chosen at random when the producer is made."""
+
+
+def java_string_hash(key: str) -> int:
+    """`String.hashCode` of Java, without its sign: over UTF-16 units, h = 31 h + unit."""
+    value = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
+    return value & 0x7FFF_FFFF
+
+
+def murmur3_32(data: bytes) -> int:
+    """MurmurHash3, x86, 32 bits, seed 0: from 0 to 2^32 - 1."""
+    value = 0
+    blocks = len(data) // 4 * 4
+    for at in range(0, blocks, 4):
+        value ^= _mixed(int.from_bytes(data[at : at + 4], "little"))
+        value = (value << 13 | value >> 19) & 0xFFFF_FFFF
+        value = (5 * value + 0xE654_6B64) & 0xFFFF_FFFF
+    if blocks < len(data):
+        value ^= _mixed(int.from_bytes(data[blocks:], "little"))
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EB_CA6B & 0xFFFF_FFFF
+    value = (value ^ value >> 13) * 0xC2B2_AE35 & 0xFFFF_FFFF
+    return value ^ value >> 16
+
+
+def _mixed(block: int) -> int:
+    block = block * 0xCC9E_2D51 & 0xFFFF_FFFF
+    block = (block << 15 | block >> 17) & 0xFFFF_FFFF
+    return block * 0x1B87_3593 & 0xFFFF_FFFF
+
+
+class PartitionRouter:
+    """The choices of one producer."""
+
+    def __init__(
+        self,
+        routing: "RoutingMode | Router",
+        hashing: Hashing,
+        *,
+        batch: tuple[int, int, float] | None,
+        random: Random,
+    ) -> None:
+        """`batch`: messages and bytes of a full batch, and its delay in s; None: no batches."""
+        self._routing, self._hashing, self._batch = routing, hashing, batch
+        # A random start, lest all producers of a program fill the same partition first.
+        self._current = random.getrandbits(16)
+        self._messages = self._bytes = 0
+        self._since_s = 0.0
+
+    def choose(self, message: OutgoingMessage, partitions: int, now_s: float) -> int:
+        """The index of the partition.
+
+        Raises:
+            ValueError: the application's router named one that does not exist.
+        """
+        routing = self._routing
+        if not isinstance(routing, RoutingMode):
+            index = routing(message, partitions)
+            if not 0 <= index < partitions:
+                raise ValueError(f"the router chose partition {index} of {partitions}")
+            return index
+        if message.key is not None:
+            key = message.metadata_key
+            return self._hashing.of(key) % partitions
+        if routing is RoutingMode.SINGLE_PARTITION:
+            return self._current % partitions
+        return self._in_turn(len(message.payload), now_s) % partitions
+
+    def next_run(self) -> int:
+        """The next one in turn, for a whole batch of messages without keys; not yet modulo."""
+        if self._routing is RoutingMode.ROUND_ROBIN:
+            self._switch(0.0)
+        return self._current
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether all messages without a key are alike to it."""
+        return isinstance(self._routing, RoutingMode)
+
+    @property
+    def run_messages_max(self) -> int:
+        """Messages that go to one partition before it is the next one's turn."""
+        return 1 if self._batch is None else self._batch[0]
+
+    def _in_turn(self, size: int, now_s: float) -> int:
+        if self._batch is None:
+            self._current += 1
+            return self._current
+        messages_max, bytes_max, delay_s = self._batch
+        is_over = now_s - self._since_s >= max(delay_s, 0.001)
+        if self._messages >= messages_max or self._bytes + size > bytes_max or is_over:
+            self._switch(now_s)
+        self._messages += 1
+        self._bytes += size
+        return self._current
+
+    def _switch(self, now_s: float) -> None:
+        self._current += 1
+        self._messages = self._bytes = 0
+        self._since_s = now_s

@@ -1,0 +1,91 @@
+"""From what an application gives to `send` to the message that travels: schema, interceptors."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Generic, cast
+
+from magnetar.sdk.errors import SchemaValueError
+from magnetar.sdk.pending_sends import OnSent
+from magnetar.sdk.producing.interceptors import ProducerInterceptor, ProducerInterceptors
+from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.schema import Schema, T
+
+
+class ValueEncoder(Generic[T]):
+    """Of one producer."""
+
+    def __init__(
+        self, topic: str, schema: Schema[T] | None, interceptors: Sequence[ProducerInterceptor]
+    ) -> None:
+        """`schema` is the producer's own copy of it; None: values are bytes."""
+        self.schema = schema
+        self.interceptors = ProducerInterceptors(topic, interceptors) if interceptors else None
+
+    def message(
+        self,
+        value: T,
+        key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        sequence_id: int | None = None,
+    ) -> OutgoingMessage:
+        """The message of one value.
+
+        Raises:
+            SchemaValueError: the value does not fit.
+        """
+        schema = self.schema
+        if schema is not None:
+            payload = schema.encode(value)
+            own_key = schema.encode_key(value)
+            if own_key is not None:
+                key = own_key
+        elif isinstance(value, bytes):
+            payload = value
+        else:
+            raise SchemaValueError(f"bytes were expected, not {type(value).__name__}")
+        return OutgoingMessage(
+            payload=payload,
+            key=key,
+            ordering_key=ordering_key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            deliver_at_ms=deliver_at_ms,
+            sequence_id=sequence_id,
+        )
+
+    def intercept(
+        self, message: OutgoingMessage, on_sent: OnSent | None
+    ) -> tuple[OutgoingMessage, OnSent | None]:
+        """What the interceptors make of it, and who is told of its outcome."""
+        interceptors = self.interceptors
+        if interceptors is None:
+            return message, on_sent
+        message = interceptors.before_send(message)
+        tell = partial(interceptors.on_sent, message)
+        if on_sent is None:
+            return message, tell
+        asked = on_sent
+
+        def both(message_id: object, error: object) -> None:
+            tell(message_id, error)  # type: ignore[arg-type]  # Those of OnSent, passed on.
+            asked(message_id, error)  # type: ignore[arg-type]  # As above.
+
+        return message, both
+
+    def payloads(self, values: Sequence[T]) -> Sequence[bytes] | None:
+        """The payloads, if they are all that there is to these messages; else None.
+
+        Raises:
+            SchemaValueError: a value does not fit.
+        """
+        if self.interceptors is not None:
+            return None
+        schema = self.schema
+        if schema is None:
+            return cast("Sequence[bytes]", values)
+        if values and schema.encode_key(values[0]) is not None:
+            return None
+        return [schema.encode(value) for value in values]

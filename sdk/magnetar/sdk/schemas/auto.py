@@ -1,0 +1,87 @@
+"""Schemas that are found in the topic: AUTO_CONSUME for reading, AUTO_PRODUCE for writing."""
+
+from typing import cast
+
+from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError
+from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType, VersionedSchema
+from magnetar.sdk.schemas.avro import AvroObjectSchema
+from magnetar.sdk.schemas.json_schema import JsonObjectSchema
+from magnetar.sdk.schemas.key_value import KeyValueSchema, split_info
+from magnetar.sdk.schemas.primitives import BYTES, PRIMITIVES
+
+
+def schema_of(info: SchemaInfo) -> Schema[object]:
+    """The schema for a definition of the broker's: records are dicts.
+
+    Raises:
+        SchemaDefinitionError: a type that this client cannot read (PROTOBUF, EXTERNAL, …).
+    """
+    if info.type is SchemaType.BYTES:
+        return cast("Schema[object]", BYTES)
+    if info.type in PRIMITIVES:
+        return PRIMITIVES[info.type]
+    if info.type is SchemaType.JSON:
+        return JsonObjectSchema(info.definition)
+    if info.type is SchemaType.AVRO:
+        return AvroObjectSchema(info.definition)
+    if info.type is SchemaType.KEY_VALUE:
+        key, value, encoding = split_info(info)
+        pair = KeyValueSchema(schema_of(key), schema_of(value), encoding)
+        return cast("Schema[object]", pair)
+    raise SchemaDefinitionError(f"messages of {info.type.value} schemas cannot be read here")
+
+
+class AutoConsumeSchema(VersionedSchema[object]):
+    """Each message is read with the schema it was written with; one without any is bytes.
+
+    The broker is told of no schema: it would check nothing, and older ones do not know this type.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schemas: dict[bytes, Schema[object]] = {}
+
+    def for_topic(self) -> "AutoConsumeSchema":
+        return AutoConsumeSchema()
+
+    def encode(self, value: object) -> bytes:
+        raise SchemaValueError("AUTO_CONSUME is for reading; AUTO_PRODUCE is for writing")
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> object:
+        if not version:
+            return data
+        self._check_version(version)
+        return self._schemas[version].decode(data, b"", key)
+
+    def add_version(self, version: bytes, info: SchemaInfo) -> None:
+        schema = schema_of(info)
+        self._remember(version)
+        self._schemas[version] = schema
+
+    def _forget_versions(self) -> None:
+        self._schemas.clear()
+
+
+class AutoProduceSchema(Schema[bytes]):
+    """Payloads that are encoded already, checked against the topic's own schema."""
+
+    takes_topic_schema = True
+
+    def __init__(self) -> None:
+        self._schema: Schema[object] | None = None
+
+    def for_topic(self) -> "AutoProduceSchema":
+        return AutoProduceSchema()
+
+    def adopt(self, info: SchemaInfo | None) -> None:
+        if info is not None:
+            self.info, self._schema = info, schema_of(info)
+
+    def encode(self, value: bytes) -> bytes:
+        BYTES.encode(value)
+        if self._schema is not None:
+            self._schema.decode(value)
+        return value
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:
+        return data

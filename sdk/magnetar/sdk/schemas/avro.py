@@ -1,0 +1,110 @@
+"""AVRO: values in Avro's binary form, read with the definition they were written with.
+
+Needs the package fastavro (`pip install magnetar[avro]`), which is loaded when a schema is made.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from types import ModuleType
+from typing import cast
+
+from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError, SchemaVersionError
+from magnetar.sdk.schema import SchemaInfo, SchemaType, T, VersionedSchema
+from magnetar.sdk.schemas.records import Convert, shape_of
+
+_FOREIGN = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, AttributeError)
+"""What fastavro raises for values and bytes that do not fit; it has no tree of its own."""
+
+
+def _fastavro() -> ModuleType:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise SchemaDefinitionError(
+            "AVRO schemas need the package fastavro: pip install 'magnetar[avro]'"
+        ) from error
+    return fastavro
+
+
+class _AvroBase(VersionedSchema[T]):
+    """Of a parsed definition; `to` and `back` between its values and fastavro's."""
+
+    def __init__(self, raw: bytes, *, to: Convert | None, back: Convert | None) -> None:
+        super().__init__()
+        self.info = SchemaInfo(SchemaType.AVRO, raw)
+        self._raw = raw
+        self._to, self._back = to, back
+        self._avro = _fastavro()
+        self._own = self._parse(raw)
+        self._writers: dict[bytes, object] = {}
+
+    def encode(self, value: T) -> bytes:
+        out = io.BytesIO()
+        try:
+            plain: object = value if self._to is None else self._to(value)
+            self._avro.schemaless_writer(out, self._own, plain)
+        except _FOREIGN as error:
+            raise SchemaValueError(f"a value that does not fit: {error}") from error
+        return out.getvalue()
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
+        self._check_version(version)
+        writer = self._writers.get(version, self._own)
+        try:
+            if writer is self._own:
+                plain = self._avro.schemaless_reader(io.BytesIO(data), writer, None)
+            else:
+                plain = self._avro.schemaless_reader(io.BytesIO(data), writer, self._own)
+            return cast("T", plain if self._back is None else self._back(plain))
+        except _FOREIGN as error:
+            raise SchemaValueError(
+                f"a payload of version {version.hex() or 'unknown'} that does not fit: {error!r}"
+            ) from error
+
+    def add_version(self, version: bytes, info: SchemaInfo) -> None:
+        if info.type is not SchemaType.AVRO:
+            raise SchemaVersionError(f"version {version.hex()} is {info.type.value}, not AVRO")
+        writer = self._parse(info.definition, name_of=self._own)
+        self._remember(version)
+        if info.definition != self._raw:
+            self._writers[version] = writer
+
+    def _forget_versions(self) -> None:
+        self._writers.clear()
+
+    def _parse(self, raw: bytes, *, name_of: object = None) -> object:
+        try:
+            definition = json.loads(raw)
+            # Pulsar lets the record at the top be renamed; fastavro would refuse to read it.
+            if isinstance(name_of, dict) and isinstance(definition, dict) and "name" in definition:
+                definition["name"] = name_of["name"]
+            parsed: object = self._avro.parse_schema(definition)
+        except (*_FOREIGN, RecursionError) as error:
+            raise SchemaDefinitionError(f"no Avro definition: {error}") from error
+        return parsed
+
+
+class AvroSchema(_AvroBase[T]):
+    """Of a dataclass or a pydantic model."""
+
+    def __init__(self, kind: type[T], *, namespace: str = "") -> None:
+        """Raises: SchemaDefinitionError: a field that Avro cannot hold, or no fastavro."""
+        shape = shape_of(kind, namespace=namespace)
+        self._kind, self._namespace = kind, namespace
+        super().__init__(json.dumps(shape.avro).encode(), to=shape.to_avro, back=shape.from_avro)
+
+    def for_topic(self) -> "AvroSchema[T]":
+        return AvroSchema(self._kind, namespace=self._namespace)
+
+
+class AvroObjectSchema(_AvroBase[object]):
+    """AVRO of a definition that is given, or found in the topic: records are dicts."""
+
+    def __init__(self, definition: Mapping[str, object] | bytes) -> None:
+        """Raises: SchemaDefinitionError: no Avro definition, or no fastavro."""
+        raw = definition if isinstance(definition, bytes) else json.dumps(definition).encode()
+        super().__init__(raw, to=None, back=None)
+
+    def for_topic(self) -> "AvroObjectSchema":
+        return AvroObjectSchema(self._raw)

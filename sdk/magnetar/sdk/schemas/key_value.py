@@ -1,0 +1,143 @@
+"""KEY_VALUE: two schemas in one; the key within the payload, or as the message's own key.
+
+Definition: int32 size and definition of the key, the same of the value, big-endian; the rest is in
+properties. Payload INLINE: int32 size (-1: none) and bytes of the key, the same of the value.
+SEPARATED: the payload is the value, the key is the message's, as bytes.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic
+
+from typing_extensions import TypeVar
+
+from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError
+from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SIZE = struct.Struct(">i")
+ENCODING_PROPERTY = "kv.encoding.type"
+
+
+class KeyValueEncoding(StrEnum):
+    """Where the key travels."""
+
+    INLINE = "INLINE"
+    SEPARATED = "SEPARATED"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue(Generic[K, V]):
+    """A key and a value; either may be missing."""
+
+    key: K | None
+    value: V | None
+
+
+class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
+    """Of two schemas."""
+
+    def __init__(
+        self,
+        key: Schema[K],
+        value: Schema[V],
+        encoding: KeyValueEncoding = KeyValueEncoding.INLINE,
+    ) -> None:
+        self._key, self._value, self._encoding = key, value, encoding
+        parts = {"key": _info(key), "value": _info(value)}
+        properties = {ENCODING_PROPERTY: encoding.value}
+        for side, part in parts.items():
+            properties[f"{side}.schema.name"] = part.name
+            properties[f"{side}.schema.type"] = part.type.value
+            properties[f"{side}.schema.properties"] = json.dumps(dict(part.properties))
+        definition = b"".join(
+            _SIZE.pack(len(part.definition)) + part.definition for part in parts.values()
+        )
+        self.info = SchemaInfo(SchemaType.KEY_VALUE, definition, properties)
+
+    def for_topic(self) -> "KeyValueSchema[K, V]":
+        return KeyValueSchema(self._key.for_topic(), self._value.for_topic(), self._encoding)
+
+    def encode(self, value: KeyValue[K, V]) -> bytes:
+        if not isinstance(value, KeyValue):
+            raise SchemaValueError(f"a KeyValue was expected, not {type(value).__name__}")
+        raw = None if value.value is None else self._value.encode(value.value)
+        if self._encoding is KeyValueEncoding.SEPARATED:
+            return raw or b""
+        key = None if value.key is None else self._key.encode(value.key)
+        return b"".join(
+            _SIZE.pack(-1) if part is None else _SIZE.pack(len(part)) + part for part in (key, raw)
+        )
+
+    def encode_key(self, value: KeyValue[K, V]) -> bytes | None:
+        if self._encoding is KeyValueEncoding.INLINE or value.key is None:
+            return None
+        return self._key.encode(value.key)
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> KeyValue[K, V]:
+        raw: bytes | None = data
+        if self._encoding is KeyValueEncoding.INLINE:
+            key, at = _cut(data, 0)
+            raw, at = _cut(data, at)
+            if at != len(data):
+                raise SchemaValueError(f"{len(data) - at} bytes behind a KEY_VALUE payload")
+        return KeyValue(
+            None if key is None else self._key.decode(key, version),
+            None if raw is None else self._value.decode(raw, version),
+        )
+
+    def is_missing(self, version: bytes) -> bool:
+        return self._key.is_missing(version) or self._value.is_missing(version)
+
+    def add_version(self, version: bytes, info: SchemaInfo) -> None:
+        key, value, _ = split_info(info)
+        self._key.add_version(version, key)
+        self._value.add_version(version, value)
+
+
+def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncoding]:
+    """The two schemas of a KEY_VALUE schema, and its encoding.
+
+    Raises:
+        SchemaDefinitionError: it is none.
+    """
+    if info.type is not SchemaType.KEY_VALUE:
+        raise SchemaDefinitionError(f"a {info.type.value} schema, not KEY_VALUE")
+    try:
+        key, at = _cut(info.definition, 0)
+        value, _ = _cut(info.definition, at)
+        found = {}
+        for side, raw in (("key", key), ("value", value)):
+            found[side] = SchemaInfo(
+                SchemaType(info.properties[f"{side}.schema.type"]),
+                raw or b"",
+                json.loads(info.properties.get(f"{side}.schema.properties") or "{}"),
+                info.properties.get(f"{side}.schema.name", ""),
+            )
+        encoding = KeyValueEncoding(info.properties.get(ENCODING_PROPERTY, "INLINE"))
+    except (KeyError, ValueError, SchemaValueError) as error:
+        raise SchemaDefinitionError(f"a KEY_VALUE schema that makes no sense: {error}") from error
+    return found["key"], found["value"], encoding
+
+
+def _info(schema: Schema[K]) -> SchemaInfo:
+    info = schema.info or SchemaInfo(SchemaType.BYTES)
+    return info if info.name else SchemaInfo(info.type, info.definition, info.properties, info.type)
+
+
+def _cut(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """A part with its size before it, and where the next one begins."""
+    try:
+        size: int = _SIZE.unpack_from(data, at)[0]
+    except struct.error as error:
+        raise SchemaValueError(f"KEY_VALUE: no size at {at} of {len(data)} bytes") from error
+    at += _SIZE.size
+    if size == -1:
+        return None, at
+    if not 0 <= size <= len(data) - at:
+        raise SchemaValueError(f"KEY_VALUE: a part of {size} bytes at {at} of {len(data)} bytes")
+    return data[at : at + size], at + size

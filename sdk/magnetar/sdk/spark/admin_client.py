@@ -1,0 +1,159 @@
+"""The administration interface of brokers, as far as the driver asks it. Blocking.
+
+One connection is kept. A broker that does not serve the topic in question redirects; when one does
+not answer, the next one of the list is asked.
+"""
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
+from magnetar.sdk.spark.options import ConnectionOptions
+from magnetar.sdk.tls import tls_context
+from magnetar.sdk.wire.topic_name import TopicName
+
+_REDIRECTS_MAX = 5
+_TIMEOUT_S = 30.0
+_ERROR_CHARACTERS_MAX = 300
+
+Json = Any
+
+
+class RefusedError(MagnetarSparkError):
+    """The broker answered with an error; `status` is that of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AdminClient:
+    """Requests to the administration interface. For one thread.
+
+    Every method raises:
+        UnreachableError: no broker of the list answers.
+        RefusedError: it says no.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._urls = [each.strip().rstrip("/") for each in options.admin_url.split(",")]
+        self._urls = [each if "://" in each else f"http://{each}" for each in self._urls if each]
+        self._headers = {**options.http_headers(), "Accept": "application/json"}
+        self._options = options
+        self._connections: dict[str, http.client.HTTPConnection] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def get(self, path: str) -> Json:
+        return self._ask("GET", path)
+
+    def put(self, path: str, body: Json) -> Json:
+        return self._ask("PUT", path, body)
+
+    def post(self, path: str, body: Json) -> Json:
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> Json:
+        return self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str, body: Json = None) -> Json:
+        problems: list[str] = []
+        for base in list(self._urls):
+            try:
+                return self._follow(method, base, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                problems.append(f"{base}: {error or type(error).__name__}")
+                self._forget(base)
+                # The next request begins with one that may well be there.
+                self._urls = [*(each for each in self._urls if each != base), base]
+        raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
+
+    def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
+        for _ in range(_REDIRECTS_MAX):
+            status, headers, data = self._exchange(method, base, path, body)
+            if status in (301, 302, 307, 308):
+                target = urlsplit(headers.get("location", ""))
+                base = f"{target.scheme}://{target.netloc}"
+                path = target.path + (f"?{target.query}" if target.query else "")
+                continue
+            if status >= 400:
+                raise RefusedError(status, f"{path.split('?')[0]}: {_reason(status, data)}")
+            return json.loads(data) if data.strip() else None
+        raise UnreachableError(f"{path}: brokers send it to each other, more than 5 times")
+
+    def _exchange(
+        self, method: str, base: str, path: str, body: Json
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = dict(self._headers)
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        is_kept = base in self._connections
+        connection = self._connection(base)
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._forget(base)
+            if not is_kept:
+                raise
+            # It was idle, and closed by the broker: what was asked was not seen.
+            connection = self._connection(base)
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, found, answer.read()
+
+    def _connection(self, base: str) -> http.client.HTTPConnection:
+        connection = self._connections.get(base)
+        if connection is None:
+            url = urlsplit(base)
+            if url.scheme == "https":
+                connection = http.client.HTTPSConnection(
+                    url.netloc, timeout=_TIMEOUT_S, context=self._tls()
+                )
+            else:
+                connection = http.client.HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
+            self._connections[base] = connection
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            return tls_context(self._options.client_settings())
+        except TlsFileError as error:
+            raise OptionError("tlsTrustCertsFile", str(error)) from None
+
+    def _forget(self, base: str) -> None:
+        connection = self._connections.pop(base, None)
+        if connection is not None:
+            connection.close()
+
+
+def topic_path(topic: TopicName, *rest: str) -> str:
+    """`/admin/v2/persistent/tenant/namespace/topic/…`, escaped."""
+    parts: Sequence[str] = (
+        topic.domain,
+        topic.tenant,
+        topic.namespace,
+        topic.local_name,
+        *rest,
+    )
+    return "/admin/v2/" + "/".join(quote(each, safe="") for each in parts)
+
+
+def _reason(status: int, data: bytes) -> str:
+    try:
+        found = json.loads(data)
+        text = str(found.get("reason", found)) if isinstance(found, dict) else str(found)
+    except ValueError:
+        text = data.decode("utf-8", "replace")
+    return f"status {status}: {text.strip()[:_ERROR_CHARACTERS_MAX]}"

@@ -1,0 +1,206 @@
+"""Rows as Arrow batches, made from buffers: what is the same for all messages of an entry is
+written once for all of them, and per message there are as few steps of Python as can be.
+
+`ArrowRows` takes the messages of one entry after the other, and gives a batch when there are
+`ROWS_MAX` rows or `BYTES_MAX` bytes of values. Columns that the query does not have cost nothing.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from magnetar.sdk.spark.columns import (
+    EVENT_TIME,
+    KEY,
+    MESSAGE_ID,
+    PROPERTIES,
+    PUBLISH_TIME,
+    TOPIC,
+)
+from magnetar.sdk.spark.values import ValueColumns
+from magnetar.sdk.wire.varint import encode_varint
+
+ROWS_MAX = 10_000
+BYTES_MAX = 4 << 20
+
+Part = bytes | memoryview
+
+_SUFFIXES: list[bytes] = []
+"""Batch index -> the field `batch_index` of a serialized `MessageIdData`."""
+
+
+class ArrowRows:
+    """Collects rows, and makes batches of them."""
+
+    def __init__(
+        self, schema: StructType, *, topic: str, partition: int, values: ValueColumns
+    ) -> None:
+        """`values` makes the columns that are no metadata."""
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        names = set(schema.names)
+        self._values = values
+        self._topic = topic
+        self._partition = b"\x18" + encode_varint(partition) if partition >= 0 else b""
+        self._has_ids = MESSAGE_ID in names
+        self._has_keys = KEY in names
+        self._has_properties = PROPERTIES in names
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._parts: list[Part] = []
+        self._lengths: list[int] = []
+        self._nulls: list[int] = []
+        self._id_parts: list[bytes] = []
+        self._id_lengths: list[int] = []
+        self._publish_ms: list[tuple[int, int]] = []
+        """Runs: time and rows."""
+        self._versions: list[tuple[int, int]] = []
+        self._event_ms: dict[int, int] = {}
+        self._keys: dict[int, bytes] = {}
+        self._properties: dict[int, list[tuple[str, str]]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= ROWS_MAX or self.bytes >= BYTES_MAX
+
+    def add_entry(
+        self,
+        parts: Sequence[Part],
+        lengths: Sequence[int],
+        *,
+        ledger_id: int,
+        entry_id: int,
+        publish_ms: int,
+        schema_version: int = 0,
+        indexes: Sequence[int] | None = None,
+    ) -> int:
+        """Add the messages of an entry; returns the number of the first row.
+
+        Args:
+            parts: the payloads, cut in any way.
+            lengths: of the payloads.
+            indexes: in the batch; None: all of it, from 0. Empty: the entry is no batch.
+        """
+        first, count = self.rows, len(lengths)
+        self._parts += parts
+        self._lengths += lengths
+        self._publish_ms.append((publish_ms, count))
+        self._versions.append((schema_version, count))
+        self.rows = first + count
+        self.bytes += sum(map(len, parts))
+        if self._has_ids:
+            prefix = b"".join(
+                (
+                    b"\x08",
+                    encode_varint(ledger_id),
+                    b"\x10",
+                    encode_varint(entry_id),
+                    self._partition,
+                )
+            )
+            if indexes is None or indexes:
+                self._add_batch_ids(prefix, count, indexes)
+            else:
+                self._id_parts.append(prefix)
+                self._id_lengths.append(len(prefix))
+        return first
+
+    def set_null(self, row: int) -> None:
+        """The message has no value."""
+        self._nulls.append(row)
+
+    def set_key(self, row: int, key: bytes) -> None:
+        if self._has_keys:
+            self._keys[row] = key
+
+    def set_event_ms(self, row: int, event_ms: int) -> None:
+        self._event_ms[row] = event_ms
+
+    def set_properties(self, row: int, properties: list[tuple[str, str]]) -> None:
+        if self._has_properties:
+            self._properties[row] = properties
+
+    def take(self) -> pa.RecordBatch:
+        """Everything so far as one batch.
+
+        Raises:
+            MagnetarSparkError: a value does not fit the schema.
+        """
+        columns = self._values.columns(self._parts, self._lengths, self._nulls, self._versions)
+        made = {
+            name: columns[name] if name in columns else self._metadata_column(name)
+            for name in self._schema.names
+        }
+        batch = pa.RecordBatch.from_arrays(list(made.values()), schema=self._schema)
+        self._clear()
+        return batch
+
+    def _add_batch_ids(self, prefix: bytes, count: int, indexes: Sequence[int] | None) -> None:
+        last = count - 1 if indexes is None else indexes[-1]
+        while len(_SUFFIXES) <= last:
+            _SUFFIXES.append(b"\x20" + encode_varint(len(_SUFFIXES)))
+        if indexes is None:
+            suffixes = _SUFFIXES[:count]
+            self._id_lengths += _id_lengths(len(prefix), count)
+        else:
+            suffixes = [_SUFFIXES[index] for index in indexes]
+            self._id_lengths += [len(prefix) + len(each) for each in suffixes]
+        self._id_parts += (prefix, prefix.join(suffixes))
+
+    def _metadata_column(self, name: str) -> pa.Array:
+        rows = self.rows
+        kind = self._schema.field(name).type
+        if name == PUBLISH_TIME:
+            times = array("q")
+            for publish_ms, count in self._publish_ms:
+                times += array("q", (publish_ms * 1000,)) * count
+            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(times)])
+        if name == TOPIC:
+            return _repeated(self._topic, rows)
+        if name == MESSAGE_ID:
+            return _binary_array(self._id_parts, self._id_lengths)
+        if name == KEY:
+            return _sparse(self._keys, rows, kind)
+        if name == EVENT_TIME:
+            micros = {row: event_ms * 1000 for row, event_ms in self._event_ms.items()}
+            return _sparse(micros, rows, kind)
+        assert name == PROPERTIES, name
+        if not self._properties:
+            return _no_properties(rows, kind)
+        none: list[tuple[str, str]] = []
+        return pa.array([self._properties.get(row, none) for row in range(rows)], kind)
+
+
+def _binary_array(parts: Sequence[Part], lengths: Sequence[int]) -> pa.Array:
+    """Values that lie one behind the other in `parts`, as one array."""
+    offsets = array("i", accumulate(lengths, initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def _sparse(values: Mapping[int, object], rows: int, kind: pa.DataType) -> pa.Array:
+    if not values:
+        return pa.nulls(rows, kind)
+    return pa.array([values.get(row) for row in range(rows)], kind)
+
+
+@lru_cache(maxsize=64)
+def _id_lengths(prefix_bytes: int, count: int) -> list[int]:
+    return [prefix_bytes + len(each) for each in _SUFFIXES[:count]]
+
+
+@lru_cache(maxsize=64)
+def _repeated(text: str, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
+
+
+@lru_cache(maxsize=64)
+def _no_properties(rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.array([[]] * rows, kind)

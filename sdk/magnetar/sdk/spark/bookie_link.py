@@ -1,0 +1,163 @@
+"""One blocking connection to a bookie: ranges of entries, with the next one always under way.
+
+Executors' Python has nothing to do but to decode what comes, so that there is no event loop. The
+next range is asked for as soon as the head of a reply says how many entries are in it: the bookie
+reads, and the kernel receives, while this process decodes.
+
+Frames: docs/formats/bookie-frame.md. A reply to READ: header, LAC (i64, of no use here), an entry
+block (count, lengths, packets).
+"""
+
+import socket
+import struct
+from collections.abc import Iterator
+
+from magnetar.ledger.errors import (
+    BookieProtocolError,
+    BookieUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerOnBookieError,
+)
+from magnetar.ledger.wire import (
+    FRAME_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    RESPONSE,
+    VERSION,
+    EntryBlock,
+    Op,
+    Status,
+    decode_block,
+    encode_frame,
+    encode_read_body,
+)
+from magnetar.sdk.spark.slices import Address
+
+_LAC_BYTES = 8
+_COUNT = struct.Struct(">I")
+_LENGTH_BYTES = 4
+_TIMEVAL = struct.Struct("@ll")
+
+
+class BookieLink:
+    """A connection to one bookie, made on first use. For one thread."""
+
+    def __init__(self, bookie_id: str, address: Address, timeout_ms: int) -> None:
+        self._name = f"bookie {bookie_id} at {address.host}:{address.port}"
+        self._address = address
+        self._timeout_ms = timeout_ms
+        self._socket: socket.socket | None = None
+        self._next_request_id = 0
+        self._is_asked = False
+        """A reply is outstanding that nobody has read."""
+
+    def blocks(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> Iterator[tuple[int, EntryBlock]]:
+        """Blocks of entries from `first` to `last`, in order, with the id of their first entry.
+
+        Whoever stops early may ask for something else: the connection is made anew then.
+
+        Raises:
+            BookieUnavailableError: no connection, no answer in time, or an answer that is an error.
+            NoSuchEntryError, NoSuchLedgerOnBookieError: the bookie says that it has not got them.
+            BookieProtocolError: an answer that cannot be.
+        """
+        try:
+            if self._socket is None or self._is_asked:
+                self._connect()
+            request_id = self._ask(ledger_id, first, last, bytes_max)
+            while True:
+                rest, count = self._head(request_id, ledger_id, first)
+                after = first + count
+                if after <= last:
+                    request_id = self._ask(ledger_id, after, last, bytes_max)
+                yield first, decode_block(_COUNT.pack(count) + self._receive(rest))
+                if after > last:
+                    return
+                first = after
+        except (OSError, ValueError) as error:
+            self.close()
+            raise BookieUnavailableError(
+                f"{self._name}: {error or type(error).__name__}"
+            ) from error
+        except (BookieProtocolError, BookieUnavailableError):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._is_asked = False
+
+    def _connect(self) -> None:
+        self.close()
+        timeout_s = self._timeout_ms / 1000
+        made = socket.create_connection(self._address, timeout=timeout_s)
+        # The kernel's own timeout: with Python's the socket would not block, and a large frame
+        # would come in as many small pieces.
+        made.settimeout(None)
+        seconds, rest = divmod(self._timeout_ms, 1000)
+        time_limit = _TIMEVAL.pack(seconds, rest * 1000)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time_limit)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time_limit)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = made
+
+    def _ask(self, ledger_id: int, first: int, last: int, bytes_max: int) -> int:
+        assert self._socket is not None
+        self._next_request_id += 1
+        self._socket.sendall(
+            encode_frame(
+                Op.READ,
+                request_id=self._next_request_id,
+                ledger_id=ledger_id,
+                entry_id=first,
+                body=encode_read_body(last_entry_id=last, bytes_max=bytes_max),
+            )
+        )
+        self._is_asked = True
+        return self._next_request_id
+
+    def _head(self, request_id: int, ledger_id: int, entry_id: int) -> tuple[int, int]:
+        """Bytes behind the count of the block, and the count."""
+        length, magic, version, op, _, status, answered, ledger, entry = HEADER.unpack(
+            self._receive(HEADER_BYTES)
+        )
+        body_bytes = length - (HEADER_BYTES - _LENGTH_BYTES)
+        if (magic, version) != (MAGIC, VERSION) or not 0 <= body_bytes <= FRAME_BYTES_MAX:
+            raise BookieProtocolError(f"{self._name}: no frame of the bookie protocol")
+        if (op, answered, ledger, entry) != (Op.READ | RESPONSE, request_id, ledger_id, entry_id):
+            raise BookieProtocolError(f"{self._name}: an answer to another question")
+        if status != Status.OK:
+            text = self._receive(body_bytes).decode("utf-8", "replace")
+            self._is_asked = False
+            where = f"{self._name}: entry {entry_id} of ledger {ledger_id}"
+            if status == Status.NO_SUCH_ENTRY:
+                raise NoSuchEntryError(f"{where}: no such entry")
+            if status == Status.NO_SUCH_LEDGER:
+                raise NoSuchLedgerOnBookieError(f"{where}: no such ledger")
+            raise BookieUnavailableError(f"{where}: status {status} {text}")
+        if body_bytes < _LAC_BYTES + _COUNT.size:
+            raise BookieProtocolError(f"{self._name}: a READ reply of {body_bytes} bytes")
+        (count,) = _COUNT.unpack_from(self._receive(_LAC_BYTES + _COUNT.size), _LAC_BYTES)
+        if count < 1:
+            raise BookieProtocolError(f"{self._name}: a READ reply without entries")
+        self._is_asked = False
+        return body_bytes - _LAC_BYTES - _COUNT.size, count
+
+    def _receive(self, size: int) -> bytes:
+        assert self._socket is not None
+        data = self._socket.recv(size, socket.MSG_WAITALL)
+        if len(data) == size:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing:
+            if not parts[-1]:
+                raise ConnectionError("the connection was closed")
+            parts.append(self._socket.recv(missing, socket.MSG_WAITALL))
+            missing -= len(parts[-1])
+        return b"".join(parts)

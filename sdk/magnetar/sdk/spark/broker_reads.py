@@ -1,0 +1,333 @@
+"""The entries of a slice through a broker: for networks where executors do not reach bookies.
+
+A blocking connection for each slice: lookup, a subscription that is not durable from the slice's
+first entry on, and messages within permits until the slice's last entry has come. What arrives is
+the entry as it is stored, so that all that follows is the same as with bookies. Brokers leave out
+what is no message of a producer, so that entries may be missing in between.
+"""
+
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+
+from magnetar.sdk.connection import CLIENT_VERSION, PROTOCOL_VERSION
+from magnetar.sdk.message_id import signed
+from magnetar.sdk.service_url import Address, ServiceUrl
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.sdk.spark.slices import LedgerPart
+from magnetar.sdk.tls import tls_context
+from magnetar.sdk.wire.errors import MalformedPayloadError, SdkError, service_error
+from magnetar.sdk.wire.frames import FRAME_BYTES_MAX, FrameDecoder, encode_command
+from magnetar.sdk.wire.payload import check_checksum, messages_in
+from magnetar.sdk.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandConnect,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPong,
+    CommandSubscribe,
+    MessageIdData,
+    ServerError,
+)
+
+_PERMITS = 4_000
+"""Messages that the broker may send ahead."""
+
+_HOPS_MAX = 5
+_READ_BYTES = 1 << 20
+_IDLE_S = 2.0
+"""So long without a message, and the broker is asked whether there is any left."""
+
+_GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
+
+
+class BrokerReads:
+    """Reads of one topic, or partition of one."""
+
+    def __init__(self, topic: str, service_url: str, settings: ClientSettings) -> None:
+        self._topic = topic
+        self._url = ServiceUrl.parse(service_url)
+        self._settings = settings
+        self._link: _Link | None = None
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        """Runs of payloads in order, each with the id of its first entry.
+
+        Raises:
+            DataLossError: the topic does not exist, or begins behind the slice.
+            CorruptDataError: a checksum does not match.
+            UnreachableError: no broker serves the topic.
+        """
+        try:
+            link = self._opened()
+            link.subscribe(self._topic, part.ledger_id, part.first)
+            yield from self._received(link, part)
+            self.close()  # the consumer goes with its connection, and what it was sent ahead
+        except _RefusalError as refusal:
+            self.close()
+            where = f"{self._topic}: {refusal.error}"
+            if refusal.code in _GONE:
+                raise DataLossError(where) from refusal
+            raise UnreachableError(where) from refusal
+        except (OSError, SdkError) as error:
+            self.close()
+            if isinstance(error, (DataLossError, CorruptDataError)):
+                raise
+            raise UnreachableError(f"{self._topic}: {error or type(error).__name__}") from error
+        except GeneratorExit:
+            self.close()
+            raise
+
+    def _received(self, link: "_Link", part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        wanted = (part.ledger_id, part.last)
+        is_first = True
+        while True:
+            arrived = link.entries()
+            if not arrived and link.is_idle and link.last_message() < wanted:
+                return  # what is left of the slice is no message
+            for ledger_id, entry_id, payload in arrived:
+                at = (ledger_id, entry_id)
+                if at < (part.ledger_id, part.first):
+                    continue
+                if is_first and ledger_id > part.ledger_id:
+                    raise DataLossError(
+                        f"{self._topic}: ledger {part.ledger_id} is gone; the topic goes on with "
+                        f"{ledger_id}"
+                    )
+                is_first = False
+                if at > wanted:
+                    return
+                if not check_checksum(payload):
+                    raise CorruptDataError(
+                        f"{self._topic}: message {ledger_id}:{entry_id}: the checksum does not "
+                        f"match"
+                    )
+                yield entry_id, [payload]
+                if at == wanted:
+                    return
+
+    def _opened(self) -> "_Link":
+        if self._link is None:
+            self._link = self._found()
+        return self._link
+
+    def _found(self) -> "_Link":
+        """A connection to the broker that serves the topic."""
+        tls = tls_context(self._settings) if self._url.is_tls else None
+        problems: list[str] = []
+        for service in self._url.addresses:
+            try:
+                return self._follow(service, tls)
+            except (OSError, SdkError) as error:
+                problems.append(f"{service}: {error or type(error).__name__}")
+        raise UnreachableError(f"{self._topic}: no broker: {'; '.join(problems)}")
+
+    def _follow(self, service: Address, tls: ssl.SSLContext | None) -> "_Link":
+        address, proxy_to, is_sure = service, "", False
+        for _ in range(_HOPS_MAX):
+            link = _Link(address, tls, self._settings, proxy_to)
+            try:
+                answer = link.lookup(self._topic, is_sure)
+                url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
+                target = ServiceUrl.parse(url).addresses[0]
+                if answer.response == CommandLookupTopicResponse.Connect:
+                    if target == address:
+                        return link
+                    if answer.proxy_through_service_url:
+                        link.close()
+                        return _Link(service, tls, self._settings, str(target))
+                    link.close()
+                    return _Link(target, tls, self._settings, "")
+                is_sure = answer.authoritative
+                address = target
+            except BaseException:
+                link.close()
+                raise
+            link.close()
+        raise UnreachableError(f"{self._topic}: redirected {_HOPS_MAX} times")
+
+
+class _RefusalError(Exception):
+    """The broker's own error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.error = service_error(code, text)
+
+
+class _Link:
+    """One connection: requests, and the messages of one consumer at a time."""
+
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None, settings: ClientSettings, proxy_to: str
+    ) -> None:
+        timeout_s = settings.connect_timeout_ms / 1000
+        self._operation_timeout_s = settings.operation_timeout_ms / 1000
+        made = socket.create_connection((address.host, address.port), timeout=timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = made if tls is None else tls.wrap_socket(made, server_hostname=address.host)
+        self._decoder = FrameDecoder(FRAME_BYTES_MAX)
+        self._arrived: list[tuple[BaseCommand, bytes]] = []
+        self._listener_name = settings.listener_name
+        self.is_idle = False
+        """Nothing at all arrived when it was last waited for."""
+        self._next_id = 0
+        self._consumer_id = 0
+        self._used = 0
+        """Permits that the broker has used since it was given some."""
+        self._send(
+            BaseCommand(
+                type=BaseCommand.CONNECT,
+                connect=CommandConnect(
+                    client_version=CLIENT_VERSION,
+                    auth_method_name=settings.auth_method_name,
+                    auth_data=settings.credentials or None,
+                    protocol_version=PROTOCOL_VERSION,
+                    proxy_to_broker_url=proxy_to or None,
+                ),
+            )
+        )
+        self._wait(BaseCommand.CONNECTED)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def lookup(self, topic: str, is_sure: bool) -> CommandLookupTopicResponse:
+        self._next_id += 1
+        self._send(
+            BaseCommand(
+                type=BaseCommand.LOOKUP,
+                lookupTopic=CommandLookupTopic(
+                    topic=topic,
+                    request_id=self._next_id,
+                    authoritative=is_sure,
+                    advertised_listener_name=self._listener_name or None,
+                ),
+            )
+        )
+        answer = self._wait(BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
+        if answer.response == CommandLookupTopicResponse.Failed:
+            raise _RefusalError(answer.error, str(answer.message))
+        return answer
+
+    def subscribe(self, topic: str, ledger_id: int, first: int) -> None:
+        """Read from an entry on. Brokers may begin with the place that they are given, or behind
+        it: this asks for the entry before, which whoever reads leaves out."""
+        self._next_id += 1
+        self._consumer_id += 1
+        start = MessageIdData(ledgerId=ledger_id, entryId=first - 1 if first > 0 else (1 << 64) - 1)
+        self._send(
+            BaseCommand(
+                type=BaseCommand.SUBSCRIBE,
+                subscribe=CommandSubscribe(
+                    topic=topic,
+                    subscription=f"spark-reader-{random.SystemRandom().getrandbits(48):012x}",
+                    subType=CommandSubscribe.Exclusive,
+                    consumer_id=self._consumer_id,
+                    request_id=self._next_id,
+                    durable=False,
+                    start_message_id=start,
+                    force_topic_creation=False,
+                ),
+            )
+        )
+        self._wait(BaseCommand.SUCCESS)
+        self._used = 0
+        self._permit(_PERMITS)
+
+    def entries(self) -> list[tuple[int, int, bytes]]:
+        """What has arrived; waits for it a little."""
+        found = []
+        taken = self._take(_IDLE_S)
+        self.is_idle = not taken
+        for command, payload in taken:
+            if command.type == BaseCommand.MESSAGE:
+                message = command.message
+                if message.consumer_id != self._consumer_id:
+                    continue
+                place = message.message_id
+                found.append((signed(place.ledgerId), signed(place.entryId), payload))
+                try:
+                    self._used += messages_in(payload)
+                except MalformedPayloadError:
+                    self._used += 1  # whoever reads it says what is wrong
+            elif command.type == BaseCommand.CLOSE_CONSUMER:
+                raise ConnectionError("the broker has closed the consumer: the topic is moving")
+        if self._used >= _PERMITS // 2:
+            self._permit(self._used)
+            self._used = 0
+        return found
+
+    def last_message(self) -> tuple[int, int]:
+        """The last message of the topic. Only asked while nothing arrives."""
+        self._next_id += 1
+        self._send(
+            BaseCommand(
+                type=BaseCommand.GET_LAST_MESSAGE_ID,
+                getLastMessageId=CommandGetLastMessageId(
+                    consumer_id=self._consumer_id, request_id=self._next_id
+                ),
+            )
+        )
+        answer = self._wait(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        place = answer.getLastMessageIdResponse.last_message_id
+        return signed(place.ledgerId), signed(place.entryId)
+
+    def _permit(self, messages: int) -> None:
+        self._send(
+            BaseCommand(
+                type=BaseCommand.FLOW,
+                flow=CommandFlow(consumer_id=self._consumer_id, messagePermits=messages),
+            )
+        )
+
+    def _send(self, command: BaseCommand) -> None:
+        self._socket.sendall(encode_command(command))
+
+    def _take(self, timeout_s: float) -> list[tuple[BaseCommand, bytes]]:
+        """What has arrived and is no answer; empty when the time is up."""
+        if not self._arrived:
+            self._receive(timeout_s)
+        taken, self._arrived = self._arrived, []
+        return taken
+
+    def _wait(self, kind: int) -> BaseCommand:
+        """The answer to the one request that is under way; messages are kept for later."""
+        while True:
+            for at, (command, _) in enumerate(self._arrived):
+                if command.type == kind:
+                    del self._arrived[at]
+                    return command
+                if command.type == BaseCommand.ERROR:
+                    del self._arrived[at]
+                    raise _RefusalError(command.error.error, str(command.error.message))
+            if not self._receive(self._operation_timeout_s):
+                raise TimeoutError(f"no answer within {self._operation_timeout_s} s")
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Wait for bytes; False when the time is up."""
+        self._socket.settimeout(timeout_s)
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except TimeoutError:
+            return False
+        finally:
+            self._socket.settimeout(self._operation_timeout_s)
+        if not data:
+            raise ConnectionError("the broker has closed the connection")
+        for command, payload in self._decoder.feed(data):
+            if command.type == BaseCommand.PING:
+                self._send(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
+            else:
+                self._arrived.append((command, payload))
+        return True

@@ -1,0 +1,229 @@
+"""What the driver does for batch and stream alike: topics, positions, slices.
+
+Everything that can be wrong with a query is found here, before a task runs.
+"""
+
+from collections.abc import Mapping
+
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.admin_client import AdminClient
+from magnetar.sdk.spark.errors import DataLossError, OffsetError
+from magnetar.sdk.spark.ledger_directory import LedgerDirectory, ledger_part
+from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, shown_id
+from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
+from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
+from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.spark.topic_states import TopicState, TopicStates
+
+
+class SourceDriver:
+    """One query's view of its topics. For one thread.
+
+    Methods raise, beside what is named:
+        UnreachableError: a broker or the metadata store does not answer.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.admin = AdminClient(options.connection)
+        self._states = TopicStates(self.admin, options.selection)
+        self._directory: LedgerDirectory | None = None
+
+    def close(self) -> None:
+        self.admin.close()
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    def topics(self, *, missing_ok: bool = False) -> dict[str, TopicState]:
+        """The topics as they are now.
+
+        Raises:
+            TopicNotFoundError
+        """
+        return self._states.read(missing_ok=missing_ok)
+
+    def closed_ms(self, state: TopicState) -> dict[int, int]:
+        """When each ledger of the topic was closed."""
+        return self._states.closed_ms(state)
+
+    def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
+        """Where the query begins: offsets, the last entry that is *not* read.
+
+        Raises:
+            OffsetError: what the options say does not fit the topics.
+            DataLossError: it was trimmed.
+        """
+        options = self.options
+        if options.starting_ms is not None:
+            return {
+                name: self._states.first_since(state, options.starting_ms)
+                for name, state in states.items()
+            }
+        _check_names("startingOffsets", options.starting, states)
+        return {
+            name: self._start("startingOffsets", state, options.starting.of(name))
+            for name, state in states.items()
+        }
+
+    def ends(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
+        """Where a batch query ends: offsets, the last entry that is read.
+
+        Raises:
+            OffsetError: what the options say does not fit the topics.
+        """
+        options = self.options
+        if options.ending_ms is not None:
+            # The first message behind that time is the first that is not read.
+            return {
+                name: self._states.first_since(state, options.ending_ms + 1)
+                for name, state in states.items()
+            }
+        _check_names("endingOffsets", options.ending, states)
+        found = {}
+        for name, state in states.items():
+            at = options.ending.of(name)
+            if at is None or at == MessageId.LATEST:
+                found[name] = state.end
+            elif at == MessageId.EARLIEST:
+                found[name] = BEFORE_FIRST
+            else:
+                _check_reached("endingOffsets", state, at)
+                found[name] = at
+        return found
+
+    def cuts(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+    ) -> dict[str, int]:
+        """How many entries of each topic are a slice."""
+        size = self.options.slice_bytes
+        return {
+            name: slice_entries(states[name], starts[name], end, slice_bytes=size)
+            for name, end in ends.items()
+            if name in states
+        }
+
+    def slices(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        value_schema: ValueSchema,
+        cuts: Mapping[str, int] | None = None,
+    ) -> list[Slice]:
+        """The tasks that read what lies between; `cuts` says of how many entries they are.
+
+        Raises:
+            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+        """
+        cuts = {**self.cuts(states, starts, ends), **(cuts or {})}
+        plans = [
+            plan
+            for name, end in sorted(ends.items())
+            if name in states
+            for plan in plan_slices(states[name], starts[name], end, entries_max=cuts[name])
+        ]
+        if not self.options.reads_bookies:
+            return [self._broker_slice(plan, value_schema) for plan in plans]
+        return self._bookie_slices(plans, states, value_schema)
+
+    def _bookie_slices(
+        self,
+        plans: list[SlicePlan],
+        states: Mapping[str, TopicState],
+        value_schema: ValueSchema,
+    ) -> list[Slice]:
+        if not plans:
+            return []
+        if self._directory is None:
+            self._directory = LedgerDirectory(self.options.metadata_url)
+        wanted = {each.ledger_id for plan in plans for each in plan.ranges}
+        wanted.update(ledger_id for plan in plans for ledger_id, _ in plan.before)
+        known = self._directory.read(wanted)
+        found = []
+        for plan in plans:
+            parts = []
+            for each in plan.ranges:
+                metadata = known.get(each.ledger_id)
+                if metadata is not None:
+                    aborted = states[plan.topic].aborted.get(each.ledger_id, b"")
+                    parts.append(ledger_part(metadata, each.first, each.last, aborted))
+                elif self.options.settings.fail_on_data_loss:
+                    raise DataLossError(
+                        f"{plan.topic}: ledger {each.ledger_id} was deleted while the query was "
+                        f"planned; set failOnDataLoss to false to go on with what is left"
+                    )
+            earlier = tuple(
+                ledger_part(known[ledger_id], 0, last)
+                for ledger_id, last in plan.before
+                if ledger_id in known
+            )
+            if not parts:
+                continue
+            bookies = {
+                bookie
+                for part in (*parts, *earlier)
+                for ensemble in part.ensembles
+                for bookie in ensemble.bookies
+            }
+            found.append(
+                Slice(
+                    plan.topic,
+                    plan.partition,
+                    tuple(parts),
+                    before=earlier,
+                    addresses=self._directory.addresses(bookies),
+                    skip_through_batch_index=plan.skip_through_batch_index,
+                    stop_at_batch_index=plan.stop_at_batch_index,
+                    settings=self.options.settings,
+                    value_schema=value_schema,
+                )
+            )
+        return found
+
+    def _broker_slice(self, plan: SlicePlan, value_schema: ValueSchema) -> Slice:
+        return Slice(
+            plan.topic,
+            plan.partition,
+            tuple(LedgerPart(each.ledger_id, each.first, each.last) for each in plan.ranges),
+            before=tuple(LedgerPart(each, 0, last) for each, last in plan.before),
+            skip_through_batch_index=plan.skip_through_batch_index,
+            stop_at_batch_index=plan.stop_at_batch_index,
+            settings=self.options.settings,
+            value_schema=value_schema,
+        )
+
+    def _start(self, option: str, state: TopicState, at: MessageId | None) -> MessageId:
+        if at is None or at == MessageId.EARLIEST:
+            return BEFORE_FIRST
+        if at == MessageId.LATEST:
+            return state.end
+        _check_reached(option, state, at)
+        if at.ledger_id < state.first_ledger_id and self.options.settings.fail_on_data_loss:
+            raise DataLossError(
+                f"option {option}: {state.name}: message {shown_id(at)} was trimmed; the topic "
+                f"begins with ledger {state.first_ledger_id} now: start there, or set "
+                f"failOnDataLoss to false"
+            )
+        return before(at)
+
+
+def _check_names(option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]) -> None:
+    unknown = sorted(set(offsets.topics) - set(states))
+    if unknown:
+        known = ", ".join(sorted(states)[:5])
+        raise OffsetError(
+            f"option {option}: {unknown[0]} is not among the topics of the query, which are "
+            f"{known}{' …' if len(states) > 5 else ''}; partitions have names of their own"
+        )
+
+
+def _check_reached(option: str, state: TopicState, at: MessageId) -> None:
+    if (at.ledger_id, at.entry_id) > (state.end.ledger_id, state.end.entry_id):
+        raise OffsetError(
+            f"option {option}: {state.name}: message {shown_id(at)} does not exist; the last one "
+            f"is {shown_id(state.end)}"
+        )

@@ -1,0 +1,216 @@
+"""Entries into rows: metadata, compression, batches, chunks, and what is no message of a producer.
+
+`EntryRows` gets the entries of a slice in order and adds rows. A message that was cut into chunks
+belongs to the slice that has its last chunk; chunks before the slice are fetched through
+`fetch_before`. What never is a row: markers, messages compacted out of a batch, chunks whose
+message has lost its beginning.
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+
+from magnetar.sdk.spark.arrow_rows import ArrowRows, Part
+from magnetar.sdk.spark.batch_bodies import split_batch
+from magnetar.sdk.spark.errors import CorruptDataError
+from magnetar.sdk.wire.compression import decompress
+from magnetar.sdk.wire.errors import SdkError
+from magnetar.sdk.wire.payload import split_payload
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+FetchBefore = Callable[[int, int], Iterator[bytes]]
+"""The entries before one of this ledger and entry id, nearest first; ends at some bound."""
+
+
+class EntryRows:
+    """Adds the messages of entries to Arrow rows."""
+
+    def __init__(
+        self,
+        rows: ArrowRows,
+        *,
+        topic: str,
+        fetch_before: FetchBefore,
+        decompressed_bytes_max: int,
+        chunked_bytes_max: int,
+    ) -> None:
+        self._rows = rows
+        self._topic = topic
+        self._fetch_before = fetch_before
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._chunked_bytes_max = chunked_bytes_max
+        self._chunks: dict[str, dict[int, bytes]] = {}
+        """Messages whose last chunk has not come: id -> number of the chunk -> its body."""
+        self._chunk_bytes = 0
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        payload: bytes,
+        *,
+        skip_through: int = -1,
+        stop_at: int = -1,
+    ) -> None:
+        """Add the messages of an entry; of a batch those behind index `skip_through`, and up to
+        `stop_at` unless that is -1.
+
+        Raises:
+            CorruptDataError: the entry cannot be read, or was encrypted by its producer.
+        """
+        try:
+            self._add(ledger_id, entry_id, payload, skip_through, stop_at)
+        except SdkError as error:
+            raise CorruptDataError(
+                f"{self._topic}: message {ledger_id}:{entry_id}: {error}"
+            ) from error
+
+    def _add(
+        self, ledger_id: int, entry_id: int, payload: bytes, skip_through: int, stop_at: int
+    ) -> None:
+        metadata, body_at = split_payload(payload)
+        if metadata.HasField("marker_type"):
+            return  # written by a broker: no message
+        if metadata.encryption_keys:
+            raise CorruptDataError("it is encrypted by its producer, and there is no key to it")
+        body: Part = memoryview(payload)[body_at:]
+        if metadata.num_chunks_from_msg > 1:
+            whole = self._assembled(metadata, ledger_id, entry_id, bytes(body))
+            if whole is None:
+                return
+            body = whole
+        if metadata.compression:
+            body = decompress(
+                metadata.compression,
+                bytes(body),
+                size=metadata.uncompressed_size,
+                bytes_max=max(self._decompressed_bytes_max, self._chunked_bytes_max)
+                if metadata.num_chunks_from_msg > 1
+                else self._decompressed_bytes_max,
+            )
+        if metadata.HasField("num_messages_in_batch"):
+            self._add_batch(metadata, ledger_id, entry_id, body, skip_through, stop_at)
+        else:
+            self._add_single(metadata, ledger_id, entry_id, body)
+
+    def _add_single(
+        self, metadata: MessageMetadata, ledger_id: int, entry_id: int, body: Part
+    ) -> None:
+        rows = self._rows
+        row = rows.add_entry(
+            (body,),
+            (len(body),),
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            publish_ms=metadata.publish_time,
+            schema_version=_version(metadata),
+            indexes=(),
+        )
+        self._add_extras(row, metadata)
+
+    def _add_batch(
+        self,
+        metadata: MessageMetadata,
+        ledger_id: int,
+        entry_id: int,
+        body: Part,
+        skip_through: int,
+        stop_at: int,
+    ) -> None:
+        count = metadata.num_messages_in_batch
+        parts, lengths, singles, is_uniform = split_batch(body, count)
+        indexes: list[int] | None = None
+        last = count - 1 if stop_at < 0 else min(stop_at, count - 1)
+        is_cut = skip_through >= 0 or last < count - 1
+        if is_cut or any(each.compacted_out for each in singles.values()):
+            indexes = [
+                index
+                for index in range(max(0, skip_through + 1), last + 1)
+                if index not in singles or not singles[index].compacted_out
+            ]
+            if not indexes:
+                return
+            if is_uniform:
+                size = lengths[0]
+                parts = [parts[0][index * size : (index + 1) * size] for index in indexes]
+            else:
+                parts = [parts[index] for index in indexes]
+            lengths = [lengths[index] for index in indexes]
+        first = self._rows.add_entry(
+            parts,
+            lengths,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            publish_ms=metadata.publish_time,
+            schema_version=_version(metadata),
+            indexes=indexes,
+        )
+        if not singles:
+            return
+        if indexes is None:
+            for index, single in singles.items():
+                self._add_extras(first + index, single)
+        else:
+            for at, index in enumerate(indexes):
+                if index in singles:
+                    self._add_extras(first + at, singles[index])
+
+    def _add_extras(self, row: int, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+        """What not every message has."""
+        rows = self._rows
+        if metadata.HasField("partition_key"):
+            key = metadata.partition_key
+            rows.set_key(
+                row,
+                base64.b64decode(key) if metadata.partition_key_b64_encoded else key.encode(),
+            )
+        if metadata.event_time:
+            rows.set_event_ms(row, metadata.event_time)
+        if metadata.properties:
+            last = {each.key: each.value for each in metadata.properties}
+            rows.set_properties(row, list(last.items()))
+        if metadata.null_value:
+            rows.set_null(row)
+
+    def _assembled(
+        self, metadata: MessageMetadata, ledger_id: int, entry_id: int, body: bytes
+    ) -> bytes | None:
+        """The whole body if this is its last chunk, and all others are there."""
+        name, count = metadata.uuid, metadata.num_chunks_from_msg
+        chunks = self._chunks.setdefault(name, {})
+        # A producer that sends again after a failure may have stored a chunk twice.
+        self._chunk_bytes += len(body) - len(chunks.get(metadata.chunk_id, b""))
+        chunks[metadata.chunk_id] = body
+        if metadata.chunk_id == count - 1:
+            self._take_earlier(name, chunks, count, ledger_id, entry_id)
+            del self._chunks[name]
+            self._chunk_bytes -= sum(map(len, chunks.values()))
+            if len(chunks) < count:
+                return None  # its beginning was trimmed, or never stored
+            return b"".join(chunks[index] for index in range(count))
+        while self._chunk_bytes > self._chunked_bytes_max and self._chunks:
+            # Producers that died between two chunks leave them: the oldest go, and are fetched
+            # again if their message ends after all.
+            oldest = next(iter(self._chunks))
+            self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
+        return None
+
+    def _take_earlier(
+        self, name: str, chunks: dict[int, bytes], count: int, ledger_id: int, entry_id: int
+    ) -> None:
+        """Look for missing chunks before the slice, or among what was dropped."""
+        if len(chunks) == count:
+            return
+        for payload in self._fetch_before(ledger_id, entry_id):
+            metadata, body_at = split_payload(payload)
+            if metadata.uuid == name and metadata.num_chunks_from_msg == count:
+                if metadata.chunk_id not in chunks:
+                    chunks[metadata.chunk_id] = payload[body_at:]
+                    self._chunk_bytes += len(payload) - body_at
+                if metadata.chunk_id == 0 or len(chunks) == count:
+                    return
+
+
+def _version(metadata: MessageMetadata) -> int:
+    """Of the schema that the message was written with: the broker's own number."""
+    version: bytes = metadata.schema_version
+    return int.from_bytes(version, "big") if version else 0

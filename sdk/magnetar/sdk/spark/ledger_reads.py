@@ -1,0 +1,139 @@
+"""The entries of a ledger, from whichever of its bookies has them, checked end to end.
+
+Replicas are asked in the order of the write set, beginning with the one that answered last: its
+read-ahead is warm. A replica that fails, lacks an entry or gives a wrong digest is passed over;
+only when all of an entry's have, the read fails, and says what each of them said.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from magnetar.ledger.digest import PacketCodec, packet_codec
+from magnetar.ledger.errors import (
+    DigestMismatchError,
+    LedgerError,
+    NoSuchEntryError,
+    NoSuchLedgerOnBookieError,
+)
+from magnetar.ledger.quorum import stored_ranges, write_set
+from magnetar.sdk.spark.bookie_link import BookieLink
+from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.sdk.spark.slices import Address, LedgerPart
+
+_SMALL_READ_BYTES = 4096
+
+
+class LedgerReads:
+    """Reads of the ledgers of one slice, over one connection per bookie."""
+
+    def __init__(
+        self, addresses: dict[str, Address], *, request_bytes: int, bookie_timeout_ms: int
+    ) -> None:
+        self._addresses = addresses
+        self._request_bytes = request_bytes
+        self._bookie_timeout_ms = bookie_timeout_ms
+        self._links: dict[str, BookieLink] = {}
+        self._favourite = ""
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        """Runs of payloads in order, each with the id of its first entry.
+
+        Raises:
+            DataLossError: every replica of an entry says that it has not got it.
+            CorruptDataError: every replica that has it gives another than was written.
+            UnreachableError: the replicas do not answer.
+        """
+        codec = packet_codec(part.ledger_id, part.digest_type, part.password)
+        at = part.first
+        while at <= part.last:
+            before = at
+            problems: list[LedgerError] = []
+            for bookie_id, end in self._replicas(part, at):
+                try:
+                    for run in self._from_bookie(part, codec, bookie_id, at, end):
+                        yield run
+                        at = run[0] + len(run[1])
+                        self._favourite = bookie_id
+                except LedgerError as error:
+                    problems.append(error)
+                if at > before:
+                    break  # the next entries may be had here again, or from all others
+            else:
+                raise _failed(part.ledger_id, at, problems)
+
+    def one(self, part: LedgerPart, entry_id: int) -> bytes:
+        """The payload of one entry.
+
+        Raises:
+            As `entries`.
+        """
+        codec = packet_codec(part.ledger_id, part.digest_type, part.password)
+        problems: list[LedgerError] = []
+        for bookie_id, _ in self._replicas(part, entry_id):
+            try:
+                for _, payloads in self._from_bookie(part, codec, bookie_id, entry_id, entry_id):
+                    return payloads[0]
+            except LedgerError as error:
+                problems.append(error)
+        raise _failed(part.ledger_id, entry_id, problems)
+
+    def _from_bookie(
+        self, part: LedgerPart, codec: PacketCodec, bookie_id: str, first: int, last: int
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        link = self._link(bookie_id)
+        request_bytes = self._request_bytes if last > first else _SMALL_READ_BYTES
+        for at, block in link.blocks(part.ledger_id, first, last, request_bytes):
+            payloads, problem = codec.open_payloads(block, at, last - at + 1)
+            if payloads:
+                yield at, payloads
+            if problem is not None:
+                raise DigestMismatchError(f"bookie {bookie_id}: {problem}") from problem
+
+    def _link(self, bookie_id: str) -> BookieLink:
+        link = self._links.get(bookie_id)
+        if link is None:
+            address = self._addresses.get(bookie_id)
+            if address is None:
+                raise NoSuchLedgerOnBookieError(f"bookie {bookie_id} was not registered")
+            link = BookieLink(bookie_id, address, self._bookie_timeout_ms)
+            self._links[bookie_id] = link
+        return link
+
+    def _replicas(self, part: LedgerPart, entry_id: int) -> Sequence[tuple[str, int]]:
+        """Bookies that have the entry, and up to which one they have all that follow."""
+        at = bisect_right(part.ensembles, entry_id, key=lambda each: each.first_entry_id)
+        bookies = part.ensembles[at - 1].bookies
+        last = part.last
+        if at < len(part.ensembles):
+            last = min(last, part.ensembles[at].first_entry_id - 1)
+        size, write_quorum = len(bookies), part.write_quorum
+        found = []
+        for index in write_set(entry_id, ensemble_size=size, write_quorum=write_quorum):
+            _, end = next(
+                stored_ranges(index, entry_id, last, ensemble_size=size, write_quorum=write_quorum)
+            )
+            found.append((bookies[index], end))
+        if write_quorum == size:  # everybody has everything: spread the ledgers over them
+            turn = part.ledger_id % size
+            found = found[turn:] + found[:turn]
+        else:
+            found.sort(key=lambda each: -each[1])
+        farthest = max(end for _, end in found)
+        # Stable: only the favourite moves, and only if nobody has more.
+        found.sort(key=lambda each: each[0] != self._favourite or each[1] < farthest)
+        return found
+
+
+def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> Exception:
+    said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "it has no replicas"
+    where = f"entry {entry_id} of ledger {ledger_id} cannot be read"
+    if all(isinstance(each, (NoSuchEntryError, NoSuchLedgerOnBookieError)) for each in problems):
+        return DataLossError(f"{where}: {said}")
+    if any(isinstance(each, DigestMismatchError) for each in problems):
+        return CorruptDataError(f"{where}: {said}")
+    return UnreachableError(f"{where}: {said}")

@@ -1,0 +1,233 @@
+"""Archive: topics to Parquet, each message once, whatever is killed.
+
+A streaming query on the source. Of each micro-batch the rows are written to a directory of its own,
+read back and counted, and then a commit makes them a part of the archive (`archive_log.py`). A
+batch that is run again finds its commit and does nothing; a directory without a commit is deleted
+at the next start. When a checkpoint is lost, a new query goes on by the archive's watermarks.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
+from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
+from magnetar.sdk.spark.pipeline.archive_log import Commit, Watermark
+from magnetar.sdk.spark.pipeline.archive_store import (
+    CHECKPOINT,
+    COMMIT,
+    DAY,
+    ENTRY,
+    INDEX,
+    LEDGER,
+    ORDER,
+    TOPIC,
+    ArchiveStore,
+)
+from magnetar.sdk.spark.pipeline.compaction import CompactionSettings, compact
+from magnetar.sdk.spark.pipeline.errors import PipelineError
+from magnetar.sdk.spark.pipeline.progress import megabytes, progress_bar, show_summary
+from magnetar.sdk.spark.pipeline.session import BrokerSettings
+from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
+
+START_TIMEOUT_S = 600.0
+"""From the first batch until the start of the query has returned."""
+LOOK_S = 1
+"""How often the query is asked how far it is."""
+
+_ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
+_ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """One run of the job."""
+
+    brokers: BrokerSettings
+    output: str
+    topics: str = ""
+    """With commas between; or"""
+    topics_pattern: str = ""
+    once: bool = True
+    """End when everything is archived that was there at the start; False: go on."""
+    interval_s: int = 60
+    """Between micro-batches, if it goes on."""
+    entries_max: int = 0
+    """Of a micro-batch; 0: no limit."""
+    checkpoint: str = ""
+    """Empty: in the archive's directory."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+
+    def __post_init__(self) -> None:
+        if bool(self.topics) == bool(self.topics_pattern):
+            raise PipelineError("archive: give topics, or a pattern of topics, and not both")
+
+
+def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
+    """Run the job; with `once` it returns when all is archived.
+
+    Raises:
+        PipelineError, StreamingQueryException
+    """
+    store = ArchiveStore(spark, settings.output)
+    store.remove_leftovers()
+    query = _start(spark, settings, store)
+    before = store.state.rows
+    with progress_bar("archived rows", None) as bar:
+        while not query.awaitTermination(LOOK_S):
+            state = store.state
+            bar.show(state.rows - before, f"{len(state.files)} files, commit {state.next_commit}")
+    compact(spark, store, settings.compaction)
+    return store
+
+
+def show_archive(store: ArchiveStore) -> None:
+    """The summary: what is archived of each topic."""
+    state = store.state
+    rows = []
+    for topic in sorted(state.watermarks):
+        files = [each for each in state.files.values() if each.topic == topic]
+        rows.append(
+            (
+                topic,
+                sum(each.rows for each in files),
+                len(files),
+                megabytes(sum(each.size_bytes for each in files)),
+                state.watermarks[topic],
+            )
+        )
+    show_summary(
+        f"Archive {store.storage.url}: {state.rows:,} rows",
+        ("topic", "rows", "files", "size", "archived up to"),
+        rows,
+    )
+
+
+def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) -> StreamingQuery:
+    options = {**settings.brokers.source_options(), "startingOffsets": "earliest"}
+    if settings.topics:
+        options["topics"] = settings.topics
+    else:
+        options["topicsPattern"] = settings.topics_pattern
+    if settings.entries_max:
+        options["maxEntriesPerTrigger"] = str(settings.entries_max)
+    rows = spark.readStream.format("magnetar").options(**options).load()
+    _check_columns(rows.columns)
+    writer = _BatchWriter(spark, store, settings.compaction)
+    stream = rows.writeStream.foreachBatch(writer).option(
+        "checkpointLocation", settings.checkpoint or store.storage.at(CHECKPOINT)
+    )
+    if settings.once:
+        stream = stream.trigger(availableNow=True)
+    else:
+        stream = stream.trigger(processingTime=f"{settings.interval_s} seconds")
+    query = stream.start()
+    writer.know(str(query.id))
+    return query
+
+
+class _BatchWriter:
+    """Called by Spark with each micro-batch."""
+
+    def __init__(
+        self, spark: SparkSession, store: ArchiveStore, compaction: CompactionSettings
+    ) -> None:
+        self._spark, self._store, self._compaction = spark, store, compaction
+        self._query = ""
+        self._is_known = threading.Event()
+
+    def know(self, query: str) -> None:
+        """The id of the query, which there is only after its start."""
+        self._query = query
+        self._is_known.set()
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        if not self._is_known.wait(START_TIMEOUT_S):
+            raise PipelineError("archive: the query has a batch and no id")
+        name = self._query
+        store = self._store
+        state = store.state
+        if state.holds(name, batch_id):
+            return
+        placed = archive_rows(rows)
+        if state.query and state.query != name:
+            placed = _behind(placed, state.watermarks)
+        directory = store.new_directory()
+        placed.repartition(TOPIC).sortWithinPartitions(*ORDER).write.partitionBy(
+            TOPIC, DAY
+        ).parquet(store.storage.at(directory))
+        written = store.written(directory)
+        store.commit(
+            Commit(add=written.files, query=name, batch_id=batch_id, watermarks=written.watermarks)
+        )
+        compact(self._spark, store, self._compaction, only_full_groups=True)
+
+
+def archive_rows(rows: DataFrame) -> DataFrame:
+    """Rows of the source as they are archived: with their topic, day, and place in the topic."""
+    schema = StructType([*rows.schema.fields, *_ID_FIELDS])
+    placed = rows.mapInArrow(_split_ids, schema)
+    return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(
+        DAY, f.date_format(PUBLISH_TIME, "yyyy-MM-dd")
+    )
+
+
+def _split_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    parse = MessageIdData.FromString
+    for batch in batches:
+        ids = [parse(each) for each in batch.column(MESSAGE_ID).to_pylist()]
+        columns = [
+            pa.array([each.ledgerId for each in ids], pa.int64()),
+            pa.array([each.entryId for each in ids], pa.int64()),
+            pa.array([each.batch_index for each in ids], pa.int32()),
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, *columns], names=[*batch.schema.names, LEDGER, ENTRY, INDEX]
+        )
+
+
+def _behind(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
+    """Only what is not archived yet, by the watermarks."""
+    if not watermarks:
+        return rows
+    session = rows.sparkSession
+    marks = session.createDataFrame(
+        [(t, w.ledger_id, w.entry_id, w.batch_index) for t, w in watermarks.items()],
+        f"{TOPIC} string, l long, e long, i int",
+    )
+    is_new = f.col("l").isNull() | (
+        f.struct(LEDGER, ENTRY, INDEX) > f.struct(f.col("l"), f.col("e"), f.col("i"))
+    )
+    joined = rows.join(f.broadcast(marks), TOPIC, "left").where(is_new)
+    return joined.drop("l", "e", "i").select(*rows.columns)
+
+
+def _check_columns(names: list[str]) -> None:
+    taken = sorted({TOPIC, DAY, COMMIT} & set(names))
+    if taken:
+        raise PipelineError(
+            f"archive: the topic's schema has a field {taken[0]}, which is a name of the archive's "
+            "own; archive the topic with another reader"
+        )
+    assert KEY in names
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`spark-submit archive.py --service-url … --output …`."""
+    from magnetar.sdk.spark.pipeline.arguments import archive_arguments, run_job
+
+    run_job("archive", archive_arguments(arguments), run)
+
+
+def run(spark: SparkSession, settings: ArchiveSettings) -> None:
+    show_archive(archive(spark, settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""The log of an archive: which files it consists of, and how far each topic is in it. Pure.
+
+An archive is a directory:
+
+    log/00000007.json                     commit 7
+    data/commit=00000007-5f3a/topic=…/day=2013-01-01/part-….parquet
+    checkpoint/                           of the streaming query
+
+A commit is one file, made at once and never changed; what it says is in the archive, and what no
+commit names is not. It holds JSON: `add` and `remove` (files), `batch` (query and id of the
+micro-batch, if it is one) and `watermarks`. Now and then a commit has `state` instead: all that
+those before it said, which are then deleted. A reader that does not know the `version` refuses.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from magnetar.sdk.spark.pipeline.errors import ArchiveError
+
+VERSION = 1
+COMMITS_PER_STATE = 50
+"""So many commits are read at the start, at most."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Watermark:
+    """The last message of a topic (or partition of one) that is archived; all before it are too."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.batch_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file."""
+
+    path: str
+    """Below the archive's directory."""
+    topic: str
+    day: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one file of the log says."""
+
+    add: tuple[DataFile, ...] = ()
+    remove: frozenset[str] = frozenset()
+    query: str = ""
+    batch_id: int = -1
+    watermarks: Mapping[str, Watermark] = field(default_factory=dict)
+    """Of the topics that the commit moves on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveState:
+    """What all commits together say."""
+
+    next_commit: int = 0
+    files: Mapping[str, DataFile] = field(default_factory=dict)
+    """By their paths."""
+    watermarks: Mapping[str, Watermark] = field(default_factory=dict)
+    query: str = ""
+    """The last one that has written."""
+    batch_id: int = -1
+    """Its last batch."""
+    commits_since_state: int = 0
+
+    def after(self, commit: Commit) -> "ArchiveState":
+        """
+        Raises:
+            ArchiveError: the commit does not fit: a file is added twice or removed and not there.
+        """
+        files = dict(self.files)
+        for path in commit.remove:
+            if files.pop(path, None) is None:
+                raise ArchiveError(f"commit {self.next_commit} removes {path}, which is not there")
+        for each in commit.add:
+            if each.path in files:
+                raise ArchiveError(f"commit {self.next_commit} adds {each.path} a second time")
+            files[each.path] = each
+        is_batch = bool(commit.query)
+        return ArchiveState(
+            next_commit=self.next_commit + 1,
+            files=files,
+            watermarks={**self.watermarks, **commit.watermarks},
+            query=commit.query if is_batch else self.query,
+            batch_id=commit.batch_id if is_batch else self.batch_id,
+            commits_since_state=self.commits_since_state + 1,
+        )
+
+    def holds(self, query: str, batch_id: int) -> bool:
+        """Whether a micro-batch is archived already."""
+        return query == self.query and batch_id <= self.batch_id
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.files.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.files.values())
+
+
+def commit_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def number_of(name: str) -> int | None:
+    """The number of a commit's file; None: it is something else."""
+    stem, dot, suffix = name.partition(".")
+    return int(stem) if dot and suffix == "json" and stem.isdigit() else None
+
+
+def encode_commit(commit: Commit) -> str:
+    body: dict[str, object] = {
+        "version": VERSION,
+        "add": [asdict(each) for each in commit.add],
+        "remove": sorted(commit.remove),
+        "watermarks": {topic: str(mark) for topic, mark in commit.watermarks.items()},
+    }
+    if commit.query:
+        body["batch"] = {"query": commit.query, "id": commit.batch_id}
+    return json.dumps(body, indent=1)
+
+
+def encode_state(state: ArchiveState) -> str:
+    """A commit that stands for all before it; `state.next_commit` is the one after it."""
+    return json.dumps(
+        {
+            "version": VERSION,
+            "state": {
+                "files": [asdict(each) for each in state.files.values()],
+                "watermarks": {topic: str(mark) for topic, mark in state.watermarks.items()},
+                "query": state.query,
+                "batch_id": state.batch_id,
+            },
+        },
+        indent=1,
+    )
+
+
+def fold(commits: Iterable[tuple[int, str]]) -> ArchiveState:
+    """The state after commits, given as (number, text) in ascending order.
+
+    Raises:
+        ArchiveError: one is missing, cannot be read, or is of a newer release.
+    """
+    state: ArchiveState | None = None
+    for number, text in commits:
+        try:
+            body = json.loads(text)
+            if body["version"] != VERSION:
+                raise ArchiveError(
+                    f"commit {number} has version {body['version']}; this release reads {VERSION}"
+                )
+            if "state" in body:
+                state = _state(body["state"], number)
+                continue
+            if state is None:
+                state = ArchiveState()
+            if number != state.next_commit:
+                raise ArchiveError(f"commit {state.next_commit} of the archive's log is missing")
+            state = state.after(_commit(body))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(
+                f"commit {number} of the archive's log is damaged: {error}"
+            ) from error
+    return state or ArchiveState()
+
+
+def _commit(body: Mapping[str, object]) -> Commit:
+    batch = body.get("batch")
+    commit = Commit(
+        add=_files(body["add"]),
+        remove=frozenset(body["remove"]),  # type: ignore[call-overload]  # as JSON has it
+        watermarks=_watermarks(body["watermarks"]),
+    )
+    if not isinstance(batch, dict):
+        return commit
+    return replace(commit, query=batch["query"], batch_id=batch["id"])
+
+
+def _state(body: Mapping[str, object], number: int) -> ArchiveState:
+    batch_id = body["batch_id"]
+    assert isinstance(batch_id, int)
+    return ArchiveState(
+        next_commit=number + 1,
+        files={each.path: each for each in _files(body["files"])},
+        watermarks=_watermarks(body["watermarks"]),
+        query=str(body["query"]),
+        batch_id=batch_id,
+    )
+
+
+def _files(listed: object) -> tuple[DataFile, ...]:
+    assert isinstance(listed, list)
+    return tuple(DataFile(**each) for each in listed)
+
+
+def _watermarks(found: object) -> dict[str, Watermark]:
+    assert isinstance(found, dict)
+    return {topic: Watermark(*map(int, mark.split(":"))) for topic, mark in found.items()}

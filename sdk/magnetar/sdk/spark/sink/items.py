@@ -1,0 +1,145 @@
+"""Rows to messages: what an Arrow batch becomes on the wire.
+
+Of each row an *item* is made, as it stands in the body of an entry: u32 size, then
+`SingleMessageMetadata`, then the payload (docs/formats/pulsar-frame.md, "Batch body"). Items carry
+no sequence id: that of the entry counts. The body of an entry is a slice of the column of items,
+so that nothing is done per row here or later.
+
+For messages that travel by themselves there are *extras* instead: fields of `MessageMetadata`.
+"""
+
+import base64
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.sink.varints import (
+    as_binary,
+    constant,
+    join,
+    lengths,
+    prefixed,
+    u32s,
+    varints,
+    where,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Columns of what is to be sent, all of one length."""
+
+    value: pa.Array
+    """binary; null: the message has no value, as a tombstone in a compacted topic."""
+    key: pa.Array | None = None
+    """binary."""
+    event_time_ms: pa.Array | None = None
+    properties: pa.Array | None = None
+    """map<string, string>."""
+
+    def take(self, indices: pa.Array) -> "Messages":
+        def taken(column: pa.Array | None) -> pa.Array | None:
+            return None if column is None else column.take(indices)
+
+        return Messages(
+            self.value.take(indices),
+            taken(self.key),
+            taken(self.event_time_ms),
+            taken(self.properties),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """The first bytes of fields, by number and type."""
+
+    properties: bytes
+    key: bytes
+    event_time: bytes
+    key_is_base64: bytes
+    null_value: bytes
+
+
+_SINGLE = _Tags(b"\x0a", b"\x12", b"\x28", b"\x30\x01", b"\x48\x01")
+"""SingleMessageMetadata."""
+_ALONE = _Tags(b"\x22", b"\x32", b"\x60", b"\x88\x01\x01", b"\xc8\x01\x01")
+"""MessageMetadata."""
+
+
+def items(messages: Messages) -> pa.Array:
+    """The item of each message: binary, no nulls."""
+    value = payloads(messages)
+    head = join(constant(b"\x18"), varints(lengths(value)))
+    fields = _fields(messages, _SINGLE)
+    single = join(head, *fields) if fields else head
+    return join(u32s(lengths(single)), single, value)
+
+
+def extras(messages: Messages) -> pa.Array:
+    """Fields of the `MessageMetadata` of each message that travels by itself: binary, no nulls."""
+    fields = _fields(messages, _ALONE)
+    if not fields:
+        return pa.array([b""] * len(messages.value), pa.binary())
+    return join(*fields) if len(fields) > 1 else fields[0]
+
+
+def payloads(messages: Messages) -> pa.Array:
+    """The bytes of each value; none where there is none."""
+    value = messages.value
+    return pc.fill_null(value, b"") if value.null_count else value
+
+
+def wire_key(key: bytes) -> tuple[bytes, bool]:
+    """A key as it travels, and whether that is its base64: a string field holds UTF-8 only."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(key), True
+    return key, False
+
+
+def _fields(messages: Messages, tags: _Tags) -> list[pa.Array]:
+    found: list[pa.Array] = []
+    if messages.properties is not None:
+        properties = _properties(messages.properties, tags.properties)
+        if properties is not None:
+            found.append(properties)
+    if messages.key is not None and messages.key.null_count < len(messages.key):
+        found.append(_keys(messages.key, tags))
+    times = messages.event_time_ms
+    if times is not None and times.null_count < len(times):
+        if pc.any(pc.less(times, pa.scalar(0, times.type))).as_py():
+            raise SchemaMismatchError("__eventTime: a time before 1970 cannot be told in a message")
+        encoded = join(constant(tags.event_time), varints(pc.fill_null(times, 0)))
+        found.append(where(times.is_valid(), encoded))
+    if messages.value.null_count:
+        none = pa.array([b""], pa.binary()).take(pa.array([0] * len(messages.value)))
+        found.append(where(messages.value.is_valid(), none, tags.null_value))
+    return found
+
+
+def _keys(key: pa.Array, tags: _Tags) -> pa.Array:
+    filled = pc.fill_null(key, b"")
+    try:
+        filled.cast(pa.string())  # validates UTF-8
+        encoded = join(constant(tags.key), prefixed(filled))
+    except pa.ArrowInvalid:
+        travelling = [wire_key(each) for each in filled.to_pylist()]
+        wired = pa.array([each for each, _ in travelling], pa.binary())
+        marks = pa.array([tags.key_is_base64 if b64 else b"" for _, b64 in travelling], pa.binary())
+        encoded = join(constant(tags.key), prefixed(wired), marks)
+    return where(key.is_valid(), encoded) if key.null_count else encoded
+
+
+def _properties(column: pa.Array, tag: bytes) -> pa.Array | None:
+    """All properties of each row, one after the other; None if no row has any."""
+    if column.null_count == len(column) or not len(column.keys):
+        return None
+    names, values = as_binary(column.keys), as_binary(column.items)
+    if values.null_count:
+        raise SchemaMismatchError("__messageProperties: a property without a value (null)")
+    pair = join(constant(b"\x0a"), prefixed(names), constant(b"\x12"), prefixed(values))
+    listed = pa.ListArray.from_arrays(column.offsets, join(constant(tag), prefixed(pair)))
+    return pc.fill_null(pc.binary_join(listed, b""), b"")

@@ -1,0 +1,137 @@
+"""The options of the sink."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from magnetar.sdk.spark.errors import OptionError
+from magnetar.sdk.spark.options import ConnectionOptions, OptionReader, shown
+from magnetar.sdk.wire.compression import Compression
+from magnetar.sdk.wire.errors import TopicNameError
+from magnetar.sdk.wire.topic_name import TopicName
+
+_OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode", "mode")
+"""Names that Spark puts among the options of a sink."""
+
+_NAME_CHARACTERS_MAX = 200
+
+
+class Deduplication(Enum):
+    """Who sees to it that the broker deduplicates."""
+
+    ENABLE = "enable"
+    """The sink: it switches it on for the topic."""
+    REQUIRE = "require"
+    """An administrator: the sink refuses to start where it is off."""
+    ASSUME = "assume"
+    """An administrator, and there is no `admin.url` to ask."""
+    OFF = "off"
+    """Nobody: what a retry writes is there again. At least once."""
+
+
+class Encoding(Enum):
+    """What a message's value is made of."""
+
+    VALUE = "none"
+    JSON = "json"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """See docs/pipeline.md for each."""
+
+    connection: ConnectionOptions
+    topic: str
+    """Full name; empty: each row says its own in `__topic`."""
+    deduplication: Deduplication
+    producer_name: str
+    """Instead of the query's id (stream) or a random one (batch)."""
+    encoding: Encoding
+    schema_name: str
+    compression: Compression
+    batching: bool
+    batch_messages_max: int
+    batch_bytes_max: int
+    batch_by_key: bool
+    murmur: bool
+    sort_by: tuple[str, ...]
+    pending_bytes_max: int
+    send_timeout_ms: int
+    busy_timeout_ms: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "SinkOptions":
+        """
+        Raises:
+            OptionError: the first thing that is wrong.
+        """
+        read = OptionReader(options, ignored=_OF_SPARK)
+        connection = ConnectionOptions.read(read)
+        deduplication = Deduplication(
+            read.choice("deduplication", [each.value for each in Deduplication], "enable")
+        )
+        encoding = Encoding(read.choice("schema", [each.value for each in Encoding], "none"))
+        _check_admin_url(connection, deduplication)
+        found = cls(
+            connection=connection,
+            topic=_topic(read.text("topic", "")),
+            deduplication=deduplication,
+            producer_name=_name(read.text("producerName", "")),
+            encoding=encoding,
+            schema_name=read.text("schemaName", "Row"),
+            compression=Compression(
+                read.choice("compressionType", [each.value for each in Compression], "none")
+            ),
+            batching=read.flag("batchingEnabled", True),
+            batch_messages_max=_integer(read, "batchingMaxMessages", 1_000, 1, 1_000_000),
+            batch_bytes_max=_integer(read, "batchingMaxBytes", 128 * 1024, 1, 64 * 1024 * 1024),
+            batch_by_key=read.choice("batcherBuilder", ("default", "key"), "default") == "key",
+            murmur=read.choice(
+                "hashingScheme", ("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash"
+            )
+            == "Murmur3_32Hash",
+            sort_by=read.names("sortBy"),
+            pending_bytes_max=_integer(read, "pendingMaxBytes", 16 << 20, 1, 1 << 40),
+            send_timeout_ms=_integer(read, "sendTimeoutMs", 120_000, 0, 86_400_000),
+            busy_timeout_ms=_integer(read, "busyTimeoutMs", 300_000, 0, 86_400_000),
+        )
+        read.finish("sink")
+        return found
+
+
+def _check_admin_url(connection: ConnectionOptions, deduplication: Deduplication) -> None:
+    if connection.admin_url:
+        return
+    if deduplication in (Deduplication.ENABLE, Deduplication.REQUIRE):
+        raise OptionError(
+            "admin.url",
+            "it is required to see to deduplication, without which a retry writes rows twice; "
+            "where the namespace has it on, deduplication=assume does without",
+        )
+
+
+def _topic(name: str) -> str:
+    if not name:
+        return ""
+    try:
+        topic = TopicName.parse(name)
+    except TopicNameError as error:
+        raise OptionError("topic", str(error)) from None
+    if not topic.is_persistent:
+        raise OptionError("topic", f"{shown(name)} is not persistent: nothing would be kept")
+    return str(topic)
+
+
+def _name(name: str) -> str:
+    if len(name) > _NAME_CHARACTERS_MAX or not name.isprintable():
+        raise OptionError(
+            "producerName", f"it has at most {_NAME_CHARACTERS_MAX} printable characters"
+        )
+    return name
+
+
+def _integer(read: OptionReader, name: str, default: int, low: int, high: int) -> int:
+    found = read.integer(name, default, low=low, high=high)
+    assert found is not None
+    return found

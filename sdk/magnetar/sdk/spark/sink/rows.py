@@ -1,0 +1,158 @@
+"""Which columns of a query become what of a message; decided once, on the driver."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from magnetar.sdk.schema import SchemaInfo, SchemaType
+from magnetar.sdk.spark.columns import (
+    EVENT_TIME,
+    KEY,
+    MESSAGE_ID,
+    PROPERTIES,
+    PUBLISH_TIME,
+    TOPIC,
+    VALUE,
+)
+from magnetar.sdk.spark.errors import OptionError, SchemaMismatchError
+from magnetar.sdk.spark.sink.avro_encoding import encode_avro
+from magnetar.sdk.spark.sink.field_types import schema_definition
+from magnetar.sdk.spark.sink.items import Messages
+from magnetar.sdk.spark.sink.json_encoding import encode_json
+from magnetar.sdk.spark.sink.options import Encoding, SinkOptions
+from magnetar.sdk.spark.sink.row_schema import RowSchema
+from magnetar.sdk.spark.sink.varints import as_binary
+
+_SET_BY_BROKERS = (MESSAGE_ID, PUBLISH_TIME)
+"""Columns of the source that a message gets anew; they are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """How the rows of one query are encoded."""
+
+    encoding: Encoding
+    fields: tuple[str, ...]
+    """Columns that make the value; (`value`,) if it is there as it is."""
+    has_key: bool
+    has_topic: bool
+    has_event_time: bool
+    has_properties: bool
+    schema: RowSchema | None
+    """What the topic gets; None: nothing."""
+
+    def messages(self, batch: pa.RecordBatch) -> Messages:
+        """
+        Raises:
+            SchemaMismatchError: a value that the encoding has no form for.
+        """
+        return Messages(
+            value=self._values(batch),
+            key=as_binary(batch.column(KEY)) if self.has_key else None,
+            event_time_ms=_milliseconds(batch.column(EVENT_TIME)) if self.has_event_time else None,
+            properties=batch.column(PROPERTIES) if self.has_properties else None,
+        )
+
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.encoding is Encoding.VALUE:
+            return as_binary(batch.column(VALUE))
+        columns = [(name, batch.column(name)) for name in self.fields]
+        encode = encode_json if self.encoding is Encoding.JSON else encode_avro
+        return encode(columns)
+
+
+def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
+    """
+    Raises:
+        SchemaMismatchError: columns that are of the wrong type, are missing, or have no place.
+        OptionError: no topic for the rows, or `sortBy` names a column that is not there.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    if len(types) < len(schema.fields):
+        raise SchemaMismatchError("two columns have the same name")
+    _check_type(types, KEY, (BinaryType, StringType), "binary or string")
+    _check_type(types, TOPIC, (StringType,), "string")
+    _check_type(types, EVENT_TIME, (TimestampType,), "timestamp")
+    if PROPERTIES in types and not _is_text_map(types[PROPERTIES]):
+        raise _wrong_type(PROPERTIES, types[PROPERTIES], "map<string,string>")
+    if TOPIC not in types and not options.topic:
+        raise OptionError("topic", f"it is required where rows have no column {TOPIC}")
+    for name in options.sort_by:
+        if name not in types:
+            raise OptionError("sortBy", f"the rows have no column {name}")
+    known = (KEY, TOPIC, EVENT_TIME, PROPERTIES, *_SET_BY_BROKERS)
+    rest = tuple(name for name in types if name not in known)
+    for name in rest:
+        if name.startswith("__"):
+            raise SchemaMismatchError(
+                f"column {name} has no place in a message; beside the value there are "
+                f"{', '.join(known[:4])}"
+            )
+    return RowPlan(
+        encoding=options.encoding,
+        fields=_value_fields(types, rest, options.encoding),
+        has_key=KEY in types,
+        has_topic=TOPIC in types,
+        has_event_time=EVENT_TIME in types,
+        has_properties=PROPERTIES in types,
+        schema=_row_schema(options, [(name, types[name]) for name in rest]),
+    )
+
+
+def _row_schema(options: SinkOptions, fields: Sequence[tuple[str, DataType]]) -> RowSchema | None:
+    if options.encoding is Encoding.VALUE:
+        return None
+    definition = schema_definition(options.schema_name, fields, options.encoding)
+    kind = SchemaType(options.encoding.value.upper())
+    return RowSchema(SchemaInfo(kind, definition.encode()))
+
+
+def _value_fields(
+    types: dict[str, DataType], rest: tuple[str, ...], encoding: Encoding
+) -> tuple[str, ...]:
+    if encoding is not Encoding.VALUE:
+        if not rest:
+            raise SchemaMismatchError("the rows have no column that a value could be made of")
+        return rest
+    if rest != (VALUE,):
+        raise SchemaMismatchError(
+            f"without option schema a row has one column {VALUE}, and here are "
+            f"{', '.join(rest) or 'none'}: name it so, or give schema=json or schema=avro"
+        )
+    _check_type(types, VALUE, (BinaryType, StringType), "binary or string")
+    return rest
+
+
+def _check_type(
+    types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], what: str
+) -> None:
+    if name in types and not isinstance(types[name], allowed):
+        raise _wrong_type(name, types[name], what)
+
+
+def _is_text_map(found: DataType) -> bool:
+    return (
+        isinstance(found, MapType)
+        and isinstance(found.keyType, StringType)
+        and isinstance(found.valueType, StringType)
+    )
+
+
+def _wrong_type(name: str, found: DataType, expected: str) -> SchemaMismatchError:
+    return SchemaMismatchError(f"column {name} is {found.simpleString()}; expected is {expected}")
+
+
+def _milliseconds(times: pa.Array) -> pa.Array:
+    """Timestamps as int64 milliseconds since 1970, rounded down: messages have no finer ones."""
+    cast = pc.cast(times, pa.timestamp("ms", times.type.tz), safe=False)
+    return pc.cast(cast, pa.int64())

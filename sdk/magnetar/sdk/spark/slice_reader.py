@@ -1,0 +1,157 @@
+"""A task: the rows of one slice, as Arrow batches."""
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.entries import EntryRows
+from magnetar.sdk.spark.errors import DataLossError, one_line_errors
+from magnetar.sdk.spark.ledger_reads import LedgerReads
+from magnetar.sdk.spark.slices import LedgerPart, Slice
+from magnetar.sdk.spark.values import value_columns
+from magnetar.sdk.spark.worker_process import settle_worker
+
+_log = logging.getLogger(__name__)
+
+CHUNK_LOOK_BACK_ENTRIES_MAX = 20_000
+"""How far before the end of a message its first chunk is looked for."""
+
+_LOOK_BACK_ENTRIES = 32
+"""Entries that are fetched together on the way back."""
+
+
+def read_slice(schema: StructType, wanted: Slice) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice, in order.
+
+    Raises:
+        DataLossError: entries are gone, and `fail_on_data_loss` is set.
+        CorruptDataError, UnreachableError, SchemaMismatchError
+    """
+    settle_worker(wanted.settings.worker_niceness)
+    with one_line_errors():
+        yield from _SliceReader(schema, wanted).batches()
+
+
+class _SliceReader:
+    """Entries of one slice into rows."""
+
+    def __init__(self, schema: StructType, wanted: Slice) -> None:
+        settings = wanted.settings
+        self._slice = wanted
+        self._rows = ArrowRows(
+            schema,
+            topic=wanted.topic,
+            partition=wanted.partition,
+            values=value_columns(schema, wanted.value_schema),
+        )
+        self._entries = EntryRows(
+            self._rows,
+            topic=wanted.topic,
+            fetch_before=self._before,
+            decompressed_bytes_max=settings.decompressed_bytes_max,
+            chunked_bytes_max=settings.chunked_bytes_max,
+        )
+        self._reads = _reads_of(wanted)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            parts = self._slice.parts
+            for part in parts:
+                yield from self._part(part, is_first=part is parts[0], is_last=part is parts[-1])
+            if self._rows.rows:
+                yield self._rows.take()
+        finally:
+            self._reads.close()
+
+    def _part(self, part: LedgerPart, *, is_first: bool, is_last: bool) -> Iterator[pa.RecordBatch]:
+        rows, add = self._rows, self._entries.add
+        skip = self._slice.skip_through_batch_index if is_first else -1
+        stop = self._slice.stop_at_batch_index if is_last else -1
+        aborted = part.aborted
+        try:
+            for first, payloads in self._reads.entries(part):
+                for entry_id, payload in enumerate(payloads, first):
+                    if aborted and _has(aborted, entry_id):
+                        continue
+                    if entry_id == part.first and skip >= 0:
+                        stops = stop if entry_id == part.last else -1
+                        add(part.ledger_id, entry_id, payload, skip_through=skip, stop_at=stops)
+                    elif entry_id == part.last and stop >= 0:
+                        add(part.ledger_id, entry_id, payload, stop_at=stop)
+                    else:
+                        add(part.ledger_id, entry_id, payload)
+                    if rows.is_full:
+                        yield rows.take()
+        except DataLossError as error:
+            if self._slice.settings.fail_on_data_loss:
+                raise DataLossError(
+                    f"{self._slice.topic}: {error}. It was trimmed, or the topic was deleted, "
+                    f"while the query was running; set failOnDataLoss to false to go on with what "
+                    f"is left"
+                ) from error
+            _log.warning("%s: passed over what is gone: %s", self._slice.topic, error)
+
+    def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
+        left = CHUNK_LOOK_BACK_ENTRIES_MAX
+        parts = [*self._slice.before, *self._slice.parts]
+        at = next(n for n, each in enumerate(parts) if each.ledger_id == ledger_id)
+        reads = _reads_of(self._slice)
+        try:
+            last = entry_id - 1
+            for part in reversed(parts[: at + 1]):
+                last = min(last, part.last)
+                while last >= 0 and left > 0:
+                    first = max(0, last - _LOOK_BACK_ENTRIES + 1)
+                    some = _widened(part, first, last)
+                    found = [each for _, payloads in reads.entries(some) for each in payloads]
+                    yield from reversed(found)
+                    left -= len(found)
+                    last = first - 1
+                last = (1 << 63) - 1
+        except DataLossError:
+            return  # the message has lost its beginning, and is no message any more
+        finally:
+            reads.close()
+
+
+class _Reads(Protocol):
+    """Bookies or brokers: what gives entries."""
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]: ...
+
+    def close(self) -> None: ...
+
+
+def _reads_of(wanted: Slice) -> _Reads:
+    settings = wanted.settings
+    if any(part.ensembles for part in wanted.parts) or not wanted.parts:
+        return LedgerReads(
+            wanted.addresses,
+            request_bytes=settings.request_bytes,
+            bookie_timeout_ms=settings.bookie_timeout_ms,
+        )
+    from magnetar.sdk.spark.broker_reads import BrokerReads
+
+    return BrokerReads(wanted.topic, settings.service_url, settings.client or ClientSettings())
+
+
+def _has(bitmap: bytes, at: int) -> bool:
+    return at >> 3 < len(bitmap) and bool(bitmap[at >> 3] & 1 << (at & 7))
+
+
+def _widened(part: LedgerPart, first: int, last: int) -> LedgerPart:
+    """Other entries of the same ledger."""
+    return LedgerPart(
+        part.ledger_id,
+        first,
+        last,
+        part.ensembles,
+        part.write_quorum,
+        part.digest_type,
+        part.password,
+    )

@@ -1,0 +1,111 @@
+"""What an executor is told to read: all of it, since it asks nobody but bookies. Pure values.
+
+A slice is a run of entries of one topic (or partition of one), over one or several ledgers. It
+holds where each ledger's entries lie, so that executors need neither brokers nor the metadata
+store. Spark pickles it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from magnetar.ledger.ledger_metadata import DigestType
+from magnetar.sdk.settings import ClientSettings
+
+
+class Address(NamedTuple):
+    """Where a bookie listens."""
+
+    host: str
+    port: int
+
+
+class Ensemble(NamedTuple):
+    """Entries from `first_entry_id` up to the next ensemble, and the bookies that hold them."""
+
+    first_entry_id: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LedgerPart:
+    """Entries `first` to `last` of one ledger, both included."""
+
+    ledger_id: int
+    first: int
+    last: int
+    ensembles: tuple[Ensemble, ...] = ()
+    """Empty when the entries are read through a broker."""
+    write_quorum: int = 0
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = b""
+    aborted: bytes = b""
+    """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte
+    `i // 8`. Brokers leave them out themselves."""
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How executors read; the same for all slices of a query."""
+
+    fail_on_data_loss: bool = True
+    request_bytes: int = 1 << 20
+    """What one request asks a bookie for."""
+    bookie_timeout_ms: int = 5_000
+    decompressed_bytes_max: int = 64 << 20
+    chunked_bytes_max: int = 256 << 20
+    """Chunks that wait for the rest of their message."""
+    worker_niceness: int = 0
+    """Added to the niceness of the executor's Python process; 20: idle priority."""
+    service_url: str = ""
+    """Of brokers, for slices that are read through them."""
+    client: ClientSettings | None = None
+
+
+@dataclass(frozen=True)
+class ValueSchema:
+    """The schema of a topic's values: what makes columns of them."""
+
+    kind: str = "BYTES"
+    """BYTES, JSON or AVRO."""
+    definition: str = ""
+    """The newest version: its fields are the columns."""
+    versions: tuple[tuple[int, str], ...] = ()
+    """All versions, where messages say which one they were written with (AVRO)."""
+
+
+class Slice(InputPartition):
+    """One task's share of a topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        parts: tuple[LedgerPart, ...],
+        *,
+        before: tuple[LedgerPart, ...] = (),
+        addresses: dict[str, Address] | None = None,
+        skip_through_batch_index: int = -1,
+        stop_at_batch_index: int = -1,
+        settings: ReadSettings | None = None,
+        value_schema: ValueSchema | None = None,
+    ) -> None:
+        """
+        Args:
+            partition: index of the partition that the topic is; -1 if it is none.
+            parts: in the order of the log.
+            before: what lies before them, nearest last: where chunks of a message begin whose end
+                is in `parts`.
+            skip_through_batch_index: of the first entry, messages up to this index are left out.
+            stop_at_batch_index: of the last entry, messages behind this index are left out.
+        """
+        self.topic = topic
+        self.partition = partition
+        self.parts = parts
+        self.before = before
+        self.addresses = addresses or {}
+        self.skip_through_batch_index = skip_through_batch_index
+        self.stop_at_batch_index = stop_at_batch_index
+        self.settings = settings or ReadSettings()
+        self.value_schema = value_schema or ValueSchema()

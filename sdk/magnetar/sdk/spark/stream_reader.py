@@ -1,0 +1,248 @@
+"""Reading topics in a streaming query.
+
+Spark keeps one process on the driver for each query, which calls all of this but `read`; that runs
+on executors. The checkpoint is the truth: after a restart Spark may ask for the slices between two
+offsets of its log before it asks anything else, and what the process knew before is gone.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.driver import SourceDriver
+from magnetar.sdk.spark.errors import DataLossError, one_line_errors
+from magnetar.sdk.spark.hold import Hold
+from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
+from magnetar.sdk.spark.planning import limited_ends
+from magnetar.sdk.spark.slice_reader import read_slice
+from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.spark.topic_schema import value_schema_of
+from magnetar.sdk.spark.topic_states import TopicState
+from magnetar.sdk.spark.values import value_columns
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of a streaming query.
+
+    Raises:
+        OptionError
+    """
+    return StreamReader(SourceOptions.read(options, is_stream=True), schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query: on the driver with everything, on executors with `read` alone."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._driver: SourceDriver | None = None
+        self._hold: Hold | None = None
+        self._value_schema: ValueSchema | None = None
+        self._states: dict[str, TopicState] = {}
+        """Of the last look, for the slices that are planned right after it."""
+        self._target: dict[str, MessageId] | None = None
+        """Where a query that takes what is available now will end."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For executors: without what only a driver has."""
+        return {"_options": self._options, "_schema": self._schema}
+
+    # On the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        with one_line_errors():
+            driver = self._started()
+            states = driver.topics()
+            self._check_schema(driver, states)
+            starts = driver.starts(states)
+            name = (
+                self._options.subscription or f"spark-{random.SystemRandom().getrandbits(48):012x}"
+            )
+            self._hold = Hold(driver.admin, name)
+            for topic, through in starts.items():
+                self._hold.take(topic, through)
+            return QueryOffset(starts, name).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.entries_max is not None:
+            return ReadMaxRows(self._options.entries_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with one_line_errors():
+            states = self._started().topics(missing_ok=True)
+            self._target = {name: state.end for name, state in states.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with one_line_errors():
+            begun = QueryOffset.from_json(start)
+            states = self._looked(begun)
+            starts = self._starts(begun, states)
+            ends = {
+                name: max(starts[name], self._end(state), key=reach)
+                for name, state in states.items()
+            }
+            if not isinstance(limit, ReadAllAvailable):
+                ends = limited_ends(
+                    states,
+                    starts,
+                    ends,
+                    entries_max=self._options.entries_max,
+                    bytes_max=self._options.bytes_max,
+                )
+            if ends == begun.topics:
+                return start  # Spark compares the whole of it to see whether there is anything new
+            cuts = self._started().cuts(states, starts, ends)
+            return QueryOffset(ends, begun.subscription, cuts).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if not self._states:
+            return None
+        return QueryOffset({name: each.end for name, each in self._states.items()}).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with one_line_errors():
+            begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
+            driver = self._started()
+            states = self._states
+            if any(
+                name not in states or reach(states[name].end) < reach(through)
+                for name, through in ended.topics.items()
+            ):
+                # After a restart: these offsets were planned by a process that is gone.
+                states = self._looked(begun)
+            self._check_reaches(ended, states)
+            starts = self._starts(begun, states)
+            if self._value_schema is None:
+                self._check_schema(driver, states)
+            assert self._value_schema is not None
+            ends = {name: at for name, at in ended.topics.items() if name in states}
+            return driver.slices(states, starts, ends, self._value_schema, ended.slice_entries)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with one_line_errors():
+            done = QueryOffset.from_json(end)
+            hold = self._held(done.subscription)
+            for name, through in done.topics.items():
+                hold.release(name, through)
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    # On executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        return read_slice(self._schema, partition)
+
+    # Parts of the above
+
+    def _started(self) -> SourceDriver:
+        if self._driver is None:
+            self._driver = SourceDriver(self._options)
+        return self._driver
+
+    def _held(self, subscription: str) -> Hold:
+        if self._hold is None or self._hold.subscription != subscription:
+            self._hold = Hold(self._started().admin, subscription)
+        return self._hold
+
+    def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
+        self._value_schema = value_schema_of(driver.admin, states)
+        value_columns(self._schema, self._value_schema)
+
+    def _looked(self, begun: QueryOffset) -> dict[str, TopicState]:
+        """The topics as they are now; what the query needs of them is held from here on.
+
+        Raises:
+            DataLossError: a topic was deleted, or trimmed, and that is not allowed.
+        """
+        states = self._started().topics(missing_ok=True)
+        allows_loss = not self._options.settings.fail_on_data_loss
+        hold = self._held(begun.subscription)
+        for name, through in begun.topics.items():
+            state = states.get(name)
+            if state is None:
+                if allows_loss:
+                    continue
+                raise DataLossError(
+                    f"{name}: the topic was deleted; the query has read it up to "
+                    f"{shown_id(through)}. Set failOnDataLoss to false to go on without it"
+                )
+            stands_at = (state.mark_deletes or {}).get(begun.subscription)
+            if not allows_loss:
+                _check_kept(state, through, stands_at)
+            hold.keep(name, through, stands_at)
+        for name in states.keys() - begun.topics.keys():
+            hold.keep(name, BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription))
+        self._states = states
+        return states
+
+    def _starts(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
+        """Topics and partitions that are new are read from their beginning."""
+        return {name: begun.topics.get(name, BEFORE_FIRST) for name in states}
+
+    def _end(self, state: TopicState) -> MessageId:
+        if self._target is None:
+            return state.end
+        return min(state.end, self._target.get(state.name, BEFORE_FIRST), key=reach)
+
+    def _check_reaches(self, ended: QueryOffset, states: Mapping[str, TopicState]) -> None:
+        """
+        Raises:
+            DataLossError: a topic ends before what the checkpoint says was there.
+        """
+        if not self._options.settings.fail_on_data_loss:
+            return
+        for name, through in ended.topics.items():
+            state = states.get(name)
+            if (
+                state is not None
+                and state.end != BEFORE_FIRST
+                and reach(state.end) < reach(through)
+            ):
+                raise DataLossError(
+                    f"{name}: it ends at {shown_id(state.end)}, and the checkpoint says "
+                    f"{shown_id(through)}: it is another topic of the same name"
+                )
+
+
+def _check_kept(state: TopicState, through: MessageId, stands_at: MessageId | None) -> None:
+    """
+    Raises:
+        DataLossError: something behind `through` is gone.
+    """
+    if through.ledger_id < 0 or not state.ledgers:
+        return
+    known = {each.ledger_id: each.entries for each in state.ledgers}
+    if through.ledger_id in known or through.ledger_id > state.ledgers[-1].ledger_id:
+        return
+    # Its ledger was trimmed. That is as it should be if the query had read all of it: then its
+    # subscription has let it go, and stands where the checkpoint does, or at the next ledger.
+    if stands_at is not None and reach(stands_at) <= max(
+        reach(through), (state.first_ledger_id, 0, -1)
+    ):
+        return
+    raise DataLossError(
+        f"{state.name}: it begins with ledger {state.first_ledger_id} now, and the query has read "
+        f"it up to {shown_id(through)}: what was between was trimmed. Set failOnDataLoss to false "
+        f"to go on with what is left"
+    )

@@ -1,0 +1,153 @@
+"""Values of JSON and AVRO schemas as columns.
+
+JSON is parsed by Arrow, all values of a batch at once; when that does not like them (numbers as
+texts, bytes as texts), one after the other. AVRO is read with the version of the schema that each
+message was written with; columns are matched by name.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.json
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from magnetar.sdk.spark.avro_types import fields_of
+from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.slices import ValueSchema
+
+Part = bytes | memoryview
+
+_VALUE_CHARACTERS_MAX = 100
+
+
+class StructuredValues:
+    """One column for each field of the schema that the query asks for."""
+
+    def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: columns that the schema does not have, or of another type.
+        """
+        is_json = value_schema.kind == "JSON"
+        known = {
+            each.name: each.dataType for each in fields_of(value_schema.definition, is_json=is_json)
+        }
+        for each in wanted.fields:
+            if each.name not in known:
+                raise SchemaMismatchError(
+                    f"column {each.name}: the topic's schema has no such field; it has "
+                    f"{', '.join(known)}"
+                )
+            if each.dataType != known[each.name]:
+                raise SchemaMismatchError(
+                    f"column {each.name} of type {each.dataType.simpleString()}: in the topic's "
+                    f"schema it is {known[each.name].simpleString()}"
+                )
+        self._schema = to_arrow_schema(wanted, timezone="UTC")
+        self._is_json = is_json
+        self._avro: dict[int, Any] = {}
+        if not is_json:
+            versions = dict(value_schema.versions) or {0: value_schema.definition}
+            self._avro = {
+                version: fastavro.parse_schema(json.loads(definition))
+                for version, definition in versions.items()
+            }
+
+    def columns(
+        self,
+        parts: Sequence[Part],
+        lengths: Sequence[int],
+        nulls: Sequence[int],
+        versions: Sequence[tuple[int, int]],
+    ) -> dict[str, pa.Array]:
+        if not self._schema.names:
+            return {}
+        values = _cut(parts, lengths)
+        if self._is_json:
+            table = None if nulls else self._fast_json(values)
+            made = table if table is not None else self._slow_json(values, set(nulls))
+        else:
+            made = self._from_avro(values, set(nulls), versions)
+        return {name: made.column(at) for at, name in enumerate(made.schema.names)}
+
+    def _fast_json(self, values: Sequence[Part]) -> pa.RecordBatch | None:
+        text = b"\n".join(values)
+        try:
+            table = pyarrow.json.read_json(
+                io.BytesIO(text),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                parse_options=pyarrow.json.ParseOptions(
+                    explicit_schema=self._schema,
+                    newlines_in_values=True,
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        batches = table.combine_chunks().to_batches()
+        if len(batches) != 1 or batches[0].num_rows != len(values):
+            return None
+        return batches[0].cast(self._schema) if batches[0].schema != self._schema else batches[0]
+
+    def _slow_json(self, values: Sequence[Part], nulls: set[int]) -> pa.RecordBatch:
+        rows: list[Mapping[str, object]] = []
+        for row, value in enumerate(values):
+            if row in nulls:
+                rows.append({})
+                continue
+            try:
+                found = json.loads(bytes(value))
+            except ValueError as error:
+                raise _unfit(value, f"no JSON: {error}") from None
+            if not isinstance(found, dict):
+                raise _unfit(value, "no JSON object")
+            rows.append(found)
+        return self._made(rows)
+
+    def _from_avro(
+        self, values: Sequence[Part], nulls: set[int], versions: Sequence[tuple[int, int]]
+    ) -> pa.RecordBatch:
+        rows: list[Mapping[str, object]] = []
+        newest = max(self._avro)
+        for version, count in versions:
+            schema = self._avro.get(version, self._avro[newest])
+            for value in values[len(rows) : len(rows) + count]:
+                if len(rows) in nulls:
+                    rows.append({})
+                    continue
+                try:
+                    found = fastavro.schemaless_reader(io.BytesIO(value), schema)
+                except (ValueError, EOFError, IndexError, KeyError, TypeError) as error:
+                    raise _unfit(value, f"not of the schema's version {version}: {error}") from None
+                assert isinstance(found, dict)
+                rows.append(found)
+        return self._made(rows)
+
+    def _made(self, rows: list[Mapping[str, object]]) -> pa.RecordBatch:
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=self._schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise SchemaMismatchError(f"a value is not of the topic's schema: {error}") from None
+
+
+def _cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:
+    """Each value by itself."""
+    if len(parts) == len(lengths):
+        return list(parts)
+    whole = memoryview(b"".join(parts))
+    values: list[Part] = []
+    at = 0
+    for length in lengths:
+        values.append(whole[at : at + length])
+        at += length
+    return values
+
+
+def _unfit(value: Part, problem: str) -> SchemaMismatchError:
+    shown = bytes(value[:_VALUE_CHARACTERS_MAX])
+    return SchemaMismatchError(f"a value is {problem}: {shown!r}")

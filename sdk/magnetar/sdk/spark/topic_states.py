@@ -1,0 +1,200 @@
+"""What there is to read: topics, their ledgers, and up to where they are confirmed.
+
+A topic's ledgers come from its broker, which alone knows how far the open one is confirmed: what
+the driver plans to read is acknowledged to producers, and nothing beyond it is ever read.
+"""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import re2
+
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.admin_client import AdminClient, RefusedError, topic_path
+from magnetar.sdk.spark.errors import OffsetError, TopicNotFoundError
+from magnetar.sdk.spark.offsets import BEFORE_FIRST, parse_id
+from magnetar.sdk.spark.source_options import Selection
+from magnetar.sdk.wire.topic_name import TopicName
+
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """One ledger of a topic: how much of it can be read."""
+
+    ledger_id: int
+    entries: int
+    bytes: int
+    closed_ms: int = 0
+    """0: open, or not known."""
+
+    @property
+    def entry_bytes(self) -> float:
+        """Mean size of an entry."""
+        return self.bytes / self.entries if self.entries and self.bytes else 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic, or one partition of one, at one moment."""
+
+    name: str
+    partition: int
+    ledgers: tuple[LedgerState, ...] = ()
+    """Those that can be read, oldest first."""
+    end: MessageId = BEFORE_FIRST
+    """The last entry that can be read; before the first one if there is none."""
+    mark_deletes: Mapping[str, MessageId] | None = None
+    """Subscription -> through where everything is acknowledged."""
+    aborted: Mapping[int, bytes] = field(default_factory=dict)
+    """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
+
+    @property
+    def first_ledger_id(self) -> int:
+        """The oldest ledger; -1 if there is none."""
+        return self.ledgers[0].ledger_id if self.ledgers else -1
+
+
+class TopicStates:
+    """Asks brokers for the topics of a query."""
+
+    def __init__(self, admin: AdminClient, selection: Selection) -> None:
+        self._admin = admin
+        self._selection = selection
+        self._expression = re2.compile(selection.pattern) if selection.pattern else None
+
+    def read(self, *, missing_ok: bool = False) -> dict[str, TopicState]:
+        """All topics and partitions of the query as they are now, by name.
+
+        Raises:
+            TopicNotFoundError: a topic that is named does not exist (unless `missing_ok`), or
+                none matches the pattern when the query begins.
+            UnreachableError, RefusedError
+        """
+        found: dict[str, TopicState] = {}
+        for topic in self._topics(missing_ok):
+            try:
+                self._add(topic, found)
+            except RefusedError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                if self._expression is None and not missing_ok:
+                    raise TopicNotFoundError(
+                        f"topic {topic} does not exist: create it, or see that option topic is "
+                        f"right ({error})"
+                    ) from None
+        return found
+
+    def first_since(self, state: TopicState, time_ms: int) -> MessageId:
+        """The offset before the first message that was published at this time or later.
+
+        Raises:
+            UnreachableError, RefusedError
+        """
+        topic = TopicName.parse(state.name)
+        found = self._admin.get(topic_path(topic, "messageid", str(time_ms)))
+        ledger_id, entry_id = int(found["ledgerId"]), int(found["entryId"])
+        if (ledger_id, entry_id) > (state.end.ledger_id, state.end.entry_id) or entry_id < 0:
+            # Nothing is as late; or the topic is empty.
+            return state.end if (ledger_id, entry_id) > (-1, -1) else BEFORE_FIRST
+        return MessageId(ledger_id, entry_id - 1)
+
+    def closed_ms(self, state: TopicState) -> dict[int, int]:
+        """When each ledger was closed; those that are open are left out.
+
+        Raises:
+            UnreachableError, RefusedError
+        """
+        info = self._admin.get(topic_path(TopicName.parse(state.name), "internal-info"))
+        return {
+            each["ledgerId"]: each["timestamp"] for each in info["ledgers"] if each["timestamp"]
+        }
+
+    def _topics(self, missing_ok: bool) -> list[TopicName]:
+        if self._expression is None:
+            return list(self._selection.topics)
+        namespace = f"/admin/v2/persistent/{self._selection.namespace}"
+        plain = self._admin.get(namespace)
+        partitioned = self._admin.get(f"{namespace}/partitioned")
+        names = {TopicName.parse(each).partitioned for each in (*plain, *partitioned)}
+        topics = [
+            each
+            for each in sorted(names, key=str)
+            if each.is_persistent
+            and not each.local_name.startswith("__")
+            and self._expression.fullmatch(each.local_name)
+        ]
+        if not topics and not missing_ok:
+            raise TopicNotFoundError(
+                f"option topicsPattern: no topic of {self._selection.namespace} matches "
+                f"{self._selection.pattern!r}"
+            )
+        return topics
+
+    def _add(self, topic: TopicName, found: dict[str, TopicState]) -> None:
+        if topic.partition_index < 0:
+            count = self._admin.get(topic_path(topic, "partitions"))["partitions"]
+            if count:
+                stats = self._admin.get(topic_path(topic, "partitioned-internalStats"))
+                parts = stats["partitions"]
+                for index in range(count):
+                    name = topic.partition(index)
+                    stored = parts.get(str(name))
+                    found[str(name)] = (
+                        state_of(name, stored) if stored else TopicState(str(name), index)
+                    )
+                return
+        found[str(topic)] = state_of(topic, self._admin.get(topic_path(topic, "internalStats")))
+
+
+def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
+    """From what the broker says of how the topic is stored.
+
+    A ledger whose entries are not counted is still open. There may be two of them: then nothing of
+    the second one is final before the first one is closed, and reading ends with what is confirmed
+    of the first.
+
+    Raises:
+        OffsetError: an answer that cannot be.
+    """
+    last = _position(stats["lastConfirmedEntry"])
+    transactions = stats.get("transactions", {})
+    if transactions:
+        last = min(last, _position(transactions["maxReadPosition"]))
+    ledgers: list[LedgerState] = []
+    for each in stats["ledgers"]:
+        ledger_id, entries, size = each["ledgerId"], each["entries"], each["size"]
+        if ledger_id > last.ledger_id:
+            break
+        if entries <= 0:
+            if ledger_id != last.ledger_id or last.entry_id < 0:
+                break
+            total = stats["currentLedgerEntries"] or 1
+            entries = last.entry_id + 1
+            size = int(stats["currentLedgerSize"] * entries / total)
+            ledgers.append(LedgerState(ledger_id, entries, size))
+            break
+        if ledger_id == last.ledger_id:
+            entries = min(entries, last.entry_id + 1)
+        ledgers.append(LedgerState(ledger_id, entries, size))
+    cursors = {
+        name: _position(each["markDeletePosition"])
+        for name, each in stats.get("cursors", {}).items()
+    }
+    end = MessageId(ledgers[-1].ledger_id, ledgers[-1].entries - 1) if ledgers else BEFORE_FIRST
+    aborted = {
+        int(ledger_id): zlib.decompress(base64.b64decode(bits))
+        for ledger_id, bits in transactions.get("aborted", {}).items()
+    }
+    return TopicState(str(topic), topic.partition_index, tuple(ledgers), end, cursors, aborted)
+
+
+def _position(text: str) -> MessageId:
+    try:
+        return parse_id(text)
+    except OffsetError as error:
+        raise OffsetError(f"a broker says {text!r} where a position should be") from error

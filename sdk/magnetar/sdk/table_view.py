@@ -1,0 +1,255 @@
+"""A table view: the newest value of each key of a topic, as a mapping that follows the topic.
+
+view = await client.table_view("prices")
+view["apples"]
+async for change in view.changes():
+    ...
+
+Messages without a key are left out; one without a value (or an empty one) removes its key. With
+`read_compacted` (the default) it begins with what compaction has left, which is a message per key.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, SdkError, TooSlowError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.reader import Reader
+from magnetar.sdk.settings import ReaderSettings
+
+_log = logging.getLogger("magnetar.sdk")
+
+_READ_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableViewSettings:
+    """One table view."""
+
+    name: str = ""
+    read_compacted: bool = True
+    receiver_queue_messages: int = 1_000
+    topics_update_ms: int = 60_000
+    """How often to ask for new partitions, and for topics that fit a pattern."""
+    changes_max: int = 10_000
+    """Changes that may wait for one `changes()`; who is slower than that gets TooSlowError."""
+
+    def __post_init__(self) -> None:
+        if self.changes_max < 1:
+            raise ValueError(f"changes_max is {self.changes_max}; allowed are 1 and more")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key has a new value, or None: it is gone."""
+
+    key: str
+    value: bytes | None
+    message: Message
+
+
+class OpenReader(Protocol):
+    """Makes the reader underneath."""
+
+    def __call__(self, settings: ReaderSettings) -> Awaitable[Reader]: ...
+
+
+class TableView(Mapping[str, bytes]):
+    """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
+
+    def __init__(self, open_reader: OpenReader, settings: TableViewSettings) -> None:
+        self._open_reader = open_reader
+        self._settings = settings
+        self._reader: Reader | None = None
+        self._messages: dict[str, Message] = {}
+        self._read_to: dict[str, MessageId] = {}
+        self._listeners: dict[_Listener, None] = {}
+        self._progress = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._failure: SdkError | None = None
+
+    # -- as a mapping
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._messages[key].data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def message(self, key: str) -> Message | None:
+        """The newest message of a key: with its properties, times and id."""
+        return self._messages.get(key)
+
+    # -- as a stream
+
+    async def changes(self) -> AsyncIterator[Change]:
+        """What changes from now on, for ever.
+
+        Raises:
+            TooSlowError: more than `changes_max` changes waited.
+            SdkError: the view is closed, or has lost its topic.
+        """
+        listener = _Listener(self._settings.changes_max)
+        self._listeners[listener] = None
+        try:
+            while True:
+                yield await listener.next(self._check)
+        finally:
+            self._listeners.pop(listener, None)
+
+    async def refresh(self) -> None:
+        """Wait until everything is here that the topics held at the time of the call.
+
+        Raises:
+            SdkError: the view is closed, or the brokers could not be asked.
+        """
+        reader = self._require_reader()
+        last = await reader.last_message_ids()
+        while any(not self._has_read(topic, message_id) for topic, message_id in last.items()):
+            self._check()
+            self._progress.clear()
+            # What compaction, or a retention, took away does not come: then nothing is left.
+            if not await reader.has_message_available():
+                return
+            try:
+                async with asyncio.timeout(0.1):
+                    await self._progress.wait()
+            except TimeoutError:
+                pass  # look again
+
+    def _has_read(self, topic: str, message_id: MessageId) -> bool:
+        if message_id.entry_id < 0:
+            return True
+        read = self._read_to.get(topic)
+        return read is not None and read >= message_id
+
+    # -- life
+
+    async def start(self) -> None:
+        """Read what there is. Called once by the client.
+
+        Raises:
+            SdkError: the topic cannot be read.
+        """
+        settings = self._settings
+        self._reader = reader = await self._open_reader(
+            ReaderSettings(
+                name=settings.name,
+                receiver_queue_messages=settings.receiver_queue_messages,
+                topics_update_ms=settings.topics_update_ms,
+                read_compacted=settings.read_compacted,
+            )
+        )
+        try:
+            while await reader.has_message_available():
+                self._take(await reader.read_many(_READ_MAX, timeout_s=1))
+        except BaseException:
+            await reader.close()
+            raise
+        self._following = asyncio.create_task(self._follow(reader), name="magnetar table view")
+
+    async def close(self) -> None:
+        """Stop following; what was read stays to be looked at."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        if self._failure is None:
+            self._failure = AlreadyClosedError("the table view is closed")
+        self._wake()
+        if self._reader is not None:
+            await self._reader.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _follow(self, reader: Reader) -> None:
+        while True:
+            try:
+                self._take(await reader.read_many(_READ_MAX))
+            except CorruptMessageError as error:
+                _log.warning("table_view_message_corrupt topic=%s: %s", reader.topic, error)
+            except SdkError as error:
+                self._failure = error
+                self._wake()
+                return
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._read_to[message.topic] = message.message_id
+            key = message.key
+            if key is None:
+                continue
+            if message.is_null or not message.data:
+                gone = self._messages.pop(key, None) is not None
+                change = Change(key, None, message) if gone else None
+            else:
+                self._messages[key] = message
+                change = Change(key, message.data, message)
+            if change is not None:
+                for listener in self._listeners:
+                    listener.put(change)
+        self._progress.set()
+
+    def _wake(self) -> None:
+        self._progress.set()
+        for listener in self._listeners:
+            listener.wake()
+
+    def _require_reader(self) -> Reader:
+        self._check()
+        assert self._reader is not None, "made by Client.table_view"
+        return self._reader
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+class _Listener:
+    """One `changes()`: what it has not seen yet."""
+
+    def __init__(self, changes_max: int) -> None:
+        self._changes_max = changes_max
+        self._changes: deque[Change] = deque()
+        self._is_too_slow = False
+        self._news = asyncio.Event()
+
+    def put(self, change: Change) -> None:
+        if len(self._changes) >= self._changes_max:
+            self._is_too_slow = True
+        else:
+            self._changes.append(change)
+        self._news.set()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def next(self, check: Callable[[], None]) -> Change:
+        while not self._changes:
+            if self._is_too_slow:
+                raise TooSlowError(
+                    f"more than {self._changes_max} changes waited; look at the view itself, and "
+                    f"ask for changes again"
+                )
+            check()
+            self._news.clear()
+            await self._news.wait()
+        return self._changes.popleft()

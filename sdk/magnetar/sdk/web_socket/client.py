@@ -1,0 +1,118 @@
+"""The client over WebSocket: the same messages and settings, where only HTTP passes.
+
+async with WebSocketClient("ws://localhost:8080") as client:
+    producer = await client.producer("orders")
+    await producer.send(b"hello")
+
+What the interface does not have is not here: batches, schemas, seek, cumulative acknowledgement.
+"""
+
+import asyncio
+import random as random_module
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+
+from magnetar.sdk.errors import AlreadyClosedError, InvalidUrlError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.ports import Clock, SystemClock
+from magnetar.sdk.settings import (
+    ClientSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    ReaderSettings,
+)
+from magnetar.sdk.tls import tls_context
+from magnetar.sdk.web_socket.consumer import WebSocketConsumer, WebSocketReader
+from magnetar.sdk.web_socket.context import Session, WebSocketContext
+from magnetar.sdk.web_socket.producer import WebSocketProducer
+from magnetar.sdk.wire.topic_name import TopicName
+
+S = TypeVar("S", WebSocketProducer, WebSocketConsumer, WebSocketReader)
+
+
+class WebSocketClient:
+    """A session per producer, consumer and reader; all are closed with it."""
+
+    def __init__(
+        self,
+        url: str = "ws://127.0.0.1:8080",
+        settings: ClientSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+    ) -> None:
+        """`settings`: timeouts, reconnects, TLS, and `token` or `basic` authentication.
+
+        Raises:
+            InvalidUrlError: not of the form ws://host:port or wss://host:port.
+            TlsFileError: a certificate, or list of authorities, cannot be used.
+        """
+        parsed = urlsplit(url)
+        if parsed.scheme not in ("ws", "wss") or not parsed.hostname:
+            raise InvalidUrlError(f"{url!r} is not of the form ws://host:port or wss://host:port")
+        chosen = settings or ClientSettings()
+        self._open: dict[Session, None] = {}
+        self._closed = False
+        self._context = WebSocketContext(
+            base_url=url.rstrip("/"),
+            settings=chosen,
+            tls=tls_context(chosen) if parsed.scheme == "wss" else None,
+            clock=clock or SystemClock(),
+            random=random or random_module.Random(),
+            forget=lambda session: self._open.pop(session, None) and None,
+        )
+
+    async def producer(
+        self, topic: str, settings: ProducerSettings | None = None
+    ) -> WebSocketProducer:
+        """Raises: TopicNameError; ServiceError: refused; BrokerUnavailableError; and others."""
+        name = self._parse(topic)
+        return await self._start(
+            WebSocketProducer(self._context, name, settings or ProducerSettings())
+        )
+
+    async def consumer(
+        self, topic: str, subscription: str, settings: ConsumerSettings | None = None
+    ) -> WebSocketConsumer:
+        """Raises: as `producer`."""
+        name = self._parse(topic)
+        chosen = settings or ConsumerSettings()
+        return await self._start(WebSocketConsumer(self._context, name, subscription, chosen))
+
+    async def reader(
+        self,
+        topic: str,
+        start: MessageId = MessageId.EARLIEST,
+        settings: ReaderSettings | None = None,
+    ) -> WebSocketReader:
+        """A reader that begins behind `start`. Raises: as `producer`."""
+        name = self._parse(topic)
+        chosen = settings or ReaderSettings()
+        return await self._start(WebSocketReader(self._context, name, start, chosen))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        self._closed = True
+        await asyncio.gather(*(each.close() for each in list(self._open)))
+
+    async def _start(self, session: S) -> S:
+        await session.start()
+        self._open[session] = None
+        return session
+
+    def _parse(self, topic: str) -> TopicName:
+        if self._closed:
+            raise AlreadyClosedError("the client is closed")
+        return TopicName.parse(topic)

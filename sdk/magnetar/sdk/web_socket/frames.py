@@ -1,0 +1,223 @@
+"""Frames of the WebSocket interface: JSON objects in text frames. Pure; no I/O.
+
+The interface is Pulsar's (docs/websocket.md): payloads and message ids are base64, times ISO 8601.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.schema import Schema
+from magnetar.sdk.wire.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusyError,
+    MalformedFrameError,
+    NotAllowedError,
+    ProducerBusyError,
+    ServiceError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+    UnknownServiceError,
+)
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What came with a message, in the shape of an entry."""
+
+    topic: str
+    ledger_id: int
+    entry_id: int
+    partition: int
+    batch_size: int
+    redelivery_count: int
+    metadata: MessageMetadata = field(repr=False)
+    first_chunk: MessageId | None = None
+    schema: Schema[object] | None = None
+
+
+class WebSocketMessage(Message):
+    """A `Message` that came over WebSocket. Ids are opaque there: its text goes back unchanged."""
+
+    __slots__ = ("id_text",)
+
+    def __init__(self, data: bytes, entry: _Entry, index: int, id_text: str) -> None:
+        super().__init__(data, entry, index, None)
+        self.id_text = id_text
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a publish."""
+
+    context: str
+    message_id: MessageId | None
+    error: str = ""
+
+
+def publish_frame(
+    payload: bytes,
+    context: str,
+    *,
+    key: str | None,
+    properties: Mapping[str, str] | None,
+    event_time_ms: int | None,
+    deliver_at_ms: int | None,
+) -> str:
+    """A message for a producer session; the answer has the same context."""
+    frame: dict[str, object] = {
+        "payload": base64.b64encode(payload).decode(),
+        "context": context,
+    }
+    if key is not None:
+        frame["key"] = key
+    if properties:
+        frame["properties"] = dict(properties)
+    if event_time_ms:
+        moment = _EPOCH + timedelta(milliseconds=event_time_ms)
+        frame["eventTime"] = moment.isoformat(timespec="milliseconds")
+    if deliver_at_ms:
+        frame["deliverAt"] = deliver_at_ms
+    return json.dumps(frame)
+
+
+def parse_outcome(text: str | bytes) -> Outcome:
+    """Raises: MalformedFrameError: no answer to a publish."""
+    frame = _object(text)
+    context = frame.get("context")
+    if not isinstance(context, str):
+        raise MalformedFrameError(f"an answer without the context of its message: {text!r:.200}")
+    if frame.get("result") == "ok":
+        return Outcome(context, _message_id(frame.get("messageId")))
+    return Outcome(context, None, f"{frame.get('result')}: {frame.get('errorMsg', '')}")
+
+
+def parse_message(text: str | bytes, topic: str) -> WebSocketMessage:
+    """Raises: MalformedFrameError: no message."""
+    frame = _object(text)
+    id_text = frame.get("messageId")
+    message_id = _message_id(id_text)
+    assert isinstance(id_text, str)
+    properties = frame.get("properties") or {}
+    key = frame.get("key")
+    if not isinstance(properties, dict) or not isinstance(key, str | None):
+        raise MalformedFrameError(f"message {message_id}: properties or key of another type")
+    metadata = MessageMetadata(
+        publish_time=_time_ms(frame.get("publishTime")),
+        event_time=_time_ms(frame.get("eventTime")) or None,
+        partition_key=key,
+        properties=[KeyValue(key=str(k), value=str(v)) for k, v in properties.items()],
+    )
+    count = frame.get("redeliveryCount", 0)
+    entry = _Entry(
+        topic,
+        message_id.ledger_id,
+        message_id.entry_id,
+        message_id.partition,
+        message_id.batch_size,
+        count if isinstance(count, int) else 0,
+        metadata,
+    )
+    return WebSocketMessage(_bytes(frame.get("payload")), entry, message_id.batch_index, id_text)
+
+
+def is_end_answer(text: str | bytes) -> bool | None:
+    """Whether it says that the topic has ended; None: it is no such answer."""
+    if b"endOfTopic" not in (text if isinstance(text, bytes) else text.encode()):
+        return None
+    end = _object(text).get("endOfTopic")
+    return end if isinstance(end, bool) else None
+
+
+def id_text_of(what: Message | MessageId) -> str:
+    """The id as the interface writes it."""
+    if isinstance(what, WebSocketMessage):
+        return what.id_text
+    message_id = what if isinstance(what, MessageId) else what.message_id
+    return base64.b64encode(message_id.to_bytes()).decode()
+
+
+def acknowledge_frame(id_text: str) -> str:
+    return json.dumps({"messageId": id_text})
+
+
+def negative_acknowledge_frame(id_text: str) -> str:
+    return json.dumps({"type": "negativeAcknowledge", "messageId": id_text})
+
+
+def permit_frame(messages: int) -> str:
+    return json.dumps({"type": "permit", "permitMessages": messages})
+
+
+UNSUBSCRIBE_FRAME = '{"type":"unsubscribe"}'
+IS_END_FRAME = '{"type":"isEndOfTopic"}'
+
+
+def refusal(status: int, body: str, what: str) -> ServiceError:
+    """The error for an upgrade that was refused with an HTTP status."""
+    text = f"{what}: HTTP {status}: {body.strip() or 'no reason given'}"
+    return _REFUSALS.get(status, UnknownServiceError)(text)
+
+
+def busy(what: str, body: str, *, produces: bool) -> ServiceError:
+    """The error for HTTP 409."""
+    kind = ProducerBusyError if produces else ConsumerBusyError
+    return kind(f"{what}: HTTP 409: {body.strip()}")
+
+
+_REFUSALS: dict[int, type[ServiceError]] = {
+    400: NotAllowedError,
+    401: AuthenticationError,
+    403: AuthorizationError,
+    404: TopicNotFoundError,
+    429: TooManyRequestsError,
+    502: ServiceNotReadyError,
+    503: TopicTerminatedError,
+    504: ServiceNotReadyError,
+}
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    try:
+        frame = json.loads(text)
+    except ValueError as error:
+        raise MalformedFrameError(f"no JSON: {error}") from error
+    if not isinstance(frame, dict):
+        raise MalformedFrameError(f"no JSON object: {text!r:.200}")
+    return frame
+
+
+def _bytes(text: object) -> bytes:
+    if text is None:
+        return b""
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except ValueError as error:
+        raise MalformedFrameError(f"no base64: {error}") from error
+
+
+def _message_id(text: object) -> MessageId:
+    if not isinstance(text, str):
+        raise MalformedFrameError("a frame without a message id")
+    return MessageId.from_bytes(_bytes(text))
+
+
+def _time_ms(text: object) -> int:
+    if not text:
+        return 0
+    try:
+        moment = datetime.fromisoformat(str(text))
+        return round((moment - _EPOCH) / timedelta(milliseconds=1))
+    except (ValueError, TypeError) as error:
+        raise MalformedFrameError(f"no time with an offset: {text!r}") from error

@@ -1,0 +1,207 @@
+"""One WebSocket session that comes back after a loss: connect, read, write, again.
+
+The server makes the producer, consumer or reader before it takes a connection, and forgets it with
+the connection. What to send again is for the user of the link to know: it is told of each opening.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from magnetar.sdk.errors import (
+    AlreadyClosedError,
+    BrokerUnavailableError,
+    OperationTimeoutError,
+    SdkError,
+    WireError,
+)
+from magnetar.sdk.session import Backoff
+from magnetar.sdk.web_socket.context import WebSocketContext
+from magnetar.sdk.web_socket.frames import busy, refusal
+
+_log = logging.getLogger("magnetar.sdk")
+
+_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""Of what a server sends: the largest message in base64, with room."""
+
+
+class WebSocketLink:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        context: WebSocketContext,
+        url: Callable[[], str],
+        name: str,
+        *,
+        produces: bool,
+        on_open: Callable[[], None],
+        on_text: Callable[[str | bytes], None],
+        on_failed: Callable[[], None],
+    ) -> None:
+        """`url` is asked at each connection. `on_open` is called after each opening, `on_text` for
+        each frame, `on_failed` when it is over."""
+        self.failure: SdkError | None = None
+        """Why it is over; None while it lives."""
+        self.name = name
+        self._context = context
+        self._url = url
+        self._produces = produces
+        self._on_open, self._on_text, self._on_failed = on_open, on_text, on_failed
+        self._out: deque[str] = deque()
+        self._has_out = asyncio.Event()
+        self._is_written = asyncio.Event()
+        self._opened: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._connection: ClientConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    async def start(self) -> None:
+        """Connect for the first time.
+
+        Raises:
+            SdkError: the reason why it could not.
+        """
+        self._opened = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"magnetar {self.name}")
+        try:
+            await self._opened
+        except BaseException:
+            await self.close()
+            raise
+
+    def send(self, text: str) -> None:
+        """Send a frame on the present connection; with it what was not sent is forgotten."""
+        if self._connection is not None:
+            self._out.append(text)
+            self._is_written.clear()
+            self._has_out.set()
+
+    def check_usable(self) -> None:
+        """Raises: SdkError: it is over."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def flush(self) -> None:
+        """Wait until everything is handed to the system, or the connection is lost."""
+        if self._out and self._connection is not None:
+            await self._is_written.wait()
+
+    async def close(self) -> None:
+        if self.failure is None:
+            self.failure = AlreadyClosedError(f"{self.name} is closed")
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._on_failed()
+
+    # -- inside
+
+    async def _run(self) -> None:
+        settings, clock = self._context.settings, self._context.clock
+        backoff = Backoff(
+            min_s=settings.reconnect_delay_min_ms / 1000,
+            max_s=settings.reconnect_delay_max_ms / 1000,
+            random=self._context.random,
+        )
+        deadline_s = clock.monotonic_s() + settings.operation_timeout_ms / 1000
+        while True:
+            try:
+                connection = await self._connect()
+            except SdkError as error:
+                if self._is_over(error, late=clock.monotonic_s() >= deadline_s):
+                    return
+                _log.info("web_socket_retry %s: %s", self.name, error)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            try:
+                opened_s = clock.monotonic_s()
+                await self._use(connection)
+            finally:
+                self._connection = None
+                self._out.clear()
+                self._is_written.set()
+                await connection.close()
+            if clock.monotonic_s() - opened_s > 1:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s())
+
+    def _is_over(self, error: SdkError, *, late: bool) -> bool:
+        """Before the first opening it gives up; afterwards it tries for as long as it takes."""
+        opened = self._opened
+        if opened is None or opened.done() or (error.retryable and not late):
+            return False
+        if error.retryable:
+            timeout_ms = self._context.settings.operation_timeout_ms
+            error = OperationTimeoutError(
+                f"{self.name}: not ready within {timeout_ms} ms; last: {error}"
+            )
+        self.failure = error
+        opened.set_exception(error)
+        return True
+
+    async def _connect(self) -> ClientConnection:
+        context = self._context
+        settings = context.settings
+        try:
+            return await connect(
+                self._url(),
+                additional_headers=context.headers(),
+                ssl=context.tls,
+                open_timeout=settings.connect_timeout_ms / 1000,
+                close_timeout=settings.close_timeout_ms / 1000,
+                ping_interval=settings.keep_alive_ms / 1000,
+                ping_timeout=settings.keep_alive_ms / 1000,
+                max_size=_FRAME_BYTES_MAX,
+                compression=None,
+                user_agent_header=None,
+            )
+        except InvalidStatus as error:
+            response = error.response
+            body = response.body.decode(errors="replace") if response.body else ""
+            if response.status_code == 409:
+                raise busy(self.name, body, produces=self._produces) from error
+            raise refusal(response.status_code, body, self.name) from error
+        except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+            raise BrokerUnavailableError(
+                f"{self.name}: {context.base_url} does not answer: {error!r}"
+            ) from error
+
+    async def _use(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._out.clear()
+        self._on_open()
+        assert self._opened is not None
+        if not self._opened.done():
+            self._opened.set_result(None)
+        writing = asyncio.create_task(self._write(connection), name=f"magnetar {self.name} writer")
+        try:
+            async for text in connection:
+                self._on_text(text)
+        except ConnectionClosed as error:
+            _log.info("web_socket_lost %s: %s", self.name, error)
+        except WireError as error:
+            _log.warning("web_socket_bad_frame %s: %s", self.name, error)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            while self._out:
+                try:
+                    await connection.send(self._out[0])
+                except ConnectionClosed:
+                    return  # whoever reads notices, and begins again
+                self._out.popleft()
+            self._is_written.set()
+            self._has_out.clear()
+            await self._has_out.wait()

@@ -1,0 +1,178 @@
+"""Reading topics by Spark: rows per executor core, two cores beside one, the time of a micro-batch
+beside Spark's own, and what reading straight from bookies costs those who publish meanwhile.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Final
+
+from tests.bench import load
+from tests.bench.report import FULL, Effort, Figure, Report
+from tests.integration.spark.support import keep_topics
+from tests.processes import HOST, ROOT, magnetar_environment
+from tests.standalone import Standalone
+
+_MB: Final = 1_000_000
+_ROWS: Final = {100: 4_000_000, 1_000: 600_000}
+_ROWS_QUICK: Final = {100: 200_000, 1_000: 50_000}
+_ROWS_PER_BATCH: Final = 1_000
+_TOPIC: Final = "persistent://public/default/spark-bench"
+_BESIDE: Final = "persistent://public/default/spark-bench-beside"
+
+
+class SparkBench:
+    """Adds its figures to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        self._is_full = effort is FULL
+        self._rows = _ROWS if self._is_full else _ROWS_QUICK
+        self._warm_s = 20.0 if self._is_full else 1.0
+
+    def spark(self) -> None:
+        with Standalone(self._report.directory / "spark") as server:
+            keep_topics(server)
+            for size in self._rows:
+                self._fill(server, size)
+            self._cores(server)
+            if self._is_full:
+                # Each is a JVM of its own, which a quick look has no time to warm.
+                self._micro_batches(server)
+                self._beside_publishing(server)
+
+    def _fill(self, server: Standalone, size: int) -> None:
+        load.produce(
+            server.url,
+            f"{_TOPIC}-{size}",
+            messages=self._rows[size],
+            size=size,
+            in_flight=10_000,
+            batch=1_000 if size < 1_000 else 100,
+        )
+
+    def _cores(self, server: Standalone) -> None:
+        processors = sorted(os.sched_getaffinity(0))
+        rates: dict[tuple[int, int], float] = {}
+        for size, rows in self._rows.items():
+            for cores in (1, 2) if self._is_full else (1,):
+                work = {
+                    "what": "batch",
+                    "cores": cores,
+                    "processors": processors[-cores:],
+                    "warm_s": self._warm_s,
+                    "repeats": 5 if self._is_full else 1,
+                    "options": options_of(server, f"{_TOPIC}-{size}"),
+                }
+                found = load.run("spark_load", json.dumps(work))
+                rates[size, cores] = rows / found["seconds"]
+        small, large = rates[100, 1], rates[1_000, 1] * 1_000 / _MB
+        self._add("Spark reads, 100 B, one core", "rows/s", small, ">= 400 000", small >= 400_000)
+        self._add("Spark reads, 1 KB, one core", "MB/s", large, ">= 150", large >= 150)
+        if not self._is_full:
+            return
+        ratio = rates[100, 2] / small
+        self._add("Spark reads, 100 B, two cores to one", "x", ratio, ">= 1.7", ratio >= 1.7)
+        ratio = rates[1_000, 2] / rates[1_000, 1]
+        self._add("Spark reads, 1 KB, two cores to one", "x", ratio, ">= 1.7", ratio >= 1.7)
+
+    def _micro_batches(self, server: Standalone) -> None:
+        topic = f"{_TOPIC}-micro"
+        batches = 30 if self._is_full else 6
+        load.produce(
+            server.url, topic, messages=_ROWS_PER_BATCH * (batches + 10), size=100, batch=100
+        )
+        own = {
+            "format": "rate-micro-batch",
+            "options": {"rowsPerBatch": str(_ROWS_PER_BATCH)},
+            "batches": batches,
+        }
+        ours = {
+            "format": "magnetar",
+            "options": {
+                **options_of(server, topic),
+                "startingOffsets": "earliest",
+                "maxEntriesPerTrigger": str(_ROWS_PER_BATCH // 100),
+            },
+            "batches": batches,
+        }
+        # Each once to warm the JVM, and then once more to be measured.
+        work = {"what": "stream", "cores": 1, "streams": [own, ours]}
+        rate, magnetar = load.run("spark_load", json.dumps(work))
+        over = magnetar["ms"] - rate["ms"]
+        self._report.add(
+            Figure(
+                name="a micro-batch, beyond Spark's own",
+                unit="ms",
+                value=round(over, 1),
+                target="<= 50",
+                met=over <= 50,
+                details={"magnetar_ms": magnetar["runs"], "rate_ms": rate["runs"]},
+            )
+        )
+
+    def _beside_publishing(self, server: Standalone) -> None:
+        messages = 200_000 if self._is_full else 20_000
+        # Its own topic: what is read was written before, and is not what is being published.
+        alone = [self._publish(server, messages) for _ in range(3)]
+        work = {
+            "what": "beside",
+            "cores": 1,
+            "niceness": 20,
+            "warm_s": self._warm_s,
+            "options": {**options_of(server, f"{_TOPIC}-100"), "workerNiceness": "20"},
+        }
+        with _Background(work):
+            beside = [self._publish(server, messages) for _ in range(3)]
+        loss = 100 * (1 - sorted(beside)[1] / sorted(alone)[1])
+        self._report.add(
+            Figure(
+                name="publishing, slower while Spark reads from the bookies",
+                unit="%",
+                value=round(loss, 1),
+                target="<= 10",
+                met=loss <= 10,
+                details={"alone": alone, "beside": beside},
+            )
+        )
+
+    def _publish(self, server: Standalone, messages: int) -> float:
+        rate = load.produce(server.url, _BESIDE, messages=messages, size=1_000, in_flight=1_000)
+        return rate.msgs_per_s
+
+    def _add(self, name: str, unit: str, value: float, target: str, met: bool) -> None:
+        shown = round(value) if value > 100 else round(value, 2)
+        self._report.add(Figure(name=name, unit=unit, value=shown, target=target, met=met))
+
+
+class _Background:
+    """A load that runs until the block ends."""
+
+    def __init__(self, work: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.spark_load", json.dumps(work)],
+            env=magnetar_environment(),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "begun\n", "the load did not begin"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=120)
+
+
+def options_of(server: Standalone, topic: str) -> dict[str, str]:
+    """Options that read straight from the server's bookies."""
+    return {
+        "service.url": server.url,
+        "admin.url": f"http://{HOST}:{server.http_port}",
+        "metadata.url": f"embedded:{server.directory.resolve() / 'metadata.db'}",
+        "topic": topic,
+    }

@@ -1,0 +1,116 @@
+"""`python -m tests.bench.spark_load JSON`: a Spark session that reads topics; prints JSON.
+
+The argument says what to do: `what` (batch, stream, rate, beside), `options` of the source, `cores`
+(the processors that the JVM and its Python workers are pinned to), `seconds` or `rows`. The JVM is
+warm before anything is measured: what it has not compiled yet is several times slower.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_WARM_S = 20.0
+_BATCHES = 12
+
+
+def _session(directory: Path, cores: int) -> Any:
+    from tests.integration.spark.support import make_session
+
+    return make_session(
+        f"local[{cores}]",
+        directory,
+        **{"spark.driver.memory": "1g", "spark.sql.execution.arrow.maxRecordsPerBatch": "10000"},
+    )
+
+
+def _read_once(spark: Any, options: dict[str, str]) -> float:
+    """Seconds for reading everything, and throwing it away on the executors."""
+    started = time.perf_counter()
+    frame = spark.read.format("magnetar").options(**options).load()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def _batch(spark: Any, work: dict[str, Any]) -> dict[str, Any]:
+    warm_until = time.monotonic() + work.get("warm_s", _WARM_S)
+    _read_once(spark, work["options"])
+    while time.monotonic() < warm_until:
+        _read_once(spark, work["options"])
+    runs = [_read_once(spark, work["options"]) for _ in range(work.get("repeats", 3))]
+    return {"seconds": statistics.median(runs), "runs": runs}
+
+
+def _beside(spark: Any, work: dict[str, Any]) -> dict[str, Any]:
+    """Read again and again until standard input ends; says when it begins."""
+    import threading
+
+    _batch(spark, {**work, "repeats": 1})
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    rounds, started = 0, time.monotonic()
+    while not ended.is_set():
+        _read_once(spark, work["options"])
+        rounds += 1
+    return {"rounds": rounds, "seconds": time.monotonic() - started}
+
+
+def _stream(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Median time of a micro-batch, of as many rows each time."""
+    reader = spark.readStream.format(work["format"]).options(**work["options"])
+    query = (
+        reader.load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(directory / work["format"]))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    found: dict[int, int] = {}
+    deadline = time.monotonic() + 120
+    while len(found) < work["batches"] and time.monotonic() < deadline:
+        for progress in query.recentProgress:
+            if progress["numInputRows"] > 0:
+                found[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+        query.awaitTermination(0.2)
+    query.stop()
+    # The first ones load classes.
+    times = [found[batch] for batch in sorted(found)][len(found) // 3 :]
+    return {"ms": statistics.median(times), "runs": times}
+
+
+def main() -> None:
+    work = json.loads(sys.argv[1])
+    if work.get("processors"):
+        os.sched_setaffinity(0, set(work["processors"]))
+    if work.get("niceness"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Spark says a lot on standard output; the result has it to itself.
+    result_to = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = result_to
+    with tempfile.TemporaryDirectory() as folder:
+        spark = _session(Path(folder), work.get("cores", 1))
+        if work["what"] == "batch":
+            result: Any = _batch(spark, work)
+        elif work["what"] == "beside":
+            result = _beside(spark, work)
+        else:
+            result = [_stream(spark, each, Path(folder)) for each in work["streams"]]
+        spark.stop()
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""An archive as files on this disk: read with its log and pyarrow, without Spark."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from magnetar.sdk.spark.pipeline.archive_log import ArchiveState, commit_name, fold, number_of
+
+Row = tuple[bytes | None, bytes | None, int | None, tuple[tuple[str, str], ...]]
+"""Value, key, event time in milliseconds, properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRows:
+    """In the order of the topic."""
+
+    rows: list[Row]
+    ids: list[tuple[int, int, int]]
+
+
+def commits(directory: Path) -> int:
+    """How many commits there were."""
+    return state_of(directory).next_commit
+
+
+def state_of(directory: Path) -> ArchiveState:
+    log = directory / "log"
+    if not log.exists():
+        return ArchiveState()
+    numbers = sorted(
+        number for each in log.iterdir() if (number := number_of(each.name)) is not None
+    )
+    return fold((number, (log / commit_name(number)).read_text()) for number in numbers)
+
+
+def read_rows(directory: Path) -> ArchivedRows:
+    """All rows of an archive of one topic."""
+    tables = [
+        pq.ParquetFile(directory / each.path).read() for each in state_of(directory).files.values()
+    ]
+    table = pa.concat_tables(tables).sort_by(
+        [(name, "ascending") for name in ("__ledgerId", "__entryId", "__batchIndex")]
+    )
+    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.column_names}
+    rows: list[Row] = [
+        (value, key, None if time is None else round(time.timestamp() * 1000), _pairs(properties))
+        for value, key, time, properties in zip(
+            columns["value"],
+            columns["__key"],
+            columns["__eventTime"],
+            columns["__messageProperties"],
+            strict=True,
+        )
+    ]
+    ids = zip(columns["__ledgerId"], columns["__entryId"], columns["__batchIndex"], strict=True)
+    return ArchivedRows(rows, list(ids))
+
+
+def _pairs(properties: list[tuple[str, str]] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(properties or ()))

@@ -1,0 +1,38 @@
+"""`make chaos TXN=1 KILLS=n SEED=n`: the drill, with one JSON line as its result.
+
+usage: python -m tests.chaos.transactions [--kills N] [--seed N] [--dir DIR]
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.transactions.drill import Plan, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200, help="kill -9 in all")
+    parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
+    plan = Plan(seed=seed, kills=arguments.kills)
+    sys.stderr.write(f"seed {seed}; once more: make chaos TXN=1 KILLS={plan.kills} SEED={seed}\n")
+    directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-transactions-"))
+    result = run(plan, directory)
+    sys.stdout.write(json.dumps(result) + "\n")
+    if not result["ok"]:
+        sys.stderr.write(f"promises were broken; all files are in {directory}\n")
+        return 1
+    if arguments.dir is None:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""A Chromium for the tests of the console, and how a test sees the page."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Locator, Page, Playwright, expect
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+WAIT_MS = 45_000
+"""For a busy machine: what is waited for takes a second or two."""
+
+DESKTOP = (1280, 860)
+PHONE = (390, 844)
+
+
+def launch(playwright: Playwright) -> Browser:
+    """The machine's Chromium (deploy/bootstrap/chromium.sh), without a window."""
+    names = (os.environ.get("CHROMIUM", ""), *_NAMES)
+    path = next((found for name in names if name and (found := shutil.which(name))), None)
+    assert path is not None, "no Chromium is installed: sh deploy/bootstrap/chromium.sh"
+    expect.set_options(timeout=WAIT_MS)
+    return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+class Console:
+    """The page of one broker in a browser tab."""
+
+    def __init__(self, page: Page, base_url: str) -> None:
+        self.page = page
+        self.base_url = base_url
+        self.troubles: list[str] = []
+        """Exceptions of scripts, and what the page's policy has forbidden."""
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("console", self._on_console)
+        page.on("dialog", lambda dialog: self.troubles.append(f"a script said {dialog.message}"))
+
+    def _on_console(self, message: "object") -> None:
+        text = str(getattr(message, "text", ""))
+        if "Content Security Policy" in text or "TrustedHTML" in text:
+            self.troubles.append(text)
+
+    def open(self, where: str = "#/") -> "Console":
+        """Go to a view by its address behind the #, as by a bookmark."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.base_url}/{where}")
+        return self
+
+    def heading(self, text: str) -> None:
+        """Wait until the view of this heading is there."""
+        expect(self.page.locator("h1")).to_have_text(text)
+
+    def row(self, table: str, name: str) -> Locator:
+        """The row of a table, by what stands in its first cell."""
+        rows = self.page.get_by_role("table", name=table, exact=True).get_by_role("row")
+        return rows.filter(has=self.page.get_by_role("rowheader", name=name, exact=True))
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def field(self, name: str) -> Locator:
+        return self.page.get_by_label(name, exact=True)
+
+    def sees(self, text: str) -> None:
+        """Wait until this text can be read."""
+        expect(self.page.get_by_text(text).first).to_be_visible()
+
+
+OpenConsole = Callable[..., Console]
+
+
+@contextmanager
+def consoles(browser: Browser, default_url: str) -> Iterator[OpenConsole]:
+    """Makes consoles, each in a tab and with a storage of its own. At the end, none of them may
+    have had trouble."""
+    made: list[Console] = []
+
+    def make(
+        *,
+        url: str = default_url,
+        size: tuple[int, int] = DESKTOP,
+        is_dark: bool = False,
+        is_calm: bool = True,
+    ) -> Console:
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if is_dark else "light",
+            reduced_motion="reduce" if is_calm else "no-preference",
+        )
+        context.set_default_timeout(WAIT_MS)
+        made.append(Console(context.new_page(), url))
+        return made[-1]
+
+    try:
+        yield make
+        assert [each.troubles for each in made if each.troubles] == []
+    finally:
+        for each in made:
+            each.page.context.close()

@@ -1,0 +1,56 @@
+"""Endpoints of transactions; those of single ones are tested with the transactions themselves."""
+
+from tests.integration.broker.http.endpoints.rows import NAMESPACE, Row
+
+X = "/admin/v3/transactions"
+TRANSACTIONS = (
+    Row("GET", f"{X}/coordinators"),
+    Row(
+        "GET",
+        f"{X}/coordinatorStats?coordinatorId=0",
+        None,
+        200,
+        (f"{X}/coordinatorStats?coordinatorId=none", None, 400),
+        (f"{X}/coordinatorStats?coordinatorId=4", 404),
+    ),
+    Row(
+        "GET",
+        f"{X}/slowTransactions/0",
+        None,
+        200,
+        (f"{X}/slowTransactions/none", None, 400),
+        (f"{X}/slowTransactions/0?coordinatorId=4", 404),
+    ),
+    Row(
+        "GET",
+        f"{X}/transactionMetadata/0/99",
+        None,
+        404,
+        (f"{X}/transactionMetadata/0/none", None, 400),
+        (f"{X}/transactionMetadata/4/0", 404),
+    ),
+    Row(
+        "POST",
+        f"{X}/abortTransaction/0/99",
+        None,
+        404,
+        (f"{X}/abortTransaction/0/none", None, 400),
+        (f"{X}/abortTransaction/4/0", 404),
+    ),
+    Row(
+        "GET",
+        f"{X}/transactionBufferStats/{NAMESPACE}/plain",
+        None,
+        200,
+        None,
+        (f"{X}/transactionBufferStats/{NAMESPACE}/missing", 404),
+    ),
+    Row(
+        "GET",
+        f"{X}/pendingAckStats/{NAMESPACE}/plain/s",
+        None,
+        200,
+        None,
+        (f"{X}/pendingAckStats/{NAMESPACE}/plain/missing", 404),
+    ),
+)

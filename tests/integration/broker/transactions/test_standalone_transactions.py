@@ -1,0 +1,257 @@
+"""Transactions on one real server process, with this project's client."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.sdk import (
+    Client,
+    ClientSettings,
+    Consumer,
+    ConsumerSettings,
+    InitialPosition,
+    SubscriptionType,
+    TransactionState,
+)
+from magnetar.sdk.errors import TransactionEndedError
+from magnetar.sdk.wire.errors import (
+    InvalidTransactionStatusError,
+    NotAllowedError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+)
+from tests.standalone import Standalone
+
+FROM_START = ConsumerSettings(initial_position=InitialPosition.EARLIEST)
+SHARED = ConsumerSettings(
+    initial_position=InitialPosition.EARLIEST, subscription_type=SubscriptionType.SHARED
+)
+PATIENT = ClientSettings(operation_timeout_ms=60_000)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("transactions") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Standalone) -> AsyncIterator[Client]:
+    async with Client(server.url, PATIENT) as running:
+        yield running
+
+
+async def received(consumer: Consumer, *, wait_s: float = 20.0) -> list[bytes]:
+    """What comes until `end` does."""
+    payloads: list[bytes] = []
+    while True:
+        message = await consumer.receive(timeout_s=wait_s)
+        consumer.acknowledge(message)
+        if message.data == b"end":
+            return payloads
+        payloads.append(message.data)
+
+
+class TestMessages:
+    async def test_they_are_seen_after_the_commit_and_not_before(self, client: Client) -> None:
+        producer = await client.producer("commit")
+        consumer = await client.consumer("commit", "s", FROM_START)
+        async with client.transaction() as txn:
+            await producer.send(b"one", transaction=txn)
+            await producer.send(b"two", transaction=txn)
+            with pytest.raises(TimeoutError):
+                await consumer.receive(timeout_s=0.5)
+        assert txn.state is TransactionState.COMMITTED
+        assert [(await consumer.receive(timeout_s=20)).data for _ in range(2)] == [b"one", b"two"]
+
+    async def test_they_hold_back_what_is_behind_them(self, client: Client) -> None:
+        producer = await client.producer("order")
+        consumer = await client.consumer("order", "s", FROM_START)
+        async with client.transaction() as txn:
+            await producer.send(b"in it", transaction=txn)
+            await producer.send(b"plain")
+            with pytest.raises(TimeoutError):
+                await consumer.receive(timeout_s=0.5)
+        await producer.send(b"end")
+        assert await received(consumer) == [b"in it", b"plain"]
+
+    @pytest.mark.parametrize("settings", [FROM_START, SHARED], ids=["exclusive", "shared"])
+    async def test_those_of_an_aborted_one_never_come(
+        self, client: Client, settings: ConsumerSettings
+    ) -> None:
+        topic = f"abort-{settings.subscription_type.name}"
+        producer = await client.producer(topic)
+        consumer = await client.consumer(topic, "s", settings)
+        txn = client.transaction()
+
+        async def change_mind() -> None:
+            async with txn:
+                await producer.send(b"aborted", transaction=txn)
+                await producer.send(b"plain")
+                raise RuntimeError("changed my mind")
+
+        with pytest.raises(RuntimeError, match="changed my mind"):
+            await change_mind()
+        assert txn.state is TransactionState.ABORTED
+        await producer.send(b"end")
+        assert await received(consumer) == [b"plain"]
+        late = await client.consumer(topic, "late", settings)
+        assert await received(late) == [b"plain"]
+
+    async def test_a_transaction_whose_time_is_over_is_aborted(self, client: Client) -> None:
+        producer = await client.producer("timeout")
+        consumer = await client.consumer("timeout", "s", FROM_START)
+        txn = await client.transaction(timeout_ms=300).begin()
+        await producer.send(b"too slow", transaction=txn)
+        await producer.send(b"end")
+        assert await received(consumer) == []
+        with pytest.raises((InvalidTransactionStatusError, TransactionNotFoundError)):
+            await txn.commit()
+        assert txn.state is TransactionState.ABORTED
+
+    async def test_nothing_can_be_sent_in_one_that_has_ended(self, client: Client) -> None:
+        producer = await client.producer("ended")
+        async with client.transaction() as txn:
+            await producer.send(b"x", transaction=txn)
+        with pytest.raises(TransactionEndedError):
+            await producer.send(b"y", transaction=txn)
+        with pytest.raises(TransactionEndedError):
+            await txn.commit()
+
+
+class TestAcknowledgements:
+    @pytest.mark.parametrize("settings", [FROM_START, SHARED], ids=["exclusive", "shared"])
+    async def test_a_commit_makes_them_real(
+        self, client: Client, settings: ConsumerSettings
+    ) -> None:
+        topic = f"ack-commit-{settings.subscription_type.name}"
+        producer = await client.producer(topic)
+        consumer = await client.consumer(topic, "s", settings)
+        for number in range(4):
+            await producer.send(b"%d" % number)
+        messages = [await consumer.receive(timeout_s=20) for _ in range(4)]
+        async with client.transaction() as txn:
+            await consumer.acknowledge(messages[0], transaction=txn)
+            await consumer.acknowledge(messages[2], transaction=txn)
+        await consumer.close()
+        again = await client.consumer(topic, "s", settings)
+        await producer.send(b"end")
+        assert sorted(await received(again)) == [b"1", b"3"]
+
+    @pytest.mark.parametrize("settings", [FROM_START, SHARED], ids=["exclusive", "shared"])
+    async def test_an_abort_has_the_messages_come_again(
+        self, client: Client, settings: ConsumerSettings
+    ) -> None:
+        topic = f"ack-abort-{settings.subscription_type.name}"
+        producer = await client.producer(topic)
+        consumer = await client.consumer(topic, "s", settings)
+        await producer.send(b"0")
+        first = await consumer.receive(timeout_s=20)
+        txn = await client.transaction().begin()
+        await consumer.acknowledge(first, transaction=txn)
+        await txn.abort()
+        second = await consumer.receive(timeout_s=20)
+        assert second.data == b"0"
+        assert second.message_id == first.message_id
+
+    async def test_two_transactions_cannot_acknowledge_the_same(self, client: Client) -> None:
+        producer = await client.producer("conflict")
+        consumer = await client.consumer("conflict", "s", SHARED)
+        await producer.send(b"0")
+        message = await consumer.receive(timeout_s=20)
+        one = await client.transaction().begin()
+        other = await client.transaction().begin()
+        await consumer.acknowledge(message, transaction=one)
+        with pytest.raises(TransactionConflictError):
+            await consumer.acknowledge(message, transaction=other)
+        with pytest.raises(TransactionEndedError, match="is aborted"):
+            await other.commit()
+        await one.commit()
+        third = await client.transaction().begin()
+        with pytest.raises(TransactionConflictError):
+            await consumer.acknowledge(message, transaction=third)
+        await third.abort()
+
+    async def test_a_cumulative_one_counts_with_the_commit(self, client: Client) -> None:
+        producer = await client.producer("cumulative")
+        consumer = await client.consumer("cumulative", "s", FROM_START)
+        for number in range(5):
+            await producer.send(b"%d" % number)
+        messages = [await consumer.receive(timeout_s=20) for _ in range(5)]
+        aborted = await client.transaction().begin()
+        await consumer.acknowledge_cumulative(messages[4], transaction=aborted)
+        await aborted.abort()
+        again = [await consumer.receive(timeout_s=20) for _ in range(5)]
+        assert [each.data for each in again] == [b"0", b"1", b"2", b"3", b"4"]
+        async with client.transaction() as txn:
+            await consumer.acknowledge_cumulative(again[2], transaction=txn)
+        await consumer.close()
+        rest = await client.consumer("cumulative", "s", FROM_START)
+        await producer.send(b"end")
+        assert await received(rest) == [b"3", b"4"]
+
+    async def test_messages_of_one_batch_can_be_in_two_transactions(self, client: Client) -> None:
+        producer = await client.producer("batch")
+        consumer = await client.consumer("batch", "s", SHARED)
+        await producer.send_many([b"0", b"1", b"2"])
+        await producer.flush()
+        messages = [await consumer.receive(timeout_s=20) for _ in range(3)]
+        assert messages[0].batch_size == 3
+        one = await client.transaction().begin()
+        other = await client.transaction().begin()
+        await consumer.acknowledge(messages[0], transaction=one)
+        await consumer.acknowledge(messages[2], transaction=other)
+        with pytest.raises(TransactionConflictError):
+            await consumer.acknowledge(messages[0], transaction=other)
+        await one.commit()
+        with pytest.raises(TransactionEndedError):
+            await other.commit()
+        await consumer.close()
+        again = await client.consumer(
+            "batch",
+            "s",
+            ConsumerSettings(subscription_type=SubscriptionType.SHARED, batch_index_ack=True),
+        )
+        await producer.send(b"end")
+        assert sorted(await received(again)) == [b"1", b"2"]
+
+
+class TestAcrossRestarts:
+    async def test_all_survives_a_kill_of_the_server(self, tmp_path: Path) -> None:
+        with Standalone(tmp_path / "data") as server:
+            async with Client(server.url, PATIENT) as client:
+                source = await client.producer("in")
+                results = await client.producer("out")
+                consumer = await client.consumer("in", "s", SHARED)
+                reader = await client.consumer("out", "r", FROM_START)
+                for number in range(3):
+                    await source.send(b"%d" % number)
+                messages = [await consumer.receive(timeout_s=20) for _ in range(3)]
+                left_open = await client.transaction(timeout_ms=5_000).begin()
+                aborted = await client.transaction().begin()
+                kept = await client.transaction().begin()
+                for message, txn in zip(messages, (left_open, aborted, kept), strict=True):
+                    await consumer.acknowledge(message, transaction=txn)
+                    await results.send(b"of " + message.data, transaction=txn)
+                await aborted.abort()
+                server.kill()
+                await asyncio.to_thread(server.start)
+                await kept.commit()
+                await results.send(b"end", properties={})
+                assert await received(reader, wait_s=60) == [b"of 2"]
+                again = {(await consumer.receive(timeout_s=60)).data for _ in range(2)}
+                assert again == {b"0", b"1"}
+                with pytest.raises((InvalidTransactionStatusError, TransactionNotFoundError)):
+                    await left_open.commit()
+
+
+class TestSwitchedOff:
+    async def test_every_use_is_refused(self, tmp_path: Path) -> None:
+        config = tmp_path / "magnetar.toml"
+        config.write_text("[broker]\ntransaction_coordinator_enabled = false\n")
+        with Standalone(tmp_path / "data", arguments=["--config", str(config)]) as server:
+            async with Client(server.url, PATIENT) as client:
+                with pytest.raises(NotAllowedError):
+                    await client.transaction().begin()

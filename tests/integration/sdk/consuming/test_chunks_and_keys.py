@@ -1,0 +1,234 @@
+"""Messages in chunks and encrypted ones, from our producers and from the official client."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pulsar
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from magnetar.sdk import (
+    Client,
+    Compression,
+    ConsumerSettings,
+    ProducerSettings,
+    ReaderSettings,
+    SubscriptionType,
+)
+from magnetar.sdk.encryption import CryptoFailureAction, FileKeyReader
+from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError
+from magnetar.testing import Broker
+from tests.integration.sdk.embedded import EARLIEST, data, official, send, take
+from tests.waiting import until
+
+FROM_START = ConsumerSettings(initial_position=EARLIEST)
+SHARED = ConsumerSettings(
+    initial_position=EARLIEST, subscription_type=SubscriptionType.SHARED, nack_delay_ms=10
+)
+CHUNKING = ProducerSettings(batching=False, chunking=True, chunk_bytes_max=1_000)
+LARGE = bytes(range(256)) * 40
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A public and a private key."""
+    folder = tmp_path_factory.mktemp("keys")
+    pair = rsa.generate_private_key(65537, 2048)
+    public, private = folder / "public.pem", folder / "private.pem"
+    public.write_bytes(
+        pair.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    private.write_bytes(
+        pair.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    )
+    return public, private
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+async def test_chunks_are_one_message_for_all_there_is_to_do(
+    client: Client, topic: str, compression: Compression
+) -> None:
+    settings = replace(CHUNKING, compression=compression, chunk_bytes_max=100)
+    async with await client.consumer(topic, "s", SHARED) as consumer:
+        async with await client.producer(topic, settings) as producer:
+            await producer.send(LARGE, key="k")
+            await producer.send(b"small")
+        large, small = await take(consumer, 2)
+        assert (large.data, large.key, small.data) == (LARGE, "k", b"small")
+        first = large.message_id.first_chunk
+        assert first is not None
+        assert first < large.message_id
+        consumer.negative_acknowledge(large)
+        (again,) = await take(consumer, 1)
+        assert (again.data, again.message_id, again.redelivery_count) == (
+            LARGE,
+            large.message_id,
+            1,
+        )
+        await consumer.acknowledge_confirmed(again, small)
+    async with await client.consumer(topic, "s", SHARED) as consumer:
+        with pytest.raises(TimeoutError):
+            await consumer.receive(timeout_s=0.2)
+
+
+async def test_chunks_of_the_official_client_arrive_and_it_reads_ours(
+    server: Broker, client: Client, topic: str
+) -> None:
+    payload = LARGE * 1_100  # more than a broker takes at once
+
+    def send_theirs(theirs: pulsar.Client) -> None:
+        producer = theirs.create_producer(topic, chunking_enabled=True)
+        producer.send(payload)
+
+    await official(server, send_theirs)
+    async with await client.consumer(topic, "s", FROM_START) as consumer:
+        assert (await consumer.receive(timeout_s=30)).data == payload
+    async with await client.producer(topic, CHUNKING) as producer:
+        await producer.send(LARGE)
+
+    def read_theirs(theirs: pulsar.Client) -> list[int]:
+        reader = theirs.create_reader(topic, pulsar.MessageId.earliest)
+        return [len(reader.read_next(30_000).data()) for _ in range(2)]
+
+    assert await official(server, read_theirs) == [len(payload), len(LARGE)]
+
+
+async def test_a_chunked_message_above_the_bound_is_refused_and_the_next_is_read(
+    client: Client, topic: str
+) -> None:
+    async with await client.producer(topic, CHUNKING) as producer:
+        await producer.send(LARGE)
+        await producer.send(b"next")
+    settings = replace(FROM_START, chunked_message_bytes_max=len(LARGE) - 1)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        refused = 0
+        while True:
+            try:
+                message = await consumer.receive(timeout_s=30)
+                break
+            except CorruptMessageError:
+                refused += 1
+        assert (message.data, refused) == (b"next", 11)
+
+
+async def test_what_is_encrypted_can_be_read_by_who_has_the_key(
+    client: Client, topic: str, keys: tuple[Path, Path]
+) -> None:
+    reader = FileKeyReader(str(keys[0]), str(keys[1]))
+    for settings in (
+        ProducerSettings(encryption_keys=("k",), key_reader=reader, compression=Compression.LZ4),
+        replace(CHUNKING, encryption_keys=("k",), key_reader=reader),
+    ):
+        async with await client.producer(topic, settings) as producer:
+            await producer.send_many([LARGE, b"b"])
+            await producer.flush()
+    wanted = [LARGE, b"b", LARGE, b"b"]
+    async with await client.consumer(topic, "s", replace(SHARED, key_reader=reader)) as consumer:
+        messages = await take(consumer, 4)
+        assert data(messages) == wanted
+        await consumer.acknowledge_confirmed(*messages)
+    async with await client.reader(topic, settings=ReaderSettings(key_reader=reader)) as own:
+        assert [(await own.read_next(timeout_s=30)).data for _ in range(4)] == wanted
+        assert not await own.has_message_available()
+
+
+async def test_without_the_key_the_consumer_does_what_it_was_told(
+    client: Client, topic: str, keys: tuple[Path, Path]
+) -> None:
+    reader = FileKeyReader(str(keys[0]), "")
+    settings = ProducerSettings(encryption_keys=("k",), key_reader=reader)
+    async with await client.producer(topic, settings) as producer:
+        await producer.send(b"secret")
+    await send(client, topic, [b"plain"])
+
+    def told(action: CryptoFailureAction | None) -> ConsumerSettings:
+        return replace(FROM_START, key_reader=reader, crypto_failure_action=action)
+
+    async with await client.consumer(topic, "fail", told(None)) as consumer:
+        with pytest.raises(EncryptedMessageError, match="key k"):
+            await consumer.receive(timeout_s=30)
+        assert data(await take(consumer, 1)) == [b"plain"]
+    async with await client.consumer(
+        topic, "discard", told(CryptoFailureAction.DISCARD)
+    ) as consumer:
+        (message,) = await take(consumer, 1)
+        assert message.data == b"plain"
+        await consumer.acknowledge_confirmed(message)
+        assert not await consumer.has_message_available()
+    async with await client.consumer(
+        topic, "consume", told(CryptoFailureAction.CONSUME)
+    ) as consumer:
+        secret, plain = await take(consumer, 2)
+        assert (secret.is_encrypted, plain.is_encrypted) == (True, False)
+        assert secret.data != b"secret"
+
+
+async def test_both_clients_read_what_the_other_encrypts(
+    server: Broker, client: Client, topic: str, keys: tuple[Path, Path]
+) -> None:
+    public, private = map(str, keys)
+    crypto = pulsar.CryptoKeyReader(public, private)
+
+    def send_theirs(theirs: pulsar.Client) -> None:
+        producer = theirs.create_producer(topic, encryption_key="k", crypto_key_reader=crypto)
+        producer.send(b"theirs", partition_key="key")
+
+    await official(server, send_theirs)
+    reader = FileKeyReader(public, private)
+    settings = ProducerSettings(encryption_keys=("k",), key_reader=reader)
+    async with await client.producer(topic, settings) as producer:
+        await producer.send(b"ours")
+    async with await client.consumer(
+        topic, "s", replace(FROM_START, key_reader=reader)
+    ) as consumer:
+        messages = await take(consumer, 2)
+        assert [(each.data, each.key) for each in messages] == [
+            (b"theirs", "key"),
+            (b"ours", None),
+        ]
+
+    def read_theirs(theirs: pulsar.Client) -> Counter[bytes]:
+        own = theirs.subscribe(
+            topic,
+            "t",
+            crypto_key_reader=crypto,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        return Counter(own.receive(30_000).data() for _ in range(2))
+
+    assert await official(server, read_theirs) == Counter([b"theirs", b"ours"])
+
+
+async def test_incomplete_messages_are_bounded_and_given_up(client: Client, topic: str) -> None:
+    """The second half never comes; what was there of it is acknowledged, as was asked for."""
+    settings = replace(
+        SHARED, chunked_message_age_ms=1, acknowledge_incomplete_chunks=True, ack_group_ms=1
+    )
+    async with await client.consumer(topic, "s", settings) as consumer:
+        async with await client.producer(topic, CHUNKING) as producer:
+            await producer.send(b"before")
+            await send_first_chunk(client, topic)
+            await until(lambda: consumer.stats().received_bytes > 0)
+            await producer.send(LARGE)
+        assert data(await take(consumer, 1)) == [b"before"]
+        assert (await consumer.receive(timeout_s=30)).data == LARGE
+        await until(lambda: consumer.stats().acknowledged >= 1)
+
+
+async def send_first_chunk(client: Client, topic: str) -> None:
+    """A chunk whose others will never follow."""
+    from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+
+    metadata = MessageMetadata(
+        uuid="half", num_chunks_from_msg=2, total_chunk_msg_size=6, chunk_id=0
+    )
+    async with await client.producer(topic, ProducerSettings(batching=False)) as producer:
+        producer.send_encoded_nowait(b"abc", metadata)
+        await producer.flush()

@@ -1,0 +1,71 @@
+"""What tests of the SDK with an embedded broker have in common."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import pulsar
+
+from magnetar.sdk import Client, Consumer, InitialPosition, Message, ProducerSettings
+from magnetar.testing import Broker
+
+T = TypeVar("T")
+
+EARLIEST = InitialPosition.EARLIEST
+RECEIVE_S = 30.0
+
+
+async def admin(broker: Broker, method: str, path: str, body: object = None) -> object:
+    """A request to the admin interface."""
+
+    def ask() -> object:
+        request = urllib.request.Request(
+            f"{broker.admin_url}/admin/v2/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    return await asyncio.to_thread(ask)
+
+
+async def make_partitioned(broker: Broker, topic: str, partitions: int) -> None:
+    await admin(broker, "PUT", f"{topic.replace('://', '/')}/partitions", partitions)
+
+
+async def send(client: Client, topic: str, payloads: Iterable[bytes], key: str = "") -> None:
+    """Each as an entry of its own."""
+    async with await client.producer(topic, ProducerSettings(batching=False)) as producer:
+        await asyncio.gather(*(producer.send(each, key=key or None) for each in payloads))
+
+
+async def take(consumer: Consumer, count: int) -> list[Message]:
+    return [await consumer.receive(timeout_s=RECEIVE_S) for _ in range(count)]
+
+
+def data(messages: Iterable[Message]) -> list[bytes]:
+    return [message.data for message in messages]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % at for at in range(start, start + count)]
+
+
+async def official(broker: Broker, work: Callable[[pulsar.Client], T]) -> T:
+    """Something that the official client does, on a thread of its own."""
+
+    def run() -> T:
+        client = pulsar.Client(
+            broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        try:
+            return work(client)
+        finally:
+            client.close()
+
+    return await asyncio.to_thread(run)

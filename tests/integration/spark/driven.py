@@ -1,0 +1,83 @@
+"""A streaming query without Spark: the reader is called in the order in which Spark calls it.
+
+Spark's own part (offset log, micro-batches, commits) is played by a few lines, so that what the
+reader does over restarts, failures and growth is tested in moments; test_stream.py has the same
+with Spark itself.
+"""
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE
+from magnetar.sdk.spark.stream_reader import StreamReader, stream_reader
+
+SCHEMA = StructType([StructField(VALUE, BinaryType()), METADATA_FIELDS[1]])
+
+
+@dataclass
+class Checkpoint:
+    """What Spark keeps: planned offsets, and which batches are done."""
+
+    planned: list[dict[str, Any]] = field(default_factory=list)
+    done: int = 0
+    initial: dict[str, Any] | None = None
+
+
+class DrivenQuery:
+    """One run of a query; another run on the same checkpoint is a restart."""
+
+    def __init__(self, options: Mapping[str, str], checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._reader = cast(StreamReader, stream_reader(options, SCHEMA))
+        self.values: list[bytes] = []
+        self.topics: list[str] = []
+        self.batch_sizes: list[int] = []
+
+    def __enter__(self) -> "DrivenQuery":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.stop()
+
+    def run_available(self, *, fails_in: int = -1) -> "DrivenQuery":
+        """Until nothing is left. `fails_in`: the batch that is planned and not finished."""
+        known = self._checkpoint
+        if known.initial is None:
+            known.initial = _logged(self._reader.initialOffset())
+        limit = self._reader.getDefaultReadLimit()
+        while True:
+            if known.done == len(known.planned):
+                start = known.planned[-1] if known.planned else known.initial
+                end = _logged(self._reader.latestOffset(start, limit))
+                if end == start:
+                    return self
+                known.planned.append(end)
+                if known.done:
+                    # Spark tells of a finished batch when it builds the next one.
+                    self._reader.commit(known.planned[known.done - 1])
+            end = known.planned[known.done]
+            start = known.planned[known.done - 1] if known.done else known.initial
+            if fails_in == known.done:
+                return self
+            self._read(start, end)
+            known.done += 1
+
+    def _read(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        # Executors have a copy of the reader, and of the slices.
+        executor = cast(StreamReader, pickle.loads(pickle.dumps(self._reader)))
+        count = len(self.values)
+        for partition in self._reader.partitions(start, end):
+            for batch in executor.read(pickle.loads(pickle.dumps(partition))):
+                self.values += batch.column(0).to_pylist()
+                self.topics += batch.column(1).to_pylist()
+        self.batch_sizes.append(len(self.values) - count)
+
+
+def _logged(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found

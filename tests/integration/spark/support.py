@@ -1,0 +1,90 @@
+"""What the tests of the Spark source share: sessions, options, rows."""
+
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pulsar
+from pyspark.sql import DataFrame, SparkSession
+
+from magnetar.sdk.spark import register
+from tests.standalone import Standalone
+
+
+def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
+    """A session that keeps its files in `directory`, with the source registered."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Executors' Python finds the components as this process does.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("magnetar-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        # Short lives: what the better compiler would gain is not worth its time.
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1",
+        )
+    )
+    for name, value in settings.items():
+        builder = builder.config(name.replace("__", "."), value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+def options_for(server: Standalone, **options: str) -> dict[str, str]:
+    """Options that read directly from the server's bookies."""
+    return {
+        "service.url": server.url,
+        "admin.url": server.http_url,
+        "metadata.url": f"embedded:{server.directory.resolve() / 'metadata.db'}",
+        **options,
+    }
+
+
+def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """A batch query."""
+    return spark.read.format("magnetar").options(**options).load()
+
+
+def admin(server: Standalone, method: str, path: str, body: Any = None) -> Any:
+    """One request to the administration interface."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}", data, method=method)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        text = answer.read()
+    return json.loads(text) if text.strip() else None
+
+
+def publish(client: pulsar.Client, topic: str, values: Sequence[bytes], **settings: Any) -> None:
+    """Publish values, and wait until they are stored."""
+    producer = client.create_producer(topic, block_if_queue_full=True, **settings)
+    for value in values:
+        producer.send_async(value, lambda *_: None)
+    producer.flush()
+    producer.close()
+
+
+def keep_topics(server: Standalone) -> None:
+    """Topics without subscriptions stay, however long a test takes to come to them."""
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 3_600,
+        "deleteWhileInactive": False,
+    }
+    admin(server, "POST", "namespaces/public/default/inactiveTopicPolicies", policy)

@@ -1,0 +1,109 @@
+"""Bad input is one clear line when the query begins, not a stack from a worker later."""
+
+from collections.abc import Mapping
+
+import pulsar
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from magnetar.sdk.spark import MagnetarDataSource
+from magnetar.sdk.spark.errors import MagnetarSparkError, UnreachableError
+from magnetar.sdk.spark.slices import Address, Slice
+from tests.integration.spark.support import load, options_for, publish
+from tests.processes import HOST, free_ports
+from tests.standalone import Standalone
+
+BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
+    "unknown name": ({"startingOfsets": "x"}, "startingofsets: .*did you mean startingOffsets"),
+    "no topic": ({"topic": None}, "topic: exactly one of topic, topics and topicsPattern"),
+    "two ways": ({"topics": "a,b"}, "topic, topics are given"),
+    "bad topic name": ({"topic": "a/b"}, "'a/b' is not of the form"),
+    "missing topic": ({"topic": "never-made"}, "never-made does not exist"),
+    "pattern of nothing": (
+        {"topic": None, "topicsPattern": "public/default/none-[0-9]+"},
+        "no topic of public/default matches",
+    ),
+    "no expression": ({"topic": None, "topicsPattern": "a("}, r"topicsPattern: 'a\('"),
+    "bad word": ({"startingOffsets": "erliest"}, "startingOffsets: 'erliest' is not allowed"),
+    "bad JSON": ({"startingOffsets": "{"}, "startingOffsets: '{' is not allowed"),
+    "foreign topic": ({"startingOffsets": '{"other": "1:1"}'}, "is not among the topics"),
+    "beyond the end": ({"startingOffsets": '{"TOPIC": "999999:1"}'}, "999999:1 does not exist"),
+    "bad number": ({"sliceBytes": "many"}, "sliceBytes: 'many' is not allowed; it is a number"),
+    "bad time": ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not allowed"),
+    "bad mode": ({"readMode": "fast"}, "readMode: 'fast' is not allowed; it is one of"),
+    "for streams": ({"maxEntriesPerTrigger": "5"}, "it is for streaming queries only"),
+    "bad flag": ({"failOnDataLoss": "perhaps"}, "failOnDataLoss: 'perhaps' is not allowed"),
+    "no URL": ({"service.url": "localhost"}, "service.url: 'localhost' is not of the form"),
+    "no admin": ({"admin.url": None}, "admin.url: it is required"),
+    "no store": ({"metadata.url": "etcd://a"}, "metadata.url: 'etcd://a' is not of the form"),
+    "bad login": ({"authentication": "password"}, "authentication: it is none, tls, token"),
+    "nobody there": ({"admin.url": "NOBODY"}, "admin.url: no broker answers"),
+}
+
+
+def changed(server: Standalone, topic: str, name: str) -> dict[str, str]:
+    """Good options, but for what the case of this name changes."""
+    options: dict[str, str] = options_for(server, topic=topic)
+    for option, value in BAD[name][0].items():
+        if value is None:
+            del options[option]
+        else:
+            nobody = f"http://{HOST}:{free_ports(1)[0]}"
+            options[option] = value.replace("TOPIC", topic).replace("NOBODY", nobody)
+    return options
+
+
+@pytest.fixture(scope="module")
+def filled(server: Standalone) -> str:
+    topic = "persistent://public/default/spark-bad-input"
+    client = pulsar.Client(server.url)
+    publish(client, topic, [b"one"])
+    client.close()
+    return topic
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_before_anything_runs(
+    server: Standalone, filled: str, name: str
+) -> None:
+    """By the steps that Spark takes on the driver."""
+    source = MagnetarDataSource(changed(server, filled, name))
+    with pytest.raises(MagnetarSparkError, match=BAD[name][1]) as refusal:
+        source.reader(source.schema()).partitions()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["unknown name", "missing topic", "beyond the end"])
+def test_spark_shows_it_in_one_line(
+    spark: SparkSession, server: Standalone, filled: str, name: str
+) -> None:
+    with pytest.raises(PySparkException, match=BAD[name][1]) as failure:
+        load(spark, changed(server, filled, name)).count()
+    text = str(failure.value).split("SQLSTATE")[0].strip()
+    assert "Traceback" not in text
+    assert "\n" not in text
+
+
+def test_columns_that_a_topic_does_not_have(
+    spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, [b"one"])
+    reader = spark.read.format("magnetar").options(**options_for(server, topic=topic))
+    with pytest.raises(PySparkException, match="column carrier of type int"):
+        reader.schema("carrier int").load().collect()
+
+
+def test_bookies_that_nobody_reaches_are_named(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Every replica is tried, and each one's answer is in the one line."""
+    publish(client, topic, [b"one"])
+    source = MagnetarDataSource(options_for(server, topic=topic))
+    reader = source.reader(source.schema())
+    (slice_,) = reader.partitions()
+    assert isinstance(slice_, Slice)
+    slice_.addresses = {name: Address(HOST, free_ports(1)[0]) for name in slice_.addresses}
+    with pytest.raises(UnreachableError, match=r"bookie .*bookie ") as refusal:
+        list(reader.read(slice_))
+    assert "\n" not in str(refusal.value)

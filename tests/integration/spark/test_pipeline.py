@@ -1,0 +1,250 @@
+"""Archive, replay and rollup on a part of the flights, in one Spark session."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from magnetar.deploy.cli import app
+from magnetar.sdk.spark.pipeline.archive import ArchiveSettings, archive, show_archive
+from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
+from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError, PipelineError
+from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
+from magnetar.sdk.spark.pipeline.rollup import (
+    RollupSettings,
+    rollup,
+    show_rollup,
+)
+from magnetar.sdk.spark.pipeline.session import BrokerSettings
+from tests.chaos.pipeline.archives import Row, read_rows, state_of
+from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
+from tests.chaos.pipeline.publishing import (
+    flight_rows,
+    publish_end,
+    publish_rows,
+    weather_rows,
+)
+from tests.integration.spark.support import admin
+from tests.processes import ROOT
+from tests.standalone import Standalone
+
+pytestmark = pytest.mark.timeout(900)  # Spark starts slowly on a busy machine
+_FLIGHTS = 3_000
+_WEATHER_ROWS = 300
+"""Of the first days of January, as the flights."""
+_TOPIC = "persistent://public/default/pipeline-flights"
+_AGAIN = "persistent://public/default/pipeline-flights-again"
+_WEATHER = "persistent://public/default/pipeline-weather"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the tests of the module share; each goes on where the one before has ended."""
+
+    brokers: BrokerSettings
+    rows: list[Row]
+    directory: Path
+    log_path: str
+    url: str
+
+    def archive_of(self, topic: str, name: str, **settings: object) -> ArchiveSettings:
+        chosen = ArchiveSettings(
+            brokers=self.brokers, output=str(self.directory / name), topics=topic
+        )
+        return replace(chosen, **settings)  # type: ignore[arg-type]  # fields of the settings
+
+
+@pytest.fixture(scope="module")
+def stage(server: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    directory = tmp_path_factory.mktemp("pipeline")
+    brokers = BrokerSettings(
+        service_url=server.url,
+        admin_url=server.http_url,
+        metadata_url=f"embedded:{server.directory.resolve() / 'metadata.db'}",
+    )
+    # Topics that nobody is connected to would go after a minute.
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin(server, "POST", "namespaces/public/default/retention", forever)
+    rows = flight_rows(_FLIGHTS)
+    log_path = str(directory / "client.log")
+    publish_rows(server.url, _TOPIC, rows, log_path)
+    yield Stage(brokers, rows, directory, log_path, server.url)
+    admin(server, "DELETE", "namespaces/public/default/retention")  # others see topics trimmed
+
+
+@pytest.fixture(scope="module")
+def first(spark: SparkSession, stage: Stage) -> Path:
+    """The archive of the flights, in several batches, its small files put together."""
+    settings = stage.archive_of(
+        _TOPIC,
+        "first",
+        entries_max=12,
+        compaction=CompactionSettings(files_min=3),
+    )
+    store = archive(spark, settings)
+    show_archive(store)
+    return stage.directory / "first"
+
+
+def test_the_archive_holds_every_message_once_and_in_order(stage: Stage, first: Path) -> None:
+    found = read_rows(first)
+    assert found.rows == stage.rows
+    assert len(set(found.ids)) == len(found.ids)
+
+
+def test_its_small_files_are_put_together_and_its_watermark_is_the_last_message(
+    stage: Stage, first: Path
+) -> None:
+    state = state_of(first)
+    assert state.rows == _FLIGHTS
+    assert len(state.files) == len({each.day for each in state.files.values()})
+    last = read_rows(first).ids[-1]
+    mark = state.watermarks[_TOPIC]
+    assert (mark.ledger_id, mark.entry_id, mark.batch_index) == last
+    on_disk = {str(each.relative_to(first)) for each in (first / "data").rglob("*.parquet")}
+    assert on_disk == set(state.files)
+
+
+def test_a_table_reader_finds_the_same_rows(spark: SparkSession, stage: Stage, first: Path) -> None:
+    table = spark.read.parquet(str(first / "data"))
+    assert table.count() == _FLIGHTS
+    assert {row["topic"] for row in table.select("topic").distinct().collect()} == {_TOPIC}
+
+
+def test_what_came_later_is_added_also_without_the_checkpoint(
+    spark: SparkSession, stage: Stage
+) -> None:
+    topic = "persistent://public/default/pipeline-growing"
+    third = len(stage.rows) // 3
+    for number, (name, part) in enumerate(
+        (
+            ("a", stage.rows[:third]),
+            ("b", stage.rows[third : 2 * third]),
+            ("c", stage.rows[2 * third :]),
+        )
+    ):
+        client = pulsar.Client(stage.url)
+        producer = client.create_producer(topic, producer_name=name, block_if_queue_full=True)
+        for value, *_ in part:
+            producer.send_async(value, lambda *_: None)
+        producer.flush()
+        client.close()
+        checkpoint = str(stage.directory / f"checkpoint-{number // 2}")
+        archive(spark, stage.archive_of(topic, "growing", checkpoint=checkpoint))
+    found = read_rows(stage.directory / "growing")
+    assert [value for value, *_ in found.rows] == [value for value, *_ in stage.rows]
+
+
+def test_two_jobs_on_one_archive_are_noticed(spark: SparkSession, first: Path) -> None:
+    from magnetar.sdk.spark.pipeline.archive_log import Commit
+    from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
+
+    one, other = (ArchiveStore(spark, str(first)) for _ in range(2))
+    one.commit(Commit())
+    with pytest.raises(ArchiveBusyError, match="another job"):
+        other.commit(Commit())
+
+
+def test_replay_and_archive_again_give_the_same_rows(
+    spark: SparkSession, stage: Stage, first: Path
+) -> None:
+    settings = ReplaySettings(brokers=stage.brokers, archive=str(first), to=_AGAIN)
+    for _ in range(2):  # the second time there is nothing left to do
+        show_replayed(settings, replay(spark, settings))
+    archive(spark, stage.archive_of(_AGAIN, "second"))
+    assert read_rows(stage.directory / "second").rows == stage.rows
+
+
+def test_a_replay_by_key_keeps_the_order_of_each_key(
+    spark: SparkSession, stage: Stage, first: Path
+) -> None:
+    topic = "persistent://public/default/pipeline-by-key"
+    replay(spark, ReplaySettings(brokers=stage.brokers, archive=str(first), to=topic, by_key=3))
+    archive(spark, stage.archive_of(topic, "by-key"))
+    found = read_rows(stage.directory / "by-key").rows
+    assert len(found) == len(stage.rows)
+    for key in {key for _, key, *_ in stage.rows}:
+        assert [row for row in found if row[1] == key] == [r for r in stage.rows if r[1] == key]
+
+
+def test_the_rollup_is_the_same_as_with_pandas(spark: SparkSession, stage: Stage) -> None:
+    weather = weather_rows()[:_WEATHER_ROWS]
+    half = len(weather) // 2
+    settings = RollupSettings(
+        brokers=stage.brokers,
+        flights=_TOPIC,
+        weather=_WEATHER,
+        output=str(stage.directory / "rolled"),
+        plots=str(stage.directory / "plots"),
+    )
+    publish_rows(stage.url, _WEATHER, weather[:half], stage.log_path)
+    rollup(spark, settings)
+    publish_rows(stage.url, _WEATHER, weather[half:], stage.log_path)
+    publish_end(stage.url, _TOPIC, stage.rows[-1], stage.log_path)
+    publish_end(stage.url, _WEATHER, weather[-1], stage.log_path)
+    rows = rollup(spark, settings)
+    show_rollup(spark, settings, rows)
+    expected = rollup_by_pandas(
+        [value for value, *_ in stage.rows if value], [value for value, *_ in weather if value]
+    )
+    assert expected
+    found = [tuple(row.values()) for row in rows.toArrow().to_pylist()]
+    assert not differences(rows_of_rollup(found), expected)
+    for name in ("delay_by_hour.png", "delay_by_weather.png"):
+        assert (stage.directory / "plots" / name).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_what_is_wrong_is_one_clear_line(spark: SparkSession, stage: Stage) -> None:
+    with pytest.raises(PipelineError, match="give topics, or a pattern"):
+        stage.archive_of("", "nothing")
+    missing = ReplaySettings(brokers=stage.brokers, archive=str(stage.directory / "no"), to="t")
+    with pytest.raises(PipelineError, match="holds none of these topics"):
+        replay(spark, missing)
+    with pytest.raises(PySparkException, match="nowhere"):
+        archive(spark, stage.archive_of("persistent://nobody/nowhere/t", "nowhere"))
+
+
+_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_of_the_guide_run_from_the_first_to_the_last(
+    spark: SparkSession, stage: Stage, tmp_path: Path
+) -> None:
+    for topic, rows in (("flights", stage.rows[:500]), ("weather", weather_rows()[:100])):
+        publish_rows(stage.url, topic, rows, stage.log_path)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "one.txt").write_text("a line\n" * 10)
+    known = {
+        "pulsar://localhost:6650": stage.url,
+        "http://localhost:8080": stage.brokers.admin_url,
+        "/data/": f"{tmp_path}/",
+    }
+    found = _BLOCK.findall((ROOT / "docs" / "pipeline.md").read_text())
+    assert len(found) >= 5
+    names: dict[str, object] = {"spark": spark}
+    for language, text in found:
+        for name, value in known.items():
+            text = text.replace(name, value)
+        if language == "python":
+            exec(text, names)
+            continue
+        command, *arguments = text.split()
+        assert command == "magnetar"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    assert names["counts"][0]["count"] == 500  # type: ignore[index]
+    assert (tmp_path / "plots" / "delay_by_hour.png").exists()
+
+
+def test_the_command_has_the_jobs() -> None:
+    runner = CliRunner()
+    for job in ("archive", "replay", "rollup"):
+        result = runner.invoke(app, ["pipeline", job, "--help"])
+        assert result.exit_code == 0
+        assert "--master" in result.output

@@ -1,0 +1,201 @@
+"""The reader of streams over restarts, failures, growth and loss, called as Spark calls it."""
+
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.sdk.spark.errors import DataLossError
+from tests.integration.spark.driven import Checkpoint, DrivenQuery
+from tests.integration.spark.support import admin, options_for, publish
+from tests.standalone import Standalone
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def path_of(topic: str) -> str:
+    return topic.replace("://", "/")
+
+
+def held_at(server: Standalone, topic: str, subscription: str = "held") -> str:
+    cursors = admin(server, "GET", f"{path_of(topic)}/internalStats")["cursors"]
+    return str(cursors[subscription]["markDeletePosition"])
+
+
+def read(options: dict[str, str], checkpoint: Checkpoint, **how: Any) -> DrivenQuery:
+    with DrivenQuery(options, checkpoint) as query:
+        return query.run_available(**how)
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+def test_every_message_once_over_restarts_within_limits(
+    server: Standalone, client: pulsar.Client, topic: str, mode: str
+) -> None:
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        maxEntriesPerTrigger="40",
+        subscriptionName="held",
+        readMode=mode,
+    )
+    publish(client, topic, numbered(0, 100), batching_enabled=False)
+    checkpoint = Checkpoint()
+    query = read(options, checkpoint)
+    assert query.values == numbered(0, 100)
+    assert query.batch_sizes == [40, 40, 20]
+    # The last batch is held until Spark says that it is done.
+    assert held_at(server, topic).endswith(":79")
+
+    publish(client, topic, numbered(100, 130), batching_enabled=True)
+    assert read(options, checkpoint).values == numbered(100, 130)
+    assert read(options, checkpoint).values == []
+
+
+def test_bytes_limit_a_batch(server: Standalone, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, [b"x" * 10_000] * 30, batching_enabled=False)
+    options = options_for(
+        server, topic=topic, startingOffsets="earliest", maxBytesPerTrigger="101000"
+    )
+    sizes = read(options, Checkpoint()).batch_sizes
+    assert sum(sizes) == 30
+    assert max(sizes) <= 10
+
+
+def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """The restarted process is asked for the slices of the log before anything else."""
+    options = options_for(server, topic=topic, startingOffsets="earliest")
+    publish(client, topic, numbered(0, 50))
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint, fails_in=0).values == []
+    publish(client, topic, numbered(50, 80))
+
+    query = read(options, checkpoint)
+
+    assert query.values == numbered(0, 80)
+    assert query.batch_sizes == [50, 30]
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    name = topic.rpartition("/")[2]
+    first, second = f"{topic}-first", f"{topic}-second"
+    admin(server, "PUT", f"{path_of(first)}/partitions", 1)
+    options = options_for(
+        server, topicsPattern=f"public/default/{name}-.*", startingOffsets="latest"
+    )
+    publish(client, first, numbered(0, 10))
+    with DrivenQuery(options, Checkpoint()) as query:
+        assert query.run_available().values == []
+        admin(server, "POST", f"{path_of(first)}/partitions", 3)
+        for partition in range(3):
+            publish(client, f"{first}-partition-{partition}", numbered(10, 20))
+        publish(client, second, numbered(20, 30))
+        query.run_available()
+    assert sorted(query.values) == sorted([*numbered(10, 20) * 3, *numbered(20, 30)])
+    assert set(query.topics) == {second, *(f"{first}-partition-{n}" for n in range(3))}
+
+
+def test_a_place_within_a_batch_is_where_a_query_begins(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=2_000
+    )
+    ids: list[pulsar.MessageId] = []
+    for number in range(10):
+        producer.send_async(b"%d" % number, lambda _, at: ids.append(at))
+    producer.flush()
+    at = ids[4]
+    place = f'{{"{topic}": "{at.ledger_id()}:{at.entry_id()}:-1:{at.batch_index()}"}}'
+    assert at.batch_index() == 4
+    options = options_for(server, topic=topic, startingOffsets=place, subscriptionName="held")
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint).values == numbered(4, 10)
+    producer.send(b"10")
+    producer.close()
+    assert read(options, checkpoint).values == [b"10"]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_topic_that_is_deleted_under_a_query(
+    server: Standalone, client: pulsar.Client, topic: str, fails: bool
+) -> None:
+    first, second = f"{topic}-a", f"{topic}-b"
+    options = options_for(
+        server,
+        topics=f"{first},{second}",
+        startingOffsets="earliest",
+        failOnDataLoss=str(fails).lower(),
+    )
+    publish(client, first, numbered(0, 10))
+    publish(client, second, numbered(10, 20))
+    checkpoint = Checkpoint()
+    assert sorted(read(options, checkpoint).values) == sorted(numbered(0, 20))
+    admin(server, "DELETE", f"{path_of(first)}?force=true")
+    publish(client, second, numbered(20, 30))
+
+    if fails:
+        with pytest.raises(DataLossError, match=f"{first}: the topic was deleted"):
+            read(options, checkpoint)
+    else:
+        assert read(options, checkpoint).values == numbered(20, 30)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_topic_that_is_trimmed_under_a_query(
+    server: Standalone, client: pulsar.Client, topic: str, fails: bool
+) -> None:
+    """What the query holds is not trimmed; when somebody takes the hold away, it is noticed."""
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        failOnDataLoss=str(fails).lower(),
+    )
+    publish(client, topic, numbered(0, 10))
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint).values == numbered(0, 10)
+    for first in (10, 20, 30):
+        admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
+        publish(client, topic, numbered(first, first + 10))
+    admin(server, "POST", f"{path_of(topic)}/trim")
+    assert ledgers(server, topic) >= 3, "held by the query"
+
+    admin(server, "DELETE", f"{path_of(topic)}/subscription/held")
+    admin(server, "POST", f"{path_of(topic)}/trim")
+    left = [value for value in read_all(server, topic) if value]
+    assert left == numbered(30, 40)
+
+    if fails:
+        with pytest.raises(DataLossError, match="was trimmed"):
+            read(options, checkpoint)
+    else:
+        assert read(options, checkpoint).values == left
+
+
+def test_a_ledger_that_was_read_and_trimmed_is_no_loss(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    checkpoint = Checkpoint()
+    for first in (0, 10, 20, 30):
+        publish(client, topic, numbered(first, first + 10))
+        assert read(options, checkpoint).values == numbered(first, first + 10)
+        admin(server, "PUT", f"{path_of(topic)}/unload")
+        admin(server, "POST", f"{path_of(topic)}/trim")
+    assert ledgers(server, topic) <= 3
+
+
+def ledgers(server: Standalone, topic: str) -> int:
+    return len(admin(server, "GET", f"{path_of(topic)}/internalStats")["ledgers"])
+
+
+def read_all(server: Standalone, topic: str) -> list[bytes]:
+    return read(options_for(server, topic=topic, startingOffsets="earliest"), Checkpoint()).values

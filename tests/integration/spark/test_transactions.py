@@ -1,0 +1,36 @@
+"""Readers of the ledgers themselves see of transactions what consumers see."""
+
+import asyncio
+
+import pytest
+
+from magnetar.sdk import Client
+from tests.integration.spark.driven import Checkpoint, DrivenQuery
+from tests.integration.spark.support import options_for
+from tests.standalone import Standalone
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+async def test_what_is_open_is_not_read_and_what_was_aborted_never(
+    server: Standalone, topic: str, mode: str
+) -> None:
+    options = options_for(server, topic=topic, startingOffsets="earliest", readMode=mode)
+    checkpoint = Checkpoint()
+
+    def read() -> list[bytes]:
+        with DrivenQuery(options, checkpoint) as query:
+            return query.run_available().values
+
+    async with Client(server.url) as client:
+        producer = await client.producer(topic)
+        await producer.send(b"before")
+        first = await client.transaction().begin()
+        await producer.send(b"aborted", transaction=first)
+        await producer.send(b"behind")
+        assert await asyncio.to_thread(read) == [b"before"], "behind an open transaction"
+        await first.abort()
+        second = await client.transaction().begin()
+        await producer.send(b"committed", transaction=second)
+        await second.commit()
+        await producer.send(b"last")
+        assert await asyncio.to_thread(read) == [b"behind", b"committed", b"last"]

@@ -1,0 +1,89 @@
+"""What a topic remembers of transactions for its subscriptions goes with them."""
+
+import asyncio
+from typing import Any, cast
+
+from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.acknowledging import TransactionalAcks
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.ledger.position import Position
+
+SUBSCRIPTIONS = 100
+
+
+class OpenSubscription:
+    """An open subscription without consumers."""
+
+    def __init__(self, name: str, *, is_durable: bool) -> None:
+        self.name = name
+        self.is_durable = is_durable
+        self.is_open = True
+        self.is_closed = False
+        self.dispatcher = None
+
+    def wake(self) -> None:
+        pass
+
+
+class Place:
+    """A topic with transactions, and the log beside it."""
+
+    name = "persistent://public/default/topic"
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, OpenSubscription] = {}
+        self.tenure = self
+        self.log = self
+        self.records: list[dict[str, Any]] = []
+        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self.acks = TransactionalAcks(
+            cast(Topic, self), cast(TopicTransactions, self), pending_acks_max=10
+        )
+
+    def holds(self) -> bool:
+        return True
+
+    async def enable(self) -> None:
+        pass
+
+    def append(self, record: dict[str, Any]) -> "Place":
+        self.records.append(record)
+        self.done = asyncio.get_running_loop().create_future()
+        self.done.set_result(Position(1, len(self.records)))
+        return self
+
+    async def end_on(self, name: str, number: int) -> None:
+        await self.acks.end(name, TransactionId(0, number), commits=True, low_watermark=-1)
+
+
+async def test_subscriptions_that_come_and_go_leave_nothing_behind() -> None:
+    place = Place()
+    for number in range(SUBSCRIPTIONS):
+        name = f"s-{number}"
+        place.subscriptions[name] = OpenSubscription(name, is_durable=True)
+        await place.end_on(name, number)
+        await place.acks.drop(name)
+        del place.subscriptions[name]
+    assert len(place.acks.pending) == 0
+    assert place.acks.ending_count == 0
+
+
+async def test_readers_are_told_of_no_end_for_they_hold_nothing_back() -> None:
+    place = Place()
+    for number in range(SUBSCRIPTIONS):
+        name = f"reader-{number}"
+        place.subscriptions[name] = OpenSubscription(name, is_durable=False)
+        await place.end_on(name, number)
+        del place.subscriptions[name]
+    assert len(place.acks.pending) == 0
+    assert place.acks.ending_count == 0
+    assert place.records == []
+
+
+async def test_ends_on_one_subscription_at_the_same_time_are_noted_once() -> None:
+    place = Place()
+    place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
+    await asyncio.gather(*(place.end_on("s", 1) for _ in range(5)))
+    assert [each["kind"] for each in place.records] == ["acks_end"]

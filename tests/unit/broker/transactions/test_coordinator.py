@@ -1,0 +1,236 @@
+"""A coordinator on its log: what is durable when, and what the next owner carries out."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.appends import Record
+from magnetar.broker.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.transactions.errors import (
+    CoordinatorNotFoundError,
+    InvalidTransactionStatusError,
+    TransactionNotFoundError,
+)
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.ledger.errors import LogFencedError
+from magnetar.ledger.position import Position
+from magnetar.ledger.system import SystemClock
+from tests.waiting import until
+
+LIMITS = CoordinatorLimits(
+    open_max=5,
+    timeout_max_ms=60_000,
+    participants_max=3,
+    finished_max=100,
+    log_records=1000,
+    end_wait_ms=30_000,
+    ends_at_once=4,
+)
+
+
+class Log:
+    """A topic's log in memory, which survives its owners."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+
+    @property
+    def last_confirmed(self) -> Position:
+        return Position(1, len(self.entries) - 1)
+
+    def first_position(self) -> Position:
+        return Position(1, 0)
+
+    def next_position(self, position: Position) -> Position:
+        return Position(1, position.entry_id + 1)
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        return start, self.entries[start.entry_id :]
+
+
+class Place:
+    """The topic of a coordinator, as one owner has it. `dies_before`: what is not stored."""
+
+    def __init__(self, log: Log, dies_before: Callable[[bytes], bool] = lambda _: False) -> None:
+        self.log = log
+        self.is_closed = False
+        self.reloads: list[str] = []
+        self.tenure = self
+        self._dies_before = dies_before
+
+    def holds(self) -> bool:
+        return not self.is_closed
+
+    def append_internal(self, record: Record) -> None:
+        (payload,) = record.payloads
+        if self.is_closed or self._dies_before(payload):
+            self.is_closed = True
+            record.on_failed(LogFencedError("the owner is dead"))
+            return
+        self.log.entries.append(payload)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(record.on_appended, 1, len(self.log.entries) - 1)
+
+    def reload(self, reason: str) -> None:
+        self.reloads.append(reason)
+
+
+class Told:
+    """Participants that remember what they are told, and answer when they may."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.ends: list[tuple[Any, ...]] = []
+        self._may_answer = asyncio.Event()
+        if answers:
+            self._may_answer.set()
+
+    async def end_on_topic(
+        self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
+    ) -> None:
+        self.ends.append((topic, txn, commits))
+        await self._may_answer.wait()
+
+    async def end_on_subscription(
+        self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
+    ) -> None:
+        self.ends.append((topic, name, txn, commits))
+        await self._may_answer.wait()
+
+
+async def owner(
+    log: Log,
+    told: Told,
+    dies_before: Callable[[bytes], bool] = lambda _: False,
+    limits: CoordinatorLimits = LIMITS,
+) -> Coordinator:
+    place = Place(log, dies_before)
+    coordinator = Coordinator(2, cast(Topic, place), told, limits, SystemClock())
+    await coordinator.restore()
+    return coordinator
+
+
+async def test_everybody_who_joined_is_told_of_the_decision() -> None:
+    log, told = Log(), Told()
+    coordinator = await owner(log, told)
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a", "b"])
+    await coordinator.join(txn, (), [("a", "s")])
+    await coordinator.end(txn, commits=True)
+    assert sorted(map(str, told.ends)) == sorted(
+        map(str, [("a", txn, True), ("b", txn, True), ("a", "s", txn, True)])
+    )
+    await coordinator.end(txn, commits=True)
+    with pytest.raises(InvalidTransactionStatusError):
+        await coordinator.end(txn, commits=False)
+    assert len(told.ends) == 3
+    coordinator.close()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_decision_whose_owner_died_is_carried_out_by_the_next(commits: bool) -> None:
+    log, told = Log(), Told(answers=False)
+    first = await owner(log, told)
+    txn = await first.begin(10_000)
+    await first.join(txn, ["a"])
+    ending = asyncio.create_task(first.end(txn, commits=commits))
+    await until(lambda: len(told.ends) == 1)
+    cast(Any, first)._topic.is_closed = True
+    first.close()
+    await asyncio.gather(ending, return_exceptions=True)
+    told_again = Told()
+    second = await owner(log, told_again)
+    await until(lambda: told_again.ends == [("a", txn, commits)])
+    await second.end(txn, commits=commits)
+    second.close()
+
+
+async def test_nothing_is_told_before_the_decision_is_durable() -> None:
+    log, told = Log(), Told()
+    first = await owner(log, told, lambda payload: b"committing" in payload)
+    txn = await first.begin(10_000)
+    await first.join(txn, ["a"])
+    with pytest.raises(Exception, match="dead"):
+        await first.end(txn, commits=True)
+    assert told.ends == []
+    first.close()
+    second = await owner(log, told)
+    await second.end(txn, commits=False)
+    assert told.ends == [("a", txn, False)]
+    second.close()
+
+
+async def test_an_end_that_was_carried_out_and_not_noted_is_told_once_more() -> None:
+    log, told = Log(), Told()
+    first = await owner(log, told, lambda payload: b'"committed"' in payload)
+    txn = await first.begin(10_000)
+    await first.join(txn, ["a"])
+    with pytest.raises(CoordinatorNotFoundError):
+        await first.end(txn, commits=True)
+    first.close()
+    second = await owner(log, told)
+    await until(lambda: told.ends == [("a", txn, True)] * 2)
+    second.close()
+
+
+async def test_a_number_that_may_have_been_given_out_is_not_given_out_again() -> None:
+    log = Log()
+    first = await owner(log, Told())
+    numbers = [(await first.begin(10_000)).least for _ in range(3)]
+    first.close()
+    second = await owner(log, Told())
+    assert (await second.begin(10_000)).least == max(numbers) + 1
+    second.close()
+
+
+async def test_one_whose_time_is_over_is_aborted_also_by_the_next_owner() -> None:
+    log, told = Log(), Told()
+    first = await owner(log, told)
+    txn = await first.begin(30)
+    await first.join(txn, ["a"])
+    cast(Any, first)._topic.is_closed = True
+    first.close()
+    second = await owner(log, told)
+    await until(lambda: told.ends == [("a", txn, False)])
+    with pytest.raises(InvalidTransactionStatusError):
+        await second.end(txn, commits=True)
+    assert second.counters.timed_out == 1
+    second.close()
+
+
+async def test_limits_hold_at_their_value_and_not_beyond() -> None:
+    coordinator = await owner(Log(), Told())
+    with pytest.raises(Exception, match="60001"):
+        await coordinator.begin(60_001)
+    txns = [await coordinator.begin(60_000) for _ in range(5)]
+    with pytest.raises(Exception, match="limit"):
+        await coordinator.begin(60_000)
+    await coordinator.join(txns[0], ["a", "b"], [("a", "s")])
+    with pytest.raises(Exception, match="limit"):
+        await coordinator.join(txns[0], ["c"])
+    with pytest.raises(TransactionNotFoundError):
+        await coordinator.join(TransactionId(2, 99), ["a"])
+    coordinator.close()
+
+
+async def test_records_before_a_snapshot_are_not_needed() -> None:
+    log, told = Log(), Told()
+    first = await owner(log, told)
+    done = await first.begin(10_000)
+    await first.end(done, commits=True)
+    txn = await first.begin(10_000)
+    await first.join(txn, ["a"])
+    cast(Any, first)._append(first.state.snapshot())
+    await asyncio.sleep(0)
+    first.close()
+    # As after a trim: the records that began the transaction are gone, one that joined is not.
+    log.entries = log.entries[-2:]
+    second = await owner(log, told)
+    assert list(second.state.transactions) == [txn.least]
+    await second.end(txn, commits=True)
+    await second.end(done, commits=True)
+    second.close()

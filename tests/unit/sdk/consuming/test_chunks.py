@@ -1,0 +1,118 @@
+"""Messages in chunks: put together in order, bounded, given up when a part is missing."""
+
+import struct
+
+import pytest
+
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.consuming.chunks import ChunkAssembly
+from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+
+SOURCE = EntrySource("persistent://public/default/t")
+
+
+def chunk(
+    entry: int, uuid: str, index: int, of: int, body: bytes = b"ab", size: int | None = None
+) -> MessageBatch:
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=1,
+        uuid=uuid,
+        chunk_id=index,
+        num_chunks_from_msg=of,
+        total_chunk_msg_size=len(body) * of if size is None else size,
+    ).SerializeToString()
+    return MessageBatch(struct.pack(">I", len(metadata)) + metadata + body, SOURCE, 1, entry)
+
+
+class Assembly:
+    """With what was given up and what was superseded."""
+
+    def __init__(self, *, messages_max: int = 10, bytes_max: int = 1_000) -> None:
+        self.given_up: list[list[tuple[int, int]]] = []
+        self.superseded: list[list[tuple[int, int]]] = []
+        self.chunks = ChunkAssembly(
+            SOURCE,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            age_s=60.0,
+            on_given_up=self.given_up.append,
+            on_superseded=self.superseded.append,
+        )
+
+    def add(self, batch: MessageBatch, now_s: float = 0.0) -> bytes | None:
+        whole = self.chunks.add(batch, now_s=now_s)
+        return None if whole is None else whole.batch.body()
+
+
+def test_mixed_messages_become_whole() -> None:
+    assembly = Assembly()
+    assert assembly.add(chunk(0, "a", 0, 2, b"a0")) is None
+    assert assembly.add(chunk(1, "b", 0, 2, b"b0")) is None
+    assert assembly.chunks.bytes_held == 4
+    assert assembly.add(chunk(2, "b", 1, 2, b"b1")) == b"b0b1"
+    whole = assembly.chunks.add(chunk(3, "a", 1, 2, b"a1"), now_s=0)
+    assert whole is not None
+    assert whole.others == [(1, 0)]
+    assert str(whole.batch.message_id) == "1:3"
+    assert str(whole.batch.message_id.first_chunk) == "1:0"
+    assert (len(assembly.chunks), assembly.chunks.bytes_held) == (0, 0)
+    assert assembly.given_up == []
+
+
+def test_a_missing_chunk_gives_the_message_up() -> None:
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 3))
+    assert assembly.add(chunk(2, "a", 2, 3)) is None
+    assert assembly.given_up == [[(1, 0)], [(1, 2)]]
+    assert assembly.add(chunk(3, "b", 1, 2)) is None
+    assert assembly.given_up[2:] == [[(1, 3)]]
+
+
+def test_a_message_sent_again_begins_again() -> None:
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 2))
+    assembly.add(chunk(0, "a", 0, 2))  # delivered again: the same entry
+    assert assembly.add(chunk(1, "a", 0, 2, b"cd")) is None
+    assert assembly.add(chunk(2, "a", 1, 2, b"ef")) == b"cdef"
+    assert (assembly.superseded, assembly.given_up) == ([[(1, 0)]], [])
+
+
+def test_at_the_limit_the_oldest_is_given_up() -> None:
+    assembly = Assembly(messages_max=2)
+    for at, uuid in enumerate("abc"):
+        assembly.add(chunk(at, uuid, 0, 2))
+        assert len(assembly.chunks) == min(at + 1, 2)
+    assert assembly.given_up == [[(1, 0)]]
+
+
+def test_all_together_are_bounded_in_bytes() -> None:
+    assembly = Assembly(bytes_max=10)
+    assembly.add(chunk(0, "a", 0, 2, b"12345"))
+    assembly.add(chunk(1, "b", 0, 2, b"12345"))
+    assert assembly.given_up == []
+    assembly.add(chunk(2, "c", 0, 2, b"1"))
+    assert assembly.given_up == [[(1, 0)]]
+    with pytest.raises(MalformedPayloadError, match="allowed are 10"):
+        assembly.add(chunk(3, "d", 0, 2, size=11))
+
+
+@pytest.mark.parametrize(
+    "bad", [chunk(0, "a", 2, 2), chunk(0, "a", -1, 2), chunk(0, "a", 0, 2, b"abc", size=2)]
+)
+def test_nonsense_is_an_error_and_holds_nothing(bad: MessageBatch) -> None:
+    assembly = Assembly()
+    with pytest.raises(MalformedPayloadError):
+        assembly.add(bad)
+    assert assembly.chunks.bytes_held == 0
+
+
+def test_what_is_incomplete_too_long_is_given_up() -> None:
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 2), now_s=0)
+    assembly.chunks.give_up_old(now_s=59.9)
+    assert assembly.given_up == []
+    assembly.chunks.give_up_old(now_s=60.0)
+    assert assembly.given_up == [[(1, 0)]]

@@ -1,0 +1,101 @@
+"""What the commits of an archive say together."""
+
+import json
+
+import pytest
+
+from magnetar.sdk.spark.pipeline.archive_log import (
+    ArchiveState,
+    Commit,
+    DataFile,
+    Watermark,
+    commit_name,
+    encode_commit,
+    encode_state,
+    fold,
+    number_of,
+)
+from magnetar.sdk.spark.pipeline.compaction import choose_groups
+from magnetar.sdk.spark.pipeline.errors import ArchiveError
+
+
+def _file(path: str, size: int = 1, topic: str = "t", day: str = "2013-01-01") -> DataFile:
+    return DataFile(path, topic, day, 10, size)
+
+
+_COMMITS = (
+    Commit(
+        add=(_file("a"), _file("b")), query="q", batch_id=0, watermarks={"t": Watermark(1, 5, -1)}
+    ),
+    Commit(add=(_file("c"),), query="q", batch_id=1, watermarks={"t": Watermark(1, 9, 3)}),
+    Commit(add=(_file("d"),), remove=frozenset({"a", "c"})),
+)
+
+
+def _folded(commits: tuple[Commit, ...]) -> ArchiveState:
+    return fold((number, encode_commit(commit)) for number, commit in enumerate(commits))
+
+
+def test_a_log_read_back_says_what_was_committed() -> None:
+    state = ArchiveState()
+    for commit in _COMMITS:
+        state = state.after(commit)
+    assert _folded(_COMMITS) == state
+    assert set(state.files) == {"b", "d"}
+    assert state.watermarks == {"t": Watermark(1, 9, 3)}
+    assert state.rows == 20
+
+
+def test_a_batch_is_held_once_it_is_committed_and_stays_so_over_compactions() -> None:
+    state = _folded(_COMMITS)
+    assert state.holds("q", 0)
+    assert state.holds("q", 1)
+    assert not state.holds("q", 2)
+    assert not state.holds("another", 0)
+
+
+def test_a_state_stands_for_all_commits_before_it() -> None:
+    state = _folded(_COMMITS)
+    again = fold([(state.next_commit, encode_state(state))])
+    assert again.files == state.files
+    assert again.watermarks == state.watermarks
+    assert again.holds("q", 1)
+    assert again.next_commit == state.next_commit + 1
+    more = fold(
+        [
+            (3, encode_state(state)),
+            (4, encode_commit(Commit(add=(_file("e"),), query="q", batch_id=2))),
+        ]
+    )
+    assert set(more.files) == {"b", "d", "e"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({1: encode_commit(_COMMITS[0])}, "commit 0 of the archive's log is missing"),
+        ({0: "{"}, "commit 0 of the archive's log is damaged"),
+        ({0: json.dumps({"version": 1})}, "damaged"),
+        ({0: json.dumps({"version": 2})}, "has version 2; this release reads 1"),
+        ({0: encode_commit(Commit(remove=frozenset({"x"})))}, "removes x, which is not there"),
+        ({n: encode_commit(Commit(add=(_file("x"),))) for n in (0, 1)}, "adds x a second time"),
+    ],
+)
+def test_a_log_that_makes_no_sense_is_refused(texts: dict[int, str], message: str) -> None:
+    with pytest.raises(ArchiveError, match=message):
+        fold(texts.items())
+
+
+def test_names_of_commits_are_read_back_and_others_are_passed_over() -> None:
+    assert number_of(commit_name(12)) == 12
+    assert [number_of(name) for name in (".00000012.json.5f", "x.json", "12.crc", "12")] == [
+        None
+    ] * 4
+
+
+def test_small_files_of_one_topic_and_day_are_put_together_up_to_the_size_of_one() -> None:
+    small = [_file(f"{number}", 30) for number in range(5)]
+    others = [_file("large", 50), _file("other day", 1, day="2013-01-02"), _file("u", 1, topic="u")]
+    assert choose_groups([*small, *others], 100, 3) == [small[:3]]
+    assert choose_groups([*small, *others], 100, 4) == []
+    assert choose_groups(others, 100, 2) == []

@@ -1,0 +1,49 @@
+"""Partitions are those that the official clients choose."""
+
+import pyarrow as pa
+import pytest
+
+from magnetar.sdk.spark.sink.routing import (
+    ROUND_ROBIN_ROWS,
+    Router,
+    java_string_hash,
+    murmur3_32_hash,
+    runs,
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "java", "murmur"),
+    [
+        (b"key1", 3288498, 462881061),
+        (b"key2", 3288499, 1936800180),
+        (b"", 0, 0),
+    ],
+)
+def test_hashes_are_those_of_the_clients(key: bytes, java: int, murmur: int) -> None:
+    assert java_string_hash(key) == java
+    assert murmur3_32_hash(key) == murmur
+
+
+def test_a_key_always_goes_to_one_partition_and_rows_without_one_take_turns() -> None:
+    keys = pa.array([b"a", None, b"b", b"a", None])
+    router = Router(3, first=1, murmur=False)
+    first = router.route(keys, 5).to_pylist()
+    assert first[0] == first[3] == java_string_hash(b"a") % 3
+    assert first[1] == first[4] == 1
+    router.route(None, ROUND_ROBIN_ROWS - 5)
+    assert set(router.route(None, ROUND_ROBIN_ROWS).to_pylist()) == {2}
+    assert router.route(None, 1).to_pylist() == [0]
+
+
+def test_a_retry_in_other_pieces_routes_alike() -> None:
+    rows = 3 * ROUND_ROBIN_ROWS + 7
+    whole = Router(4, first=2, murmur=True).route(None, rows).to_pylist()
+    router, pieces = Router(4, first=2, murmur=True), []
+    for size in (1, 999, 1_001, rows - 2_001):
+        pieces += router.route(None, size).to_pylist()
+    assert pieces == whole
+
+
+def test_runs_are_of_equal_values() -> None:
+    assert runs(pa.array([1, 1, 2, None, None])) == [(1, 0, 2), (2, 2, 3), (None, 3, 5)]

@@ -1,7 +1,6 @@
 """Readers that follow a ledger while somebody else writes it, on real bookies."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -254,9 +253,7 @@ async def test_the_end_of_a_wait_needs_enough_members_that_know_of_nothing(
     writer = await create(client)
     await writer.add(b"0")
     reader = await other.open(writer.ledger_id)
-    started_s = time.monotonic()
     assert await reader.wait_beyond(-1, timeout_s=0.1) == -1
-    assert time.monotonic() - started_s < 1
     await cluster.stop_bookie("b1")
     assert await reader.wait_beyond(-1, timeout_s=0.1) == -1
     await cluster.stop_bookie("b2")
@@ -414,25 +411,20 @@ async def test_a_striped_ledger_is_followed_too(
         await reader.close()
 
 
-async def test_an_entry_is_seen_within_2_ms_of_its_acknowledgement(
+async def test_an_explicit_bound_shows_an_entry_that_none_follows(
     cluster: Cluster, other: LedgerClient
 ) -> None:
-    """With an explicit LAC every millisecond. The median: this machine has other things to do."""
+    """With an explicit LAC every millisecond; without one, this would take for ever. How long it
+    takes is measured by the benchmark (tailing reader)."""
     async with cluster.client(settings=EXPLICIT) as client:
         writer = await create(client)
         reader = await other.open(writer.ledger_id)
         batches = reader.follow()
-        waits_s: list[float] = []
         for _ in range(100):
             seeing = asyncio.ensure_future(anext(batches))
             await writer.add(b"x" * 100)
-            acknowledged_s = time.monotonic()
-            await seeing
-            waits_s.append(time.monotonic() - acknowledged_s)
+            assert await seeing == [b"x" * 100]
         await reader.close()
-    # Real sockets and three bookies in one process, others beside it: generous, yet far below what
-    # it would take without an explicit LAC, which is for ever.
-    assert sorted(waits_s)[50] < 0.02
 
 
 async def test_a_bound_never_goes_back_through_recovery(

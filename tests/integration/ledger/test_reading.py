@@ -160,11 +160,9 @@ async def test_an_unregistered_bookie_is_asked_last(cluster: Cluster, replies: R
         while client.registry.resolve("b2") is not None:
             changed.clear()
             await changed.wait()
-        started_s = time.monotonic()
         for _ in range(20):
             reader = await client.open(metadata.ledger_id)
             assert await reader.read(3, 3) == [PAYLOADS[3]]
-        assert time.monotonic() - started_s < 2
         assert client.fetcher.facts_of("b2").has_failed is False
 
 

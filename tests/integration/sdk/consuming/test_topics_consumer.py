@@ -314,17 +314,17 @@ async def test_readers_read_all_partitions(server: Broker, client: Client, topic
 async def test_hash_ranges_divide_a_topic_among_readers(client: Client, topic: str) -> None:
     for at in range(40):
         await send(client, topic, [b"%d" % at], key=f"k{at}")
-    halves: list[set[bytes]] = []
-    for ranges in (((0, 32_767),), ((32_768, 65_535),)):
-        async with await client.reader(
-            topic, settings=ReaderSettings(hash_ranges=ranges)
-        ) as reader:
-            seen: set[bytes] = set()
-            while some := await reader.read_many(100, timeout_s=0.5):
-                seen |= set(data(some))
-        halves.append(seen)
-    assert halves[0] | halves[1] == set(numbered(40))
-    assert not halves[0] & halves[1]
+    lower = ReaderSettings(hash_ranges=((0, 32_767),))
+    upper = ReaderSettings(hash_ranges=((32_768, 65_535),))
+    async with (
+        await client.reader(topic, settings=lower) as one,
+        await client.reader(topic, settings=upper) as other,
+    ):
+        halves: tuple[list[bytes], list[bytes]] = ([], [])
+        while len(halves[0]) + len(halves[1]) < 40:
+            for reader, seen in zip((one, other), halves, strict=True):
+                seen += data(await reader.read_many(100, timeout_s=0.2))
+    assert Counter(halves[0] + halves[1]) == Counter(numbered(40))
     assert all(halves)
 
 
@@ -346,16 +346,12 @@ async def test_key_shared_consumers_have_the_ranges_they_ask_for(
             await client.consumer(topic, "s", sticky((20_000, 20_001)))
         for at in range(60):
             await send(client, topic, [b"%d" % at], key=f"k{at}")
-        seen: list[bytes] = []
-        by_consumer = {}
-        for consumer in (one, other):
-            some: list[bytes] = []
-            while messages := await consumer.receive_many(100, timeout_s=0.5):
-                some += data(messages)
-            by_consumer[consumer.name] = some
-            seen += some
-        assert Counter(seen) == Counter(numbered(60))
-        assert all(by_consumer.values())
+        received: tuple[list[bytes], list[bytes]] = ([], [])
+        while len(received[0]) + len(received[1]) < 60:
+            for consumer, some in zip((one, other), received, strict=True):
+                some += data(await consumer.receive_many(100, timeout_s=0.2))
+        assert Counter(received[0] + received[1]) == Counter(numbered(60))
+        assert all(received)
     with pytest.raises(ValueError, match="overlaps"):
         KeySharedPolicy(hash_ranges=((0, 10), (10, 20)))
 

@@ -13,6 +13,7 @@ from magnetar.ledger.errors import (
     LogUnavailableError,
 )
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LogConfig
@@ -111,6 +112,14 @@ async def draining(cluster: Cluster, opened: AsyncExitStack, config: LogConfig) 
     return state
 
 
+async def read_exactly(reader: LogReader, count: int) -> list[bytes]:
+    """So many entries, however long they take, and what comes at once behind them."""
+    read: list[bytes] = []
+    while len(read) < count:
+        read += [entry.payload for entry in await reader.read(wait_s=10)]
+    return read + [entry.payload for entry in await reader.read(wait_s=0.1)]
+
+
 async def positions(batches: list[Batch]) -> list[Position]:
     async with asyncio.timeout(10):
         return [await batch.outcome for batch in batches]
@@ -155,7 +164,7 @@ async def test_a_reader_goes_on_behind_a_ledger_only_when_the_list_says_that_it_
     await within_s(5, lambda: state.store.begun > begun)
     # Meanwhile somebody who wants to take over closes the first one.
     await other.open_and_recover(state.first.ledger_id)
-    read = [entry.payload for _ in range(4) for entry in await reader.read(wait_s=0.1)]
+    read = await read_exactly(reader, 3)
     sought = await open_reader(cluster, other, Position(state.second.ledger_id, 0))
     read_behind = [entry.payload for entry in await sought.read(wait_s=0.1)]
     state.store.before.set()  # the owner's write arrives; the other one must begin again
@@ -180,7 +189,7 @@ async def test_a_reader_goes_on_once_the_next_owner_has_recorded_the_end(
     other = await opened.enter_async_context(cluster.client())
     reader = await open_reader(cluster, other, EARLIEST)
     await other.open_and_recover(state.first.ledger_id)
-    read = [entry.payload for _ in range(4) for entry in await reader.read(wait_s=0.05)]
+    read = await read_exactly(reader, 3)
     assert read == ALL[:3]
     waiting = asyncio.ensure_future(reader.read(wait_s=10))
     again = await open_log(cluster, other)

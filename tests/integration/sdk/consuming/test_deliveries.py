@@ -111,7 +111,7 @@ async def test_acknowledgements_with_an_answer_are_done_when_it_is_there(
 
 
 async def test_what_nobody_acknowledges_in_time_comes_again(client: Client, topic: str) -> None:
-    settings = replace(SHARED, ack_timeout_ms=150)
+    settings = replace(SHARED, ack_timeout_ms=1_000)
     async with await client.consumer(topic, "s", settings) as consumer:
         await send(client, topic, numbered(3))
         first = await take(consumer, 3)
@@ -120,7 +120,7 @@ async def test_what_nobody_acknowledges_in_time_comes_again(client: Client, topi
         assert sorted(data(again)) == [b"0", b"2"]
         assert {each.redelivery_count for each in again} == {1}
         consumer.acknowledge_many(again)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.2)  # for what should not happen
         await assert_nothing_comes(consumer)
         assert consumer.stats().timed_out == 2
 

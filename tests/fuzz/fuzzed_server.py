@@ -23,7 +23,14 @@ force_delete_tenant = true
 write_cache_bytes_max = 8_000_000
 read_cache_bytes_max = 2_000_000
 index_cache_bytes_max = 2_000_000
+
+[metadata]
+operation_timeout_s = 300.0
+
+[ledger]
+request_timeout_s = 120.0
 """
+"""A server that other work keeps from the processor for seconds is no finding."""
 
 
 class FuzzedServer:

@@ -25,7 +25,6 @@ from magnetar.sdk.spark.columns import MESSAGE_ID, PUBLISH_TIME
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import one_line_errors
 from magnetar.sdk.spark.planning import ledgers_within
-from magnetar.sdk.spark.slice_reader import read_slice
 from magnetar.sdk.spark.slices import Slice
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
@@ -73,6 +72,9 @@ class BatchReader(DataSourceReader):
                 driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Here, not above: the driver, whose process is a new one for each query, never reads.
+        from magnetar.sdk.spark.slice_reader import read_slice
+
         assert isinstance(partition, Slice)
         return read_slice(self._schema, partition)
 

@@ -4,16 +4,19 @@ Everything that can be wrong with a query is found here, before a task runs.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
-from magnetar.sdk.spark.ledger_directory import LedgerDirectory, ledger_part
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, shown_id
 from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
 from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
+
+if TYPE_CHECKING:
+    from magnetar.sdk.spark.ledger_directory import LedgerDirectory
 
 
 class SourceDriver:
@@ -138,6 +141,10 @@ class SourceDriver:
     ) -> list[Slice]:
         if not plans:
             return []
+        # Here, not above: most of what a process has to load, and who asks for columns only, or
+        # reads through brokers, does without.
+        from magnetar.sdk.spark.ledger_directory import LedgerDirectory, ledger_part
+
         if self._directory is None:
             self._directory = LedgerDirectory(self.options.metadata_url)
         wanted = {each.ledger_id for plan in plans for each in plan.ranges}

@@ -26,7 +26,6 @@ from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
 from magnetar.sdk.spark.planning import limited_ends
-from magnetar.sdk.spark.slice_reader import read_slice
 from magnetar.sdk.spark.slices import Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
@@ -150,6 +149,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Here, not above: the driver, whose process is a new one for each query, never reads.
+        from magnetar.sdk.spark.slice_reader import read_slice
+
         assert isinstance(partition, Slice)
         return read_slice(self._schema, partition)
 

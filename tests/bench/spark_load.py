@@ -24,7 +24,12 @@ def _session(directory: Path, cores: int) -> Any:
     return make_session(
         f"local[{cores}]",
         directory,
-        **{"spark.driver.memory": "1g", "spark.sql.execution.arrow.maxRecordsPerBatch": "10000"},
+        **{
+            "spark.driver.memory": "1g",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+            # Sessions of tests do without the better compiler, which users have.
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+        },
     )
 
 
@@ -72,7 +77,7 @@ def _stream(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]
     query = (
         reader.load()
         .writeStream.format("noop")
-        .option("checkpointLocation", str(directory / work["format"]))
+        .option("checkpointLocation", tempfile.mkdtemp(dir=directory))
         .trigger(processingTime="0 seconds")
         .start()
     )

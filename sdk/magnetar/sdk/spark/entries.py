@@ -7,7 +7,8 @@ message has lost its beginning.
 """
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from magnetar.sdk.spark.arrow_rows import ArrowRows, Part
 from magnetar.sdk.spark.batch_bodies import split_batch
@@ -16,6 +17,8 @@ from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import SdkError
 from magnetar.sdk.wire.payload import split_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+T = TypeVar("T")
 
 FetchBefore = Callable[[int, int], Iterator[bytes]]
 """The entries before one of this ledger and entry id, nearest first; ends at some bound."""
@@ -117,7 +120,7 @@ class EntryRows:
         stop_at: int,
     ) -> None:
         count = metadata.num_messages_in_batch
-        parts, lengths, singles, is_uniform = split_batch(body, count)
+        parts, lengths, keys, event_ms, singles, is_uniform = split_batch(body, count)
         indexes: list[int] | None = None
         last = count - 1 if stop_at < 0 else min(stop_at, count - 1)
         is_cut = skip_through >= 0 or last < count - 1
@@ -144,15 +147,15 @@ class EntryRows:
             schema_version=_version(metadata),
             indexes=indexes,
         )
-        if not singles:
+        if not (keys or event_ms or singles):
             return
-        if indexes is None:
-            for index, single in singles.items():
-                self._add_extras(first + index, single)
-        else:
-            for at, index in enumerate(indexes):
-                if index in singles:
-                    self._add_extras(first + at, singles[index])
+        rows = self._rows
+        # Where the rows are that are left of the batch; usually it is all of them.
+        row_of = None if indexes is None else {index: at for at, index in enumerate(indexes)}
+        rows.set_keys(_rows_of(keys, first, row_of))
+        rows.set_event_times(_rows_of(event_ms, first, row_of))
+        for row, single in _rows_of(singles, first, row_of):
+            self._add_extras(row, single)
 
     def _add_extras(self, row: int, metadata: MessageMetadata | SingleMessageMetadata) -> None:
         """What not every message has."""
@@ -208,6 +211,15 @@ class EntryRows:
                     self._chunk_bytes += len(payload) - body_at
                 if metadata.chunk_id == 0 or len(chunks) == count:
                     return
+
+
+def _rows_of(
+    values: Mapping[int, T], first: int, row_of: Mapping[int, int] | None
+) -> Iterator[tuple[int, T]]:
+    """What belongs to messages of a batch, by row instead of by index."""
+    if row_of is None:
+        return ((first + index, value) for index, value in values.items())
+    return ((first + row_of[index], value) for index, value in values.items() if index in row_of)
 
 
 def _version(metadata: MessageMetadata) -> int:

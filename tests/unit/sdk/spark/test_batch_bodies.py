@@ -1,18 +1,20 @@
 """Batch bodies split here are those that the wire's own decoder splits."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
-from magnetar.sdk.spark.batch_bodies import split_batch
+from magnetar.sdk.spark.batch_bodies import SplitBatch, split_batch
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SingleMessageMetadata
 
 
 def payloads_of(body: bytes, count: int) -> list[bytes]:
-    parts, lengths, _, _ = split_batch(memoryview(body), count)
+    parts, lengths, _, _, _, _ = split_batch(memoryview(body), count)
     whole = b"".join(parts)
     found, at = [], 0
     for length in lengths:
@@ -39,6 +41,64 @@ def test_messages_of_one_size_come_out_as_they_went_in(size: int, count: int, fi
     count = min(count, 400_000 // (size + 1) + 1)
     payloads = [bytes([number % 251]) * size for number in range(count)]
     assert payloads_of(encode_plain_batch(payloads, first), count) == payloads
+
+
+def read_by_hand(found: SplitBatch, index: int) -> SingleMessageMetadata:
+    single = SingleMessageMetadata(payload_size=0)
+    if index in found.keys:
+        single.partition_key = found.keys[index].decode()
+    if index in found.event_ms:
+        single.event_time = found.event_ms[index]
+    return single
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=300),
+            st.none() | st.text(max_size=200),
+            st.none() | st.integers(min_value=0, max_value=(1 << 64) - 1),
+            st.integers(min_value=0, max_value=(1 << 64) - 1),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_keys_and_times_in_the_order_of_the_fields_are_read(
+    messages: list[tuple[bytes, str | None, int | None, int]],
+) -> None:
+    """As official clients write them; a message of this service's own has its size first."""
+    singles = [
+        SingleMessageMetadata(
+            payload_size=len(payload), partition_key=key, event_time=event_ms, sequence_id=number
+        )
+        for payload, key, event_ms, number in messages
+    ]
+    heads = [single.SerializeToString() for single in singles]
+    body = b"".join(
+        struct.pack(">I", len(head)) + head + payload
+        for head, (payload, _, _, _) in zip(heads, messages, strict=True)
+    )
+
+    found = split_batch(body, len(messages))
+
+    assert payloads_of(body, len(messages)) == [payload for payload, _, _, _ in messages]
+    for index, (_, key, event_ms, _) in enumerate(messages):
+        known = found.singles.get(index) or read_by_hand(found, index)
+        assert (known.partition_key if known.HasField("partition_key") else None) == key
+        assert known.event_time == (event_ms or 0)
+
+
+@pytest.mark.parametrize("event_ms", [1 << 35, 1_700_000_000_000, (1 << 42) - 1])
+def test_a_key_and_a_time_of_this_age_take_no_protobuf(event_ms: int) -> None:
+    extra = SingleMessageMetadata(partition_key="key", event_time=event_ms)
+    body = encode_batch([b"payload"] * 3, [extra.SerializePartialToString()] * 3, 1 << 20)
+
+    found = split_batch(body, 3)
+
+    assert found.keys == dict.fromkeys(range(3), b"key")
+    assert found.event_ms == dict.fromkeys(range(3), event_ms)
+    assert not found.singles
 
 
 @given(
@@ -79,7 +139,7 @@ def test_every_field_of_a_message_is_noticed(
 
     assert payloads_of(body, len(messages)) == [payload for _, payload in expected]
     for index, (single, _) in enumerate(expected):
-        known = found.singles.get(index, SingleMessageMetadata(payload_size=0))
+        known = found.singles.get(index) or read_by_hand(found, index)
         for field in ("partition_key", "event_time", "null_value", "compacted_out"):
             assert known.HasField(field) == single.HasField(field), field
             assert getattr(known, field) == getattr(single, field), field

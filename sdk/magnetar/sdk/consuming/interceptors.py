@@ -1,19 +1,18 @@
 """Interceptors: called for every message that a consumer delivers, acknowledges, or gives back.
 
 They are called on the event loop and must not block. What one of them raises is logged and goes no
-further: a broken interceptor must not lose a message.
+further (`intercepting.py`): a broken interceptor must not lose a message.
 """
 
-import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from magnetar.sdk.intercepting import InterceptorChain
 from magnetar.sdk.message_id import MessageId
 
 if TYPE_CHECKING:
     from magnetar.sdk.message import Message
-
-_log = logging.getLogger("magnetar.sdk")
 
 
 class ConsumerInterceptor:
@@ -41,25 +40,21 @@ class Interceptors:
 
     def __init__(self, topic: str, interceptors: tuple[ConsumerInterceptor, ...]) -> None:
         self._topic = topic
-        self._interceptors = interceptors
+        self._chain = InterceptorChain(topic, interceptors)
 
     def __bool__(self) -> bool:
-        return bool(self._interceptors)
+        return bool(self._chain)
 
     def before_consume(self, message: "Message") -> "Message":
         """The message that the application gets."""
-        for each in self._interceptors:
-            try:
-                message = each.before_consume(message)
-            except Exception:  # noqa: BLE001  # whatever an application may raise
-                _log.exception("interceptor_failed topic=%s", self._topic)
-        return message
+        return self._chain.pass_through(
+            "before_consume", message, lambda each, received: each.before_consume(received)
+        )
 
     def tell(self, event: str, ids: Iterable[MessageId]) -> None:
         """Call the method `event` of all of them for each id."""
         for message_id in ids:
-            for each in self._interceptors:
-                try:
-                    getattr(each, event)(self._topic, message_id)
-                except Exception:  # noqa: BLE001  # whatever an application may raise
-                    _log.exception("interceptor_failed topic=%s event=%s", self._topic, event)
+            self._chain.tell(event, partial(self._call, event, message_id))
+
+    def _call(self, event: str, message_id: MessageId, each: ConsumerInterceptor) -> None:
+        getattr(each, event)(self._topic, message_id)

@@ -1,4 +1,4 @@
-"""Where a consumer of several topics learns which they are, and when to look again.
+"""Where a consumer of several topics learns which they are. `following.py` looks again.
 
 Given topics are asked for their partitions from time to time. For a pattern the namespace is
 listed: when the broker says that topics have come or gone (WATCH_TOPIC_LIST), and from time to time
@@ -7,7 +7,7 @@ anyway, because not every broker says it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from magnetar.sdk.connection import Connection
@@ -153,51 +153,3 @@ class MatchingTopics:
                     ),
                 )
             )
-
-
-class TopicFollower:
-    """Looks again: after news, and from time to time."""
-
-    def __init__(
-        self,
-        source: TopicSource,
-        *,
-        apply: Callable[[list[TopicName]], Awaitable[None]],
-        interval_s: float,
-        name: str,
-    ) -> None:
-        """`apply` makes what is consumed what there is."""
-        self._source = source
-        self._apply = apply
-        self._interval_s = interval_s
-        self._name = name
-        self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"magnetar topics of {self._name}")
-
-    def look_soon(self) -> None:
-        """There are news."""
-        self._news.set()
-
-    async def close(self) -> None:
-        self._source.close()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await self._source.watch()
-            try:
-                async with asyncio.timeout(self._interval_s):
-                    await self._news.wait()
-            except TimeoutError:
-                pass  # time to look anyway
-            self._news.clear()
-            try:
-                await self._apply(await self._source.topics())
-            except SdkError as error:
-                _log.info("topics_unknown %s: %s", self._name, error)

@@ -5,7 +5,6 @@ They share the bound on messages that lie here: each has an equal part of it.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.dead_letters import DeadLetters
 from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
-from magnetar.sdk.consuming.topic_source import TopicFollower, TopicSource, wait_topics
+from magnetar.sdk.consuming.topic_source import TopicSource, wait_topics
 from magnetar.sdk.consuming.topics_parts import (
     Members,
     TopicsAcknowledger,
@@ -23,15 +22,14 @@ from magnetar.sdk.consuming.topics_parts import (
     all_of,
 )
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import NotSupportedError, SdkError, UnknownTopicError
+from magnetar.sdk.errors import NotSupportedError, UnknownTopicError
+from magnetar.sdk.following import Follower
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.schema import Schema
 from magnetar.sdk.settings import ConsumerSettings, InitialPosition
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.topic_name import TopicName
-
-_log = logging.getLogger("magnetar.sdk")
 
 
 class TopicsConsumer(Consumer):
@@ -69,11 +67,12 @@ class TopicsConsumer(Consumer):
             self._members, name=subscription, start=self._open, stop=self._close_all
         )
         self._source = make_source(lambda: self._follower.look_soon())
-        self._follower = TopicFollower(
-            self._source,
-            apply=self._apply,
+        self._follower = Follower(
+            self._look,
             interval_s=settings.topics_update_ms / 1000,
-            name=name,
+            pause_min_s=context.settings.reconnect_delay_min_ms / 1000,
+            random=context.random,
+            name=f"topics of {name}",
         )
         if first is not None and (settings.dead_letters is not None or settings.retry_topic):
             self._letters = DeadLetters(context, first, subscription, settings.dead_letters)
@@ -173,6 +172,11 @@ class TopicsConsumer(Consumer):
             raise
         self._follower.start()
 
+    async def _look(self) -> None:
+        """Watch first: what changes after the list was made is heard of."""
+        await self._source.watch()
+        await self._apply(await self._source.topics())
+
     async def _apply(self, topics: list[TopicName]) -> None:
         """Consume what there is; what is new from its beginning: nothing of it is older than us."""
         wanted = {str(each): each for each in topics}
@@ -187,9 +191,8 @@ class TopicsConsumer(Consumer):
                 self._member_settings, initial_position=InitialPosition.EARLIEST
             )
             await self._add(added, MessageId.EARLIEST if self._start is not None else None)
-        except SdkError as error:
-            _log.info("topic_not_consumed %s: %s", self.topic, error)
-        self._share_queue()
+        finally:
+            self._share_queue()
 
     async def _add(self, topics: Iterable[TopicName], start: MessageId | None) -> None:
         topics = list(topics)
@@ -264,6 +267,7 @@ class TopicsConsumer(Consumer):
         """The members end theirs."""
 
     async def _close_all(self) -> None:
+        self._source.close()
         await self._follower.close()
         members = list(self._members)
         for each in members:

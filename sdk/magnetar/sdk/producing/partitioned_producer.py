@@ -18,6 +18,7 @@ from magnetar.sdk.errors import (
     PendingLimitError,
     SdkError,
 )
+from magnetar.sdk.following import Follower
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent
 from magnetar.sdk.producer import OnConfirmed, Producer
@@ -87,7 +88,13 @@ class PartitionedProducer(Producer[T]):
         self._on_confirmed: OnConfirmed | None = None
         self._unreported: SdkError | None = None
         self._closing = False
-        self._watch: asyncio.Task[None] | None = None
+        self._growth = Follower(
+            self._look,
+            interval_s=settings.partitions_refresh_ms / 1000,
+            pause_min_s=context.settings.reconnect_delay_min_ms / 1000,
+            random=context.random,
+            name=f"partitions of {topic}",
+        )
 
     # -- public
 
@@ -280,7 +287,7 @@ class PartitionedProducer(Producer[T]):
             await self._end()
             raise
         if self._settings.partitions_refresh_ms:
-            self._watch = asyncio.create_task(self._watch_growth(), name=f"growth of {self.topic}")
+            self._growth.start()
 
     async def _start_all(self, slots: Sequence[_Slot]) -> None:
         # All to their ends: what is given up half way would stand in the way of who comes next.
@@ -323,16 +330,11 @@ class PartitionedProducer(Producer[T]):
     def _slots_index(self, slot: _Slot) -> int:
         return next(index for index, each in enumerate(self._slots) if each is slot)
 
-    async def _watch_growth(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.partitions_refresh_ms / 1000)
-            try:
-                partitions = await self._count()
-                new = [_Slot() for _ in range(partitions - len(self._slots))]
-                if new:
-                    await self._grow(new)
-            except SdkError as error:
-                _log.info("partitions_unknown topic=%s: %s", self.topic, error)
+    async def _look(self) -> None:
+        partitions = await self._count()
+        new = [_Slot() for _ in range(partitions - len(self._slots))]
+        if new:
+            await self._grow(new)
 
     async def _grow(self, new: list[_Slot]) -> None:
         """Use new partitions; those that cannot be had now are tried again with their messages."""
@@ -343,9 +345,8 @@ class PartitionedProducer(Producer[T]):
             await self._start_all(self._slots[first:])
 
     async def _end(self) -> None:
+        await self._growth.close()
         tasks = [slot.starting for slot in self._slots if slot.starting is not None]
-        if self._watch is not None:
-            tasks.append(self._watch)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

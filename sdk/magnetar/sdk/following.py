@@ -1,0 +1,82 @@
+"""Looking again: which topics fit a pattern, how many partitions there are.
+
+A follower looks after news and from time to time. A look that fails is told in the log and done
+again after a pause or news, whatever it met; pauses grow up to the time between two looks. Who
+follows would otherwise go on with the topics of yesterday, and nobody would know.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.session import Backoff
+
+_log = logging.getLogger("magnetar.sdk")
+
+
+class Follower:
+    """See the module's text. `start` makes its task, `close` ends it."""
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[None]],
+        *,
+        interval_s: float,
+        pause_min_s: float,
+        random: Random,
+        name: str,
+    ) -> None:
+        """`look` makes what is used what there is. `name` says in the log what is followed."""
+        self._look = look
+        self._interval_s = interval_s
+        self._pause_min_s = min(pause_min_s, interval_s)
+        self._backoff = Backoff(min_s=self._pause_min_s, max_s=interval_s, random=random)
+        self._name = name
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"magnetar {self._name}")
+
+    def look_soon(self) -> None:
+        """There are news."""
+        self._news.set()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        await self._wait_news(self._interval_s)
+        while True:
+            if await self._looked():
+                self._backoff.reset()
+                await self._wait_news(self._interval_s)
+            else:
+                # News end a pause, lest one topic that cannot be had hides others. The least pause
+                # they do not end: what fails may itself make news.
+                await asyncio.sleep(self._pause_min_s)
+                await self._wait_news(self._backoff.next_s())
+
+    async def _wait_news(self, most_s: float) -> None:
+        try:
+            async with asyncio.timeout(most_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass  # time to look anyway
+
+    async def _looked(self) -> bool:
+        self._news.clear()
+        try:
+            await self._look()
+        except SdkError as error:
+            _log.info("look_failed %s: %s", self._name, error)
+        except Exception as error:  # noqa: BLE001  # A defect must not end it: see the module's text.
+            _log.warning("look_failed %s: %r", self._name, error, exc_info=error)
+        else:
+            return True
+        return False

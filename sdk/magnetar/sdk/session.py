@@ -22,7 +22,8 @@ _log = logging.getLogger("magnetar.sdk")
 _QUICK_LOSS_S = 1.0
 _QUICK_LOSSES_MAX = 3
 
-_FINAL = (ProducerFencedError, TopicTerminatedError)
+FINAL_ERRORS = (ProducerFencedError, TopicTerminatedError)
+"""What ends a session that was attached once: no broker will say anything else later."""
 
 
 class Backoff:
@@ -174,7 +175,7 @@ class Session:
 
     def _is_over(self, error: SdkError, deadline_s: float) -> bool:
         if self.attachments:
-            over = isinstance(error, _FINAL)
+            over = isinstance(error, FINAL_ERRORS)
         else:
             over = not error.retryable
             if not over and self._gives_up and self._clock.monotonic_s() >= deadline_s:

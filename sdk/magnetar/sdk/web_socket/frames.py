@@ -5,6 +5,7 @@ The interface is Pulsar's (docs/websocket.md): payloads and message ids are base
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from magnetar.sdk.wire.errors import (
     MalformedFrameError,
     NotAllowedError,
     ProducerBusyError,
+    ProducerQuotaExceededError,
     ServiceError,
     ServiceNotReadyError,
     TooManyRequestsError,
@@ -167,7 +169,19 @@ IS_END_FRAME = '{"type":"isEndOfTopic"}'
 def refusal(status: int, body: str, what: str) -> ServiceError:
     """The error for an upgrade that was refused with an HTTP status."""
     text = f"{what}: HTTP {status}: {body.strip() or 'no reason given'}"
+    if status == 503:
+        return _unavailable(body)(text)
     return _REFUSALS.get(status, UnknownServiceError)(text)
+
+
+def _unavailable(body: str) -> type[ServiceError]:
+    """What a 503 means: it has several causes, and only its text tells them apart.
+
+    Names of topics are left out of it: they may hold any word. What is not known passes by itself:
+    a broker that stops, or a proxy without one.
+    """
+    reason = _WITH_SCHEME.sub("", body).lower()
+    return next((kind for word, kind in _UNAVAILABLE if word in reason), ServiceNotReadyError)
 
 
 def busy(what: str, body: str, *, produces: bool) -> ServiceError:
@@ -183,9 +197,15 @@ _REFUSALS: dict[int, type[ServiceError]] = {
     404: TopicNotFoundError,
     429: TooManyRequestsError,
     502: ServiceNotReadyError,
-    503: TopicTerminatedError,
     504: ServiceNotReadyError,
 }
+
+_WITH_SCHEME = re.compile(r"\S*://\S*")
+_UNAVAILABLE: tuple[tuple[str, type[ServiceError]], ...] = (
+    ("terminated", TopicTerminatedError),
+    ("quota", ProducerQuotaExceededError),
+    ("sessions already", TooManyRequestsError),
+)
 
 
 def _object(text: str | bytes) -> dict[str, Any]:

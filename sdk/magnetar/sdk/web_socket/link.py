@@ -19,7 +19,7 @@ from magnetar.sdk.errors import (
     SdkError,
     WireError,
 )
-from magnetar.sdk.session import Backoff
+from magnetar.sdk.session import FINAL_ERRORS, Backoff
 from magnetar.sdk.web_socket.context import WebSocketContext
 from magnetar.sdk.web_socket.frames import busy, refusal
 
@@ -135,9 +135,16 @@ class WebSocketLink:
             await asyncio.sleep(backoff.next_s())
 
     def _is_over(self, error: SdkError, *, late: bool) -> bool:
-        """Before the first opening it gives up; afterwards it tries for as long as it takes."""
+        """Before the first opening it gives up; afterwards only if no server will say otherwise."""
         opened = self._opened
-        if opened is None or opened.done() or (error.retryable and not late):
+        assert opened is not None
+        if opened.done():
+            if not isinstance(error, FINAL_ERRORS):
+                return False
+            self.failure = error
+            self._on_failed()
+            return True
+        if error.retryable and not late:
             return False
         if error.retryable:
             timeout_ms = self._context.settings.operation_timeout_ms

@@ -1,6 +1,6 @@
 """A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.dispatch.pending import PendingEntries
@@ -65,6 +65,7 @@ class Consumer:
         "key_shared",
         "messages_out",
         "messages_redelivered",
+        "metadata",
         "meter",
         "name",
         "peer",
@@ -91,6 +92,7 @@ class Consumer:
         hash_ranges: Sequence[HashRange] = (),
         reads_compacted: bool = False,
         is_auto_consume: bool = False,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
         self.peer = peer
@@ -107,6 +109,8 @@ class Consumer:
         """It wants the newest message of each key, where the topic is compacted."""
         self.is_auto_consume = is_auto_consume
         """It takes whatever schema a message has."""
+        self.metadata = metadata or {}
+        """What its client says of it, for who looks at the statistics."""
         self.start: Position | None = None
         """The first entry that it wants, if its subscription is new."""
         self.permits = 0

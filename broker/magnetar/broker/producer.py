@@ -152,6 +152,7 @@ class Producer:
         "is_closed",
         "is_encrypted",
         "messages_in",
+        "metadata",
         "meter",
         "name",
         "peer",
@@ -181,6 +182,8 @@ class Producer:
         """Of a producer that has the topic for itself."""
         self.schema_version = b""
         """As its messages say it; empty: it has no schema."""
+        self.metadata: dict[str, str] = {}
+        """What its client says of it, for who looks at the statistics."""
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0

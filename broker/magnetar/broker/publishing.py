@@ -272,6 +272,8 @@ class Publishing:
         try:
             name = naming.topic_of(request.topic)
             naming.check_text(request.producer_name, request.initial_subscription_name)
+            for each in request.metadata:
+                naming.check_text(each.key, each.value)
             await self._check_rights(name, request)
             _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()
@@ -301,6 +303,7 @@ class Publishing:
                 ),
             )
             producer.schema_version = schema_version
+            producer.metadata = {each.key: each.value for each in request.metadata}
         finally:
             if self._creating.get(producer_id) is pending:
                 del self._creating[producer_id]

@@ -105,7 +105,7 @@ def _producer_stats(producer: Producer, now_ms: int) -> Stats:
         "clientVersion": producer.peer.client_version,
         "averageMsgSize": producer.bytes_in / count if count else 0.0,
         "supportsPartialProducer": False,
-        "metadata": {},
+        "metadata": producer.metadata,
     }
 
 
@@ -199,7 +199,7 @@ def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: i
         "address": consumer.peer.address,
         "connectedSince": since.isoformat(timespec="milliseconds"),
         "clientVersion": consumer.peer.client_version,
-        "metadata": {},
+        "metadata": dict(consumer.metadata),
     }
     if isinstance(dispatcher, KeySharedDispatcher):
         ranges = dispatcher.selector.ranges_of(consumer)

@@ -62,7 +62,7 @@ class Attacher:
         await self._connection.login.check(
             Action.CONSUME, SubscriptionResource(name, request.subscription)
         )
-        for each in request.subscription_properties:
+        for each in (*request.subscription_properties, *request.metadata):
             naming.check_text(each.key, each.value)
         _check_subscribe(request)
         deadline_s = (
@@ -87,6 +87,7 @@ class Attacher:
                 hash_ranges=_hash_ranges(request),
                 reads_compacted=request.read_compacted,
                 is_auto_consume=is_auto_consume(request),
+                metadata={each.key: each.value for each in request.metadata},
             )
             try:
                 subscription = await topic.subscriptions.join(

@@ -63,6 +63,8 @@ class Consumer:
         of the consumer of several topics that this one is a part of."""
         name = settings.name or f"{context.random.getrandbits(40):010x}"
         self._prepare(context, str(topic), subscription, settings, name)
+        if start is not None and start_inclusive:
+            start = start.first_chunk or start  # Behind its last chunk it would never be whole.
         self._start, self._start_inclusive = start, start_inclusive
         self._schema = None if schema is None else schema.for_topic()
         acks = AckGrouping(batch_index_ack=settings.batch_index_ack)

@@ -231,7 +231,12 @@ class ConsumerAttachment:
     # -- requests
 
     async def seek(self, message_id: MessageId) -> None:
-        """Move the subscription to a message. Raises: SdkError: not known to be carried out."""
+        """Move the subscription to a message, of one in chunks to its first chunk.
+
+        Raises:
+            SdkError: not known to be carried out.
+        """
+        message_id = message_id.first_chunk or message_id
         data = MessageIdData(
             ledgerId=message_id.to_data().ledgerId, entryId=message_id.to_data().entryId
         )

@@ -7,7 +7,7 @@ is late for one that we gave up; one for something newer means that the broker s
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId, signed
@@ -15,6 +15,20 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
 
 OnSent = Callable[[MessageId | None, SdkError | None], None]
 """Called with the id of the stored message, or with the reason why it is not known to be stored."""
+
+
+@dataclass(slots=True)
+class ChunkedSend:
+    """What the sends of one message's chunks have in common."""
+
+    first: MessageId | None = None
+    """Where its first chunk is stored; None: no receipt for it yet."""
+
+    def stored(self, chunk: MessageId) -> MessageId:
+        """The id of the message, once `chunk` is stored as its last one."""
+        if self.first is None:
+            self.first = chunk
+        return chunk if chunk.ledger_id < 0 else replace(chunk, first_chunk=self.first)
 
 
 @dataclass(slots=True)
@@ -33,9 +47,13 @@ class PendingSend:
     """Monotonic time of the (first) call that sent it."""
     on_sent: Sequence[OnSent | None] = ()
     """One for each message; empty if nobody asked."""
+    chunked: ChunkedSend | None = None
+    """Of a chunk."""
 
     def finish(self, message_id: MessageId | None, error: SdkError | None) -> None:
         """Tell those who asked. `message_id` is that of the entry."""
+        if self.chunked is not None and message_id is not None:
+            message_id = self.chunked.stored(message_id)
         for index, on_sent in enumerate(self.on_sent):
             if on_sent is None:
                 continue

@@ -4,7 +4,9 @@ import pytest
 
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.pending_sends import PendingSend, PendingSends, receipt_id
+from magnetar.sdk.pending_sends import ChunkedSend, PendingSend, PendingSends, receipt_id
+from magnetar.sdk.producing.message_encoder import MessageEncoder
+from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt, MessageIdData
 
 
@@ -93,3 +95,32 @@ def test_id_of_a_duplicate_is_minus_one() -> None:
     data = MessageIdData(ledgerId=(1 << 64) - 1, entryId=(1 << 64) - 1)
     receipt = CommandSendReceipt(producer_id=0, sequence_id=0, message_id=data)
     assert receipt_id(receipt, -1) == MessageId(-1, -1)
+
+
+def test_a_message_in_chunks_has_the_ids_of_its_first_and_last_chunk() -> None:
+    told: list[tuple[MessageId | None, SdkError | None]] = []
+    encoder = MessageEncoder("t", ProducerSettings(chunking=True, chunk_bytes_max=4), None)
+    encoder.attach(0, "p", b"", 1_000)
+    sends = encoder.single(
+        b"0123456789",
+        b"",
+        5,
+        on_sent=lambda message_id, error: told.append((message_id, error)),
+        sent_at_s=0.0,
+        publish_time_ms=0,
+    )
+    assert len(sends) == 3
+    for send, entry_id in zip(sends, (7, 9, 12), strict=True):
+        send.finish(MessageId(3, entry_id, partition=2), None)
+    ((message_id, error),) = told
+    assert error is None
+    assert message_id == MessageId(3, 12, partition=2)
+    assert message_id is not None
+    assert message_id.first_chunk == MessageId(3, 7, partition=2)
+    assert MessageId.from_bytes(message_id.to_bytes()).first_chunk == message_id.first_chunk
+
+
+def test_a_duplicate_in_chunks_has_no_first_chunk() -> None:
+    chunked = ChunkedSend()
+    assert chunked.stored(MessageId(-1, -1)).first_chunk is None
+    assert chunked.stored(MessageId(-1, -1)).first_chunk is None

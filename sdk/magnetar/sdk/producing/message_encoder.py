@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.sdk.errors import MessageTooLargeError
-from magnetar.sdk.pending_sends import OnSent, PendingSend
+from magnetar.sdk.pending_sends import ChunkedSend, OnSent, PendingSend
 from magnetar.sdk.producing.batch_container import OpenBatch
 from magnetar.sdk.producing.outgoing import compression_fields
 from magnetar.sdk.settings import ProducerSettings
@@ -159,6 +159,7 @@ class MessageEncoder:
             body = compress(self._codec, payload)
         pieces = self._cut(body, extra) if self._chunking and not is_encoded else [body]
         publish_time = publish_time_field(publish_time_ms)
+        chunked = ChunkedSend() if len(pieces) > 1 else None
         sends: list[PendingSend] = []
         left = len(payload)
         for at, piece in enumerate(pieces):
@@ -192,6 +193,7 @@ class MessageEncoder:
                     taken,
                     sent_at_s,
                     callbacks,
+                    chunked,
                 )
             )
         return sends

@@ -445,7 +445,7 @@ class TopicProducer(Producer[T]):
         taken, well = self._pending.take(receipts)
         partition = self._partition
         for send, receipt in taken:
-            if send.on_sent:
+            if send.on_sent or send.chunked is not None:
                 send.finish(receipt_id(receipt, partition), None)
         if taken:
             sends = [send for send, _ in taken]

@@ -78,6 +78,26 @@ async def test_chunks_are_one_message_for_all_there_is_to_do(
             await consumer.receive(timeout_s=0.2)
 
 
+async def test_the_id_of_a_sent_message_in_chunks_leads_to_its_first_chunk(
+    client: Client, topic: str
+) -> None:
+    async with await client.producer(topic, replace(CHUNKING, chunk_bytes_max=100)) as producer:
+        await producer.send(b"before")
+        sent = await producer.send(LARGE)
+        await producer.send(b"behind")
+    assert sent.first_chunk is not None
+    async with await client.consumer(topic, "s", FROM_START) as consumer:
+        _, large, _ = await take(consumer, 3)
+        assert large.message_id.first_chunk == sent.first_chunk
+        await consumer.seek(sent)
+        assert [each.data for each in await take(consumer, 2)] == [LARGE, b"behind"]
+    inclusive = ReaderSettings(start_inclusive=True)
+    async with await client.reader(topic, sent, inclusive) as reader:
+        assert (await reader.read_next(timeout_s=30)).data == LARGE
+    async with await client.reader(topic, sent) as reader:
+        assert (await reader.read_next(timeout_s=30)).data == b"behind"
+
+
 async def test_chunks_of_the_official_client_arrive_and_it_reads_ours(
     server: Broker, client: Client, topic: str
 ) -> None:

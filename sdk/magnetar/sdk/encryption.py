@@ -3,8 +3,10 @@
 A producer makes a data key (AES, 256 bits), encrypts payloads with it (GCM: 12 bytes of IV in
 `encryption_param`, a tag of 16 bytes behind the body), and puts the data key into each message's
 metadata, encrypted with the public key of each name it writes for. Whoever has one of the private
-keys can read. RSA keys: OAEP with SHA-1. Elliptic curve keys: ECIES as BouncyCastle does it (KDF2
-and HMAC with SHA-1, the key stream XORed). Brokers see nothing of it but that it is there.
+keys can read. RSA keys: OAEP with SHA-1. Elliptic curve keys: what the Java client has of
+BouncyCastle, `ECIES` with `IESParameterSpec(null, null, 128)`: KDF2 and HMAC with SHA-1, the key
+stream XORed, the length of the (missing) encoding vector in 8 bytes. Brokers see nothing of it but
+that it is there.
 
 A batch is encrypted as a whole, after compression; of a chunked message each chunk by itself.
 """
@@ -209,7 +211,7 @@ _OAEP = padding.OAEP(mgf=padding.MGF1(SHA1()), algorithm=SHA1(), label=None)
 _MAC_BYTES = 20
 _MAC_KEY_BYTES = 16
 _NO_ENCODING = bytes(8)
-"""The length of the encoding vector, in bits: there is none."""
+"""The length of the encoding vector, in bits: there is none. (4 bytes are `OldECIES`.)"""
 
 
 def _encrypt_data_key(name: str, pem: bytes, data_key: bytes) -> bytes:

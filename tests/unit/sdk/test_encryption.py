@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -20,6 +24,7 @@ from magnetar.sdk.encryption import (
     MessageEncryptor,
 )
 from magnetar.sdk.errors import CryptoKeyError, DecryptionError
+from magnetar.sdk.wire.pulsar_pb2 import EncryptionKeys, MessageMetadata
 
 Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -163,3 +168,61 @@ def test_curve_parameters_before_a_key_are_passed_over(tmp_path: Path) -> None:
     hidden, metadata = encryptor(keys, "p256").encrypt(b"body")
     decryptor = MessageDecryptor(FileKeyReader(private_path=str(path)))
     assert decryptor.decrypt(hidden, metadata) == b"body"
+
+
+# -- elliptic curves, by other means: what BouncyCastle's "ECIES" does with IESParameterSpec(null,
+# null, 128), which is how the Java client uses it. No official client in Python has it.
+
+
+def their_keys(point: bytes, secret: bytes, data_bytes: int) -> tuple[bytes, bytes]:
+    """KDF2 over the point and the secret: 128 bits for the MAC, then the key stream."""
+    kdf = X963KDF(SHA1(), 16 + data_bytes, sharedinfo=None)
+    both = kdf.derive(point + secret)
+    return both[:16], both[16:]
+
+
+def their_tag(mac_key: bytes, hidden: bytes) -> bytes:
+    """HMAC with SHA-1 over the text and the length of an encoding vector that is not there."""
+    mac = HMAC(mac_key, SHA1())
+    mac.update(hidden + (0).to_bytes(8, "big"))
+    return mac.finalize()
+
+
+def xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["p256", "p521"])
+def test_a_data_key_for_a_curve_is_laid_out_as_the_java_client_reads_it(kind: str) -> None:
+    keys = Keys(**PAIRS)
+    pair = PAIRS[kind]
+    assert isinstance(pair, ec.EllipticCurvePrivateKey)
+    hidden_body, metadata = encryptor(keys, kind).encrypt(b"body")
+    value = metadata.encryption_keys[0].value
+    point_bytes = 1 + 2 * ((pair.curve.key_size + 7) // 8)
+    point, hidden, tag = value[:point_bytes], value[point_bytes:-20], value[-20:]
+    assert point[0] == 4  # uncompressed
+    once = ec.EllipticCurvePublicKey.from_encoded_point(pair.curve, point)
+    mac_key, stream = their_keys(point, pair.exchange(ec.ECDH(), once), len(hidden))
+    assert their_tag(mac_key, hidden) == tag
+    data_key = xor(hidden, stream)
+    assert AESGCM(data_key).decrypt(metadata.encryption_param, hidden_body, None) == b"body"
+
+
+@pytest.mark.parametrize("kind", ["p256", "p521"])
+def test_a_data_key_for_a_curve_is_read_as_the_java_client_lays_it_out(kind: str) -> None:
+    pair = PAIRS[kind]
+    assert isinstance(pair, ec.EllipticCurvePrivateKey)
+    once = ec.generate_private_key(pair.curve)
+    point = once.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    data_key, iv = bytes(range(32)), bytes(12)
+    mac_key, stream = their_keys(point, once.exchange(ec.ECDH(), pair.public_key()), 32)
+    hidden = xor(data_key, stream)
+    metadata = MessageMetadata(
+        encryption_keys=[
+            EncryptionKeys(key=kind, value=point + hidden + their_tag(mac_key, hidden))
+        ],
+        encryption_param=iv,
+    )
+    body = AESGCM(data_key).encrypt(iv, b"body", None)
+    assert MessageDecryptor(Keys(**PAIRS)).decrypt(body, metadata) == b"body"

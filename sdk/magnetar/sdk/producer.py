@@ -10,7 +10,9 @@ from typing import Generic, Self
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent, PendingSend
+from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.producing.producer_stats import ProducerStats
+from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import T
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -26,6 +28,7 @@ class Producer(ABC, Generic[T]):
     """Its full name."""
     on_confirmed: OnConfirmed | None = None
     """For measuring: see `OnConfirmed`. Must not raise."""
+    _values: ValueEncoder[T]
 
     @property
     @abstractmethod
@@ -78,7 +81,6 @@ class Producer(ABC, Generic[T]):
     ) -> None:
         await self.close(flush=kind is None)
 
-    @abstractmethod
     async def send(
         self,
         value: T,
@@ -95,8 +97,9 @@ class Producer(ABC, Generic[T]):
 
         A key of bytes travels as base64. `sequence_id` is for deduplication: above that of the
         message before; by default the next one. The id of a message that the broker knew already
-        is -1:-1. In a transaction nobody sees it before that is committed, and it is in no batch. A
-        cancelled call takes nothing back: the message may be stored all the same.
+        is -1:-1. In a transaction nobody sees it before that is committed, and a batch holds
+        messages of one transaction only. A cancelled call takes nothing back: the message may be
+        stored all the same.
 
         Raises:
             SendTimeoutError: no receipt in time; the outcome is unknown.
@@ -105,8 +108,11 @@ class Producer(ABC, Generic[T]):
             TransactionEndedError: the transaction has ended.
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """
+        message = self._values.message(
+            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+        )
+        return await self.send_message(message, transaction)
 
-    @abstractmethod
     def send_nowait(
         self,
         value: T,
@@ -128,6 +134,20 @@ class Producer(ABC, Generic[T]):
             PendingLimitError: too much is under way already.
             SchemaValueError, ValueError, MessageTooLargeError, AlreadyClosedError, CryptoKeyError
         """
+        message = self._values.message(
+            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+        )
+        self.send_message_nowait(message, on_sent)
+
+    @abstractmethod
+    async def send_message(
+        self, message: OutgoingMessage, transaction: Transaction | None = None
+    ) -> MessageId:
+        """`send` of a message whose value is encoded already."""
+
+    @abstractmethod
+    def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
+        """`send_nowait` of a message whose value is encoded already."""
 
     @abstractmethod
     def send_encoded_nowait(

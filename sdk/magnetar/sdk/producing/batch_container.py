@@ -3,14 +3,15 @@
 By default there is one open batch. By key there is one for each ordering key (or key): a
 Key_Shared subscription gives an entry to one consumer, so all its messages must have one key. The
 limits hold for all open batches together: when one is reached, all are closed, in the order in
-which they were opened.
+which they were opened. All messages that wait are of one transaction, or of none: the entry of a
+batch is committed or aborted as a whole.
 """
 
 from collections.abc import Sequence
 
 from magnetar.sdk.batch import ITEM_HEADER_BYTES_MAX, encode_batch, encode_plain_batch
 from magnetar.sdk.pending_sends import OnSent
-from magnetar.sdk.producing.outgoing import outer_metadata, single_metadata
+from magnetar.sdk.producing.outgoing import TransactionId, outer_metadata, single_metadata
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 
@@ -71,6 +72,8 @@ class BatchContainer:
         """Lowered by the producer to what its broker takes."""
         self.messages = 0
         self.payload_bytes = 0
+        self.transaction: TransactionId | None = None
+        """Of the messages that wait."""
         self._messages_max = messages_max
         self._by_key = by_key
         self._taken_bytes = 0
@@ -79,17 +82,28 @@ class BatchContainer:
     def __len__(self) -> int:
         return self.messages
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, transaction: TransactionId | None = None) -> bool:
         """Whether a message that takes so many bytes fits; an empty container takes any."""
-        return not self.messages or self._taken_bytes + size <= self.bytes_max
+        return not self.messages or (
+            self._taken_bytes + size <= self.bytes_max and transaction == self.transaction
+        )
 
     @property
     def is_full(self) -> bool:
         return self.messages >= self._messages_max or self._taken_bytes >= self.bytes_max
 
     def add(
-        self, payload: bytes, extra: MessageMetadata | None, on_sent: OnSent | None, *, now_s: float
+        self,
+        payload: bytes,
+        extra: MessageMetadata | None,
+        on_sent: OnSent | None,
+        *,
+        now_s: float,
+        transaction: TransactionId | None = None,
     ) -> None:
+        """The caller has asked `has_room`, and taken the batches if there was none."""
+        assert not self.messages or transaction == self.transaction
+        self.transaction = transaction
         key = b""
         if self._by_key and extra is not None:
             key = extra.ordering_key or extra.partition_key.encode()

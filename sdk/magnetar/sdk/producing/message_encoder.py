@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 from magnetar.sdk.errors import MessageTooLargeError
 from magnetar.sdk.pending_sends import ChunkedSend, OnSent, PendingSend
 from magnetar.sdk.producing.batch_container import OpenBatch
-from magnetar.sdk.producing.outgoing import compression_fields
+from magnetar.sdk.producing.outgoing import (
+    TransactionId,
+    compression_fields,
+    transaction_fields,
+)
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.frames import MESSAGE_BYTES_MAX
@@ -80,18 +84,30 @@ class MessageEncoder:
                 f"{self.message_bytes_max}; `chunking` sends larger ones in parts"
             )
 
-    def batch(self, batch: OpenBatch, sequence_id: int, *, publish_time_ms: int) -> PendingSend:
+    def batch(
+        self,
+        batch: OpenBatch,
+        sequence_id: int,
+        *,
+        transaction: TransactionId | None,
+        publish_time_ms: int,
+    ) -> PendingSend:
         """The send of a closed batch.
 
         Raises:
             CryptoKeyError: it cannot be encrypted.
         """
+        extra, of_command = batch.metadata, b""
+        if transaction is not None:
+            of_metadata, of_command = transaction_fields(transaction)
+            extra += of_metadata
         return self.raw_batch(
             batch.body(sequence_id),
             len(batch),
             batch.payload_bytes,
             sequence_id,
-            extra=batch.metadata,
+            extra=extra,
+            of_command=of_command,
             on_sent=batch.on_sent,
             sent_at_s=batch.since_s,
             publish_time_ms=publish_time_ms,
@@ -105,6 +121,7 @@ class MessageEncoder:
         sequence_id: int,
         *,
         extra: bytes = b"",
+        of_command: bytes = b"",
         on_sent: Sequence[OnSent | None] = (),
         sent_at_s: float,
         publish_time_ms: int,
@@ -126,6 +143,7 @@ class MessageEncoder:
             count=count,
             publish_time=publish_time_field(publish_time_ms),
             extra=extra,
+            of_command=of_command,
         )
         last = sequence_id + count - 1
         return PendingSend(
@@ -142,18 +160,21 @@ class MessageEncoder:
         sent_at_s: float,
         publish_time_ms: int,
         is_encoded: bool = False,
-        of_command: bytes = b"",
+        transaction: TransactionId | None = None,
     ) -> list[PendingSend]:
         """The send of a message by itself, or the sends of its chunks.
 
-        `is_encoded`: it is compressed and encrypted already, as `extra` says. `of_command`: further
-        serialized fields of the `CommandSend`.
+        `is_encoded`: it is compressed and encrypted already, as `extra` says.
 
         Raises:
             CryptoKeyError: it cannot be encrypted.
             MessageTooLargeError: its metadata alone fill a message.
         """
         body, encryptor = payload, None if is_encoded else self._encryptor
+        of_command = b""
+        if transaction is not None:
+            of_metadata, of_command = transaction_fields(transaction)
+            extra += of_metadata
         if self._codec is not Compression.NONE and not is_encoded:
             extra += compression_fields(self._codec, len(payload))
             body = compress(self._codec, payload)

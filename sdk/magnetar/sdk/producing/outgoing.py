@@ -3,9 +3,15 @@
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from magnetar.sdk.wire.compression import Compression
-from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandSend,
+    KeyValue,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,19 @@ def outer_metadata(first: MessageMetadata) -> bytes:
         partition_key_b64_encoded=True if first.partition_key_b64_encoded else None,
         ordering_key=first.ordering_key if first.HasField("ordering_key") else None,
     ).SerializePartialToString()
+
+
+TransactionId = tuple[int, int]
+"""Its most and its least significant bits."""
+
+
+@lru_cache(maxsize=64)
+def transaction_fields(transaction: TransactionId) -> tuple[bytes, bytes]:
+    """What a message or batch of a transaction says of it: in its metadata, and in its SEND."""
+    most, least = transaction
+    of_metadata = MessageMetadata(txnid_most_bits=most, txnid_least_bits=least)
+    of_command = CommandSend(txnid_most_bits=most, txnid_least_bits=least)
+    return of_metadata.SerializePartialToString(), of_command.SerializePartialToString()
 
 
 def compression_fields(codec: Compression, uncompressed_bytes: int) -> bytes:

@@ -7,7 +7,7 @@ messages wait for it here, in their order, as many as `pending_messages_max`.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -159,21 +159,9 @@ class PartitionedProducer(Producer[T]):
             if slot.producer is not None
         }
 
-    async def send(
-        self,
-        value: T,
-        *,
-        key: str | bytes | None = None,
-        ordering_key: bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        sequence_id: int | None = None,
-        transaction: Transaction | None = None,
+    async def send_message(
+        self, message: OutgoingMessage, transaction: Transaction | None = None
     ) -> MessageId:
-        message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
-        )
         slot = self._route(message)
         if transaction is not None:
             return await (await self._started(slot)).send_message(message, transaction)
@@ -183,21 +171,7 @@ class PartitionedProducer(Producer[T]):
         self._queue(slot, message, partial(settle, future))
         return await future
 
-    def send_nowait(
-        self,
-        value: T,
-        *,
-        key: str | bytes | None = None,
-        ordering_key: bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        sequence_id: int | None = None,
-        on_sent: OnSent | None = None,
-    ) -> None:
-        message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
-        )
+    def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
         slot = self._route(message)
         if slot.producer is not None:
             slot.producer.send_message_nowait(message, on_sent)

@@ -211,10 +211,12 @@ class SendEncoder:
         count: int,
         publish_time: bytes,
         extra: bytes = b"",
+        of_command: bytes = b"",
     ) -> bytes:
         """The frame of a batch of `count` messages, numbered from `sequence_id` on.
 
-        The highest sequence id travels too: deduplication needs it.
+        The highest sequence id travels too: deduplication needs it. `extra` and `of_command` hold
+        further serialized fields of `MessageMetadata` and of `CommandSend`.
         """
         sequence = encode_varint(sequence_id)
         highest = encode_varint(sequence_id + count - 1)
@@ -233,7 +235,7 @@ class SendEncoder:
             )
         )
         checked = _pack_u32(len(metadata)) + metadata
-        send = b"".join((self._producer, sequence, b"\x18", number, b"\x30", highest))
+        send = b"".join((self._producer, sequence, b"\x18", number, b"\x30", highest, of_command))
         command = b"\x08\x06\x32" + encode_varint(len(send)) + send
         size = len(command)
         return b"".join(

@@ -1,0 +1,143 @@
+"""What one producer has sent and has no receipt for: receipts, refusals, timeouts, and who waits.
+
+The order of receipts is the order of sends. An error of a message that nobody watched is kept for
+the next `flush`. When something leaves, the producer is told once, by `on_progress`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from magnetar.sdk.errors import SdkError, SendTimeoutError
+from magnetar.sdk.pending_sends import OnSent, PendingSend, PendingSends, receipt_id
+from magnetar.sdk.ports import Clock
+from magnetar.sdk.producer import OnConfirmed
+from magnetar.sdk.producing.producer_stats import ProducerCounters
+from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
+from magnetar.sdk.wire.topic_name import TopicName
+
+
+class SendsUnderWay:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        clock: Clock,
+        *,
+        timeout_ms: int,
+        on_progress: Callable[[], None],
+        is_connected: Callable[[], bool],
+    ) -> None:
+        """`timeout_ms`: the send timeout; 0: none."""
+        self.pending = PendingSends()
+        self.counters = ProducerCounters()
+        self.last_stored_sequence_id = -1
+        self._topic = str(topic)
+        self._partition = topic.partition_index
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._on_progress = on_progress
+        self._is_connected = is_connected
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._unreported: SdkError | None = None
+
+    # -- outcomes
+
+    def on_receipts(
+        self, receipts: list[CommandSendReceipt], on_confirmed: OnConfirmed | None
+    ) -> bool:
+        """A run of receipts of one network read; whether they are those that were expected."""
+        taken, well = self.pending.take(receipts)
+        partition = self._partition
+        for send, receipt in taken:
+            if send.on_sent or send.chunked is not None:
+                send.finish(receipt_id(receipt, partition), None)
+        if taken:
+            sends = [send for send, _ in taken]
+            now_s = self._clock.monotonic_s()
+            self.last_stored_sequence_id = sends[-1].highest_sequence_id
+            self.counters.on_stored(sends, now_s)
+            if on_confirmed is not None:
+                on_confirmed(sends, now_s)
+            self._after_progress()
+        return well
+
+    def fail_sequence(self, sequence_id: int, error: SdkError) -> None:
+        """The broker refused one message."""
+        sends = self.pending.take_sequence(sequence_id)
+        if sends:
+            self._fail(sends, error)
+            self._after_progress()
+
+    def fail_all(self, error: SdkError) -> None:
+        """It is over: no receipt will come."""
+        self._fail(self.pending.take_older(float("inf")), error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._after_progress()
+
+    def refuse(self, messages: int, on_sent: Sequence[OnSent | None], error: SdkError) -> None:
+        """Messages that could not be sent."""
+        self.counters.on_failed(messages)
+        for each in on_sent:
+            if each is not None:
+                each(None, error)
+        if not on_sent and messages and self._unreported is None:
+            self._unreported = error
+
+    async def flush(self) -> None:
+        """Wait until all that is under way now has its receipt or its error.
+
+        Raises:
+            SdkError: the first error, since the last flush, of a message that nobody watched.
+        """
+        if len(self.pending):
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._flush_waiters.append((self.pending.newest_sequence_id, future))
+            await future
+        error, self._unreported = self._unreported, None
+        if error is not None:
+            raise error
+
+    # -- the send timeout
+
+    def arm_timer(self) -> None:
+        """Something was added."""
+        if self._timer is None and self._timeout_ms and self.pending.oldest is not None:
+            age_s = self._clock.monotonic_s() - self.pending.oldest.sent_at_s
+            delay_s = max(0.0, self._timeout_ms / 1000 - age_s)
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        before_s = self._clock.monotonic_s() - self._timeout_ms / 1000
+        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        expired = self.pending.take_older(before_s + 0.001)
+        if expired:
+            state = "connected" if self._is_connected() else "not connected"
+            error = SendTimeoutError(
+                f"{self._topic}: no receipt within {self._timeout_ms} ms ({state}); "
+                "the message may or may not be stored"
+            )
+            self._fail(expired, error)
+            self._after_progress()
+        self.arm_timer()
+
+    # -- inside
+
+    def _fail(self, sends: Sequence[PendingSend], error: SdkError) -> None:
+        for send in sends:
+            self.refuse(send.messages, send.on_sent, error)
+
+    def _after_progress(self) -> None:
+        oldest = self.pending.oldest
+        waiters = self._flush_waiters
+        while waiters and (oldest is None or waiters[0][0] < oldest.sequence_id):
+            future = waiters.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        self._on_progress()

@@ -1,0 +1,180 @@
+"""From messages to frames and from receipts to those who wait, without a broker."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.errors import MessageTooLargeError, SdkError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.producing.send_lane import SendLane
+from magnetar.sdk.producing.under_way import SendsUnderWay
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.frames import FrameDecoder
+from magnetar.sdk.wire.pulsar_pb2 import CommandSend, CommandSendReceipt, MessageIdData
+from magnetar.sdk.wire.topic_name import TopicName
+
+Told = list[tuple[MessageId | None, SdkError | None]]
+
+
+class Still:
+    """A clock that stands."""
+
+    def monotonic_s(self) -> float:
+        return 5.0
+
+    def wall_ms(self) -> int:
+        return 1
+
+
+class Wired:
+    """A lane, what it wrote, and how often something left."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.written = b""
+        self.progress = 0
+        topic = TopicName.parse("persistent://public/default/t-partition-2")
+        self.under_way = SendsUnderWay(
+            topic,
+            Still(),
+            timeout_ms=0,
+            on_progress=self._on_progress,
+            is_connected=lambda: True,
+        )
+        self.lane = SendLane(str(topic), settings, Still(), self.under_way, write=self._write)
+        assert list(self.lane.attach(3, "p", b"", 10_000)) == []
+
+    def frames(self) -> list[tuple[CommandSend, list[bytes]]]:
+        written, self.written = self.written, b""
+        return [
+            (command.send, MessageBatch(payload, EntrySource("t"), 1, 0).payloads())
+            for command, payload in FrameDecoder().feed(written)
+        ]
+
+    def receive(self, *sequence_ids: int) -> bool:
+        receipts = [
+            CommandSendReceipt(
+                producer_id=3,
+                sequence_id=each,
+                message_id=MessageIdData(ledgerId=1, entryId=10 + each),
+            )
+            for each in sequence_ids
+        ]
+        return self.under_way.on_receipts(receipts, None)
+
+    def _write(self, parts: Iterable[bytes]) -> None:
+        self.written += b"".join(parts)
+
+    def _on_progress(self) -> None:
+        self.progress += 1
+
+
+def message(payload: bytes, **more: object) -> OutgoingMessage:
+    return OutgoingMessage(payload=payload, **more)  # type: ignore[arg-type]  # Fields of its own.
+
+
+async def test_a_batch_leaves_at_the_end_of_the_turn() -> None:
+    wired = Wired(ProducerSettings())
+    wired.lane.give(message(b"a"), None)
+    wired.lane.give(message(b"b"), None)
+    assert (wired.written, wired.lane.messages, wired.lane.payload_bytes) == (b"", 2, 2)
+    await asyncio.sleep(0)
+    ((send, payloads),) = wired.frames()
+    assert (send.sequence_id, send.highest_sequence_id, payloads) == (0, 1, [b"a", b"b"])
+    assert wired.lane.next_sequence_id == 2
+
+
+async def test_what_travels_by_itself_leaves_behind_the_open_batch() -> None:
+    wired = Wired(ProducerSettings())
+    wired.lane.give(message(b"a"), None)
+    wired.lane.give(message(b"later", deliver_at_ms=9), None)
+    wired.lane.give(message(b"b"), None)
+    wired.lane.close_batches()
+    assert [payloads for _, payloads in wired.frames()] == [[b"a"], [b"later"], [b"b"]]
+
+
+async def test_messages_of_a_transaction_are_batched_apart_from_others() -> None:
+    wired = Wired(ProducerSettings())
+    for payload, transaction in ((b"a", None), (b"b", (1, 7)), (b"c", (1, 7)), (b"d", (1, 8))):
+        wired.lane.give(message(payload), None, transaction)
+    wired.lane.close_batches()
+    found = [(send.txnid_least_bits, payloads) for send, payloads in wired.frames()]
+    assert found == [(0, [b"a"]), (7, [b"b", b"c"]), (8, [b"d"])]
+
+
+async def test_sequence_ids_of_the_application_end_a_batch_and_never_go_back() -> None:
+    wired = Wired(ProducerSettings())
+    wired.lane.give(message(b"a", sequence_id=5), None)
+    wired.lane.give(message(b"b", sequence_id=6), None)
+    wired.lane.give(message(b"c", sequence_id=9), None)
+    wired.lane.close_batches()
+    found = [(send.sequence_id, payloads) for send, payloads in wired.frames()]
+    assert found == [(5, [b"a", b"b"]), (9, [b"c"])]
+    with pytest.raises(ValueError, match="9 is under way"):
+        wired.lane.give(message(b"d", sequence_id=9), None)
+
+
+async def test_a_message_too_large_is_refused_before_it_is_numbered() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    with pytest.raises(MessageTooLargeError):
+        wired.lane.give(message(bytes(10_001)), None)
+    assert (wired.lane.next_sequence_id, wired.lane.messages) == (0, 0)
+
+
+async def test_receipts_tell_who_asked_and_end_a_flush() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    told: Told = []
+    wired.lane.give(message(b"a"), lambda *outcome: told.append(outcome))
+    wired.lane.give(message(b"b"), None)
+    flushing = asyncio.ensure_future(wired.under_way.flush())
+    await asyncio.sleep(0)
+    assert wired.receive(0)
+    assert told == [(MessageId(1, 10, -1, 2), None)]
+    assert not flushing.done()
+    assert wired.receive(1)
+    await flushing
+    assert (wired.progress, wired.lane.messages) == (2, 0)
+    assert wired.under_way.last_stored_sequence_id == 1
+
+
+async def test_an_error_that_nobody_watched_is_raised_by_the_next_flush_once() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    told: Told = []
+    wired.lane.give(message(b"a"), lambda *outcome: told.append(outcome))
+    wired.lane.give(message(b"b"), None)
+    error = SdkError("over")
+    wired.under_way.fail_all(error)
+    assert told == [(None, error)]
+    with pytest.raises(SdkError, match="over"):
+        await wired.under_way.flush()
+    await wired.under_way.flush()
+
+
+async def test_what_has_no_receipt_is_sent_again_as_it_was() -> None:
+    wired = Wired(ProducerSettings())
+    for payload in (b"a", b"b"):
+        wired.lane.give(message(payload), None)
+        wired.lane.close_batches()
+    first = wired.written
+    assert b"".join(wired.lane.attach(3, "p", b"", 10_000)) == first
+    assert wired.receive(0)
+    again = b"".join(wired.lane.attach(3, "p", b"", 10_000))
+    assert again
+    assert first.endswith(again)
+
+
+async def test_a_receipt_that_is_not_next_is_noticed() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    wired.lane.give(message(b"a"), None)
+    assert not wired.receive(4)
+    assert wired.lane.messages == 1
+
+
+async def test_bulk_payloads_stop_where_the_bytes_end() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    payloads = [b"%d" % at for at in range(10)]
+    assert wired.lane.give_payloads(payloads, 0, 10, bytes_left=4) == 4
+    assert [each for _, found in wired.frames() for each in found] == payloads[:4]
+    assert wired.lane.next_sequence_id == 4

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 import pulsar
 import pytest
 
-from magnetar.sdk import AccessMode, Client, ClientSettings, ProducerSettings
+from magnetar.sdk import (
+    AccessMode,
+    Client,
+    ClientSettings,
+    ConsumerSettings,
+    InitialPosition,
+    ProducerSettings,
+)
 from magnetar.sdk.errors import AlreadyClosedError, NotSupportedError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
@@ -209,6 +216,26 @@ async def test_a_transaction_goes_over_partitions(
         assert {message_id.partition for message_id in ids} == {0, 1}
     found = await partitions_of(standalone, "together", 6)
     assert sum(map(len, found.values())) == 6
+
+
+async def test_messages_of_a_transaction_share_batches_and_end_together(
+    standalone: Standalone,
+) -> None:
+    settings = ProducerSettings(batch_messages_max=1_000, batch_delay_ms=5)
+    beginning = ConsumerSettings(initial_position=InitialPosition.EARLIEST)
+    async with Client(standalone.url) as client:
+        producer = await client.producer("batched-together", settings)
+        aborted = await client.transaction().begin()
+        await asyncio.gather(*(producer.send(b"no", transaction=aborted) for _ in range(50)))
+        await aborted.abort()
+        async with client.transaction() as transaction:
+            ids = await asyncio.gather(
+                *(producer.send(b"%d" % at, transaction=transaction) for at in range(50))
+            )
+        assert len({message_id.entry for message_id in ids}) < 50
+        async with await client.consumer("batched-together", "s", beginning) as consumer:
+            found = [(await consumer.receive(timeout_s=60)).data for _ in range(50)]
+        assert found == [b"%d" % at for at in range(50)]
 
 
 async def test_closing_fails_what_waits_and_what_comes(

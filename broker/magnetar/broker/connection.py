@@ -120,6 +120,8 @@ class Connection:
         limit = services.settings.commands_per_s_max
         self._commands: TokenBucket | None = None
         """Room for commands beside messages; None: there is no limit."""
+        self._look_again: asyncio.TimerHandle | None = None
+        """When there is room for commands again."""
         if limit:
             now_s = services.clock.monotonic_s
             self._commands = TokenBucket(now_s, per_period=limit, period_s=1.0)
@@ -181,11 +183,9 @@ class Connection:
             BaseCommand.PONG: lambda _: None,
             BaseCommand.AUTH_RESPONSE: lambda command: self.login.answered(command.authResponse),
         }
-        table.update(self.lookups.handlers())
-        table.update(self.publishing.handlers())
-        table.update(self.consuming.handlers())
-        table.update(self.watchers.handlers())
-        table.update(self.transactions.handlers())
+        parts = (self.lookups, self.publishing, self.consuming, self.watchers, self.transactions)
+        for part in parts:
+            table.update(part.handlers())
         return table
 
     def _on_connect(self, connect: CommandConnect) -> None:
@@ -326,7 +326,9 @@ class Connection:
         wait_s = self._commands.wait_s() if self._commands is not None else 0.0
         if wait_s > 0:
             is_full = True
-            asyncio.get_running_loop().call_later(wait_s, self._check_pressure)
+            if self._look_again is None:
+                loop = asyncio.get_running_loop()
+                self._look_again = loop.call_later(wait_s, self._on_look_again)
         if is_full and not self._is_reading_paused:
             self._is_reading_paused = True
             self.services.counters.publish_pauses += 1
@@ -334,6 +336,10 @@ class Connection:
         elif not is_full and self._is_reading_paused:
             self._is_reading_paused = False
             self._io.resume_reading()
+
+    def _on_look_again(self) -> None:
+        self._look_again = None
+        self._check_pressure()
 
     # Closing
 
@@ -370,11 +376,18 @@ class Connection:
         self.lost()
 
     def lost(self) -> None:
-        """The connection is gone: its producers and consumers leave at once."""
+        """The connection is gone: its producers and consumers leave at once.
+
+        What it has leads to it no more: it is freed as soon as nothing under way needs it.
+        """
         if self.is_closed:
             return
         self.is_closed = True
         self.is_writable = False
+        self._handlers = {}
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
         self._probe_answered(is_alive=False)
         for task, must_finish in self._tasks.items():
             if not must_finish:

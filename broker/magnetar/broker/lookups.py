@@ -6,9 +6,9 @@ with ServiceNotReady, on which clients close their whole connection (trap 11).
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies, topic_lists
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import RequestError, TopicNotFoundError
 from magnetar.broker.schemas.model import (
     schema_of_wire,
@@ -29,15 +29,9 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     ServerError,
 )
 
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
 
-
-class Lookups:
+class Lookups(ConnectionPart):
     """Answers of one connection to requests that concern no producer or consumer."""
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {

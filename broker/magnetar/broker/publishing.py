@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker import naming, replies
 from magnetar.broker.access import SHARED, Access
 from magnetar.broker.admission import check_initial_subscription
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.entry import admit, messages_in
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -56,11 +57,11 @@ class _Pending:
         """Of one that waits for its turn: ends the waiting."""
 
 
-class Publishing:
+class Publishing(ConnectionPart):
     """Producers of one connection, and their unpersisted publishes."""
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._settings = connection.services.settings
         self._budget = connection.services.budget
         self._clock = connection.services.clock

@@ -57,9 +57,12 @@ class _ConnectionShell(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._tick is not None:
             self._tick.cancel()
-        if self._connection is not None:
-            self._connection.lost()
-            self._server.forget(self._connection)
+            self._tick = None
+        # Each knows the other: one of them has to let go, or neither is freed by itself.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost()
+            self._server.forget(connection)
 
     # The connection's side
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.consumer import (
     EXCLUSIVE,
     KEY_SHARED,
@@ -42,11 +43,11 @@ class Attached:
         self.topic = topic
 
 
-class Attacher:
+class Attacher(ConnectionPart):
     """Takes the consumers of one connection in."""
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._services = connection.services
 
     async def attach(self, request: CommandSubscribe) -> Attached:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.consuming.acknowledging import acknowledge, transactional_acks
 from magnetar.broker.consuming.attaching import Attached, Attacher
@@ -55,11 +56,11 @@ class _Pending:
         self.is_cancelled = False
 
 
-class Consuming:
+class Consuming(ConnectionPart):
     """Consumers of one connection."""
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._services = connection.services
         self._attacher = Attacher(connection)
         self._consumers: dict[int, Attached] = {}

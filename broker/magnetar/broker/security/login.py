@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import AuthenticationError, ProtocolViolationError
 from magnetar.broker.ownership.reachability import PROBE
 from magnetar.broker.security.actions import Action, Resource
@@ -28,12 +29,12 @@ _TIMER_S_MAX = 86_400.0
 """A timer may be late by as much as clocks drift meanwhile: look again once a day."""
 
 
-class Login:
+class Login(ConnectionPart):
     """Authentication of one connection."""
 
     def __init__(self, connection: "Connection", certificate_role: str) -> None:
+        super().__init__(connection)
         self.identity: Identity = NOBODY
-        self._connection = connection
         self._services = connection.services
         self._certificate_role = certificate_role
         self._is_proving = False

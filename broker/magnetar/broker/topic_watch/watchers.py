@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies, topic_lists
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import NotAllowedError, RequestError
 from magnetar.broker.security import Action, Namespace
 from magnetar.broker.topic_watch.followed_lists import FollowedList, difference
@@ -42,11 +43,11 @@ class _Watcher:
                 self._on_news(self)
 
 
-class TopicWatchers:
+class TopicWatchers(ConnectionPart):
     """Watchers of one connection."""
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._settings = connection.services.settings
         self._lists = connection.services.topic_lists
         self._watchers: dict[int, _Watcher] = {}

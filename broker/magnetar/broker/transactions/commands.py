@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker import naming, replies
+from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import (
     AuthorizationError,
     NotAllowedError,
@@ -53,11 +54,11 @@ _KINDS = {
 }
 
 
-class TransactionCommands:
+class TransactionCommands(ConnectionPart):
     """Of one connection."""
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._services = connection.services
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:

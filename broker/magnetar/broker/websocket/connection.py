@@ -158,6 +158,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._opening.cancel()
         session, self._session = self._session, None
         self._host.on_lost(self, session)
+        _break_circles(self._protocol)
 
     def shutdown(self) -> None:
         """From uvicorn: the server stops."""
@@ -342,6 +343,13 @@ class WebSocketConnection(asyncio.Protocol):
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+
+def _break_circles(protocol: ServerProtocol) -> None:
+    """What it reads by knows it, and so do the tracebacks that it keeps: without this, only a full
+    garbage collection would free it."""
+    protocol.parser.close()
+    protocol.handshake_exc = protocol.parser_exc = None
 
 
 ProtocolFactory = Callable[..., asyncio.Protocol]

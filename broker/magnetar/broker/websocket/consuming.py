@@ -39,7 +39,7 @@ class _Receiving:
         self._core = core
         self._settings = settings
         self._clock = clock
-        self._sources = Sources(self._open_one, on_ready=self._pump_soon)
+        self._sources = Sources(on_ready=self._pump_soon)
         self.traffic = Traffic()
         self._socket: Socket | None = None
         self._pump_handle: asyncio.Handle | None = None
@@ -74,6 +74,7 @@ class _Receiving:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._socket = None
         if self._pump_handle is not None:
             self._pump_handle.cancel()
         await self._sources.close()
@@ -161,7 +162,7 @@ class ConsumerSession(_Receiving):
         topics = await self._find_topics()
         self._check_count(topics)
         self._topics_opened = max(1, len(topics))
-        await self._sources.open(topics)
+        await self._sources.open(topics, self._open_one)
 
     async def check_rights(self) -> None:
         if self._endpoint.pattern is not None:
@@ -178,7 +179,7 @@ class ConsumerSession(_Receiving):
         # A topic that was plain when it was subscribed to keeps its consumer.
         new = [topic for topic in new if topic.partitioned not in known][: max(0, room)]
         if new:
-            await self._sources.open(new)
+            await self._sources.open(new, self._open_one)
 
     async def close(self) -> None:
         if self._ack_timer is not None:
@@ -318,7 +319,7 @@ class ReaderSession(_Receiving):
             raise UpgradeRefusedError(
                 400, f"messageId: on {self._topic}, which is partitioned, earliest or latest only"
             )
-        await self._sources.open(topics)
+        await self._sources.open(topics, self._open_one)
 
     async def check_rights(self) -> None:
         await self._rights.check_read(self._topic)

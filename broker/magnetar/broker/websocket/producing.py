@@ -180,6 +180,7 @@ class ProducerSession:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._socket = None
         results = await asyncio.gather(
             *(each.close() for each in self._producers), return_exceptions=True
         )

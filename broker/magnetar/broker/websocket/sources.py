@@ -29,9 +29,8 @@ class OpenConsumer(Protocol):
 class Sources:
     """Consumers by topic."""
 
-    def __init__(self, open_one: OpenConsumer, *, on_ready: Callable[[], None]) -> None:
+    def __init__(self, on_ready: Callable[[], None]) -> None:
         """`on_ready` is called when there may be something to take."""
-        self._open_one = open_one
         self._on_ready = on_ready
         self._consumers: dict[TopicName, Consumer] = {}
         # Those with something to take, in the order of their turns.
@@ -48,15 +47,13 @@ class Sources:
         """All topics were terminated, and everything in them was acknowledged."""
         return bool(self._consumers) and all(each.reached_end for each in self._consumers.values())
 
-    async def open(self, topics: Sequence[TopicName]) -> None:
+    async def open(self, topics: Sequence[TopicName], open_one: OpenConsumer) -> None:
         """Add topics: all of them or none.
 
         Raises:
             SdkError: one cannot be consumed.
         """
-        made = await asyncio.gather(
-            *(self._open_one(topic) for topic in topics), return_exceptions=True
-        )
+        made = await asyncio.gather(*(open_one(topic) for topic in topics), return_exceptions=True)
         failure = next((each for each in made if isinstance(each, BaseException)), None)
         consumers = [each for each in made if isinstance(each, Consumer)]
         if failure is not None or self._is_closed:
@@ -129,6 +126,7 @@ class Sources:
     async def close(self) -> None:
         """Give all consumers back. Does not raise."""
         self._is_closed = True
+        self._on_ready = _tell_nobody  # the session has this, and is to be freed with it
         for consumer in self._consumers.values():
             consumer.on_ready = None
         self._ready.clear()
@@ -138,3 +136,7 @@ class Sources:
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):
                 _log.error("websocket_close_failed", exc_info=result)
+
+
+def _tell_nobody() -> None:
+    """The session is over."""

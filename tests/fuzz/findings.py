@@ -6,8 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FINDINGS_MAX = 20
-GROWTH_MAX = 0.15
-"""How much more memory a process may have than after its first round of cases."""
+WARM_UP_ROUNDS = 5
+"""Rounds of cases in which a process fills its caches, pools and tables."""
+WARM_UP_GROWTH_MAX = 0.15
+"""How much more memory a process may ever have than after its first round."""
+GROWTH_MAX = 0.10
+"""How much more it may have, once it is warm, than it had at most until then: it is flat."""
 
 
 class Memory:
@@ -18,24 +22,34 @@ class Memory:
         """After the first round of the first process."""
         self.max_bytes = 0
         self.end_bytes = 0
-        self._reference_bytes = 0
+        self._rounds = 0
+        self._cold_bytes = 0
+        self._warm_bytes = 0
 
     def begin(self) -> None:
-        """Another process: its first round is what the others are compared with."""
-        self._reference_bytes = 0
+        """Another process: it is compared with itself, cold and warm."""
+        self._rounds = self._cold_bytes = self._warm_bytes = 0
 
     def see(self, resident_bytes: int) -> str | None:
         """After a round. Returns what is wrong with it."""
         self.first_bytes = self.first_bytes or resident_bytes
-        self._reference_bytes = self._reference_bytes or resident_bytes
         self.max_bytes = max(self.max_bytes, resident_bytes)
         self.end_bytes = resident_bytes
-        if resident_bytes <= self._reference_bytes * (1 + GROWTH_MAX):
-            return None
-        return (
-            f"memory grew from {_mb(self._reference_bytes)} MB after the first round "
-            f"to {_mb(resident_bytes)} MB"
-        )
+        self._rounds += 1
+        if self._rounds == 1:
+            self._cold_bytes = resident_bytes
+        if self._rounds <= WARM_UP_ROUNDS:
+            self._warm_bytes = max(self._warm_bytes, resident_bytes)
+        for since, before_bytes, growth_max in (
+            ("the first round", self._cold_bytes, WARM_UP_GROWTH_MAX),
+            (f"{WARM_UP_ROUNDS} rounds", self._warm_bytes, GROWTH_MAX),
+        ):
+            if resident_bytes > before_bytes * (1 + growth_max):
+                return (
+                    f"memory grew from {_mb(before_bytes)} MB after {since} "
+                    f"to {_mb(resident_bytes)} MB after {self._rounds}"
+                )
+        return None
 
     def __str__(self) -> str:
         figures = (self.first_bytes, self.max_bytes, self.end_bytes)

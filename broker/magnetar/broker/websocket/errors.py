@@ -17,6 +17,8 @@ from magnetar.sdk.errors import (
     SdkError,
 )
 from magnetar.sdk.wire.errors import (
+    AuthenticationError,
+    AuthorizationError,
     ConsumerAssignError,
     ConsumerBusyError,
     IncompatibleSchemaError,
@@ -119,8 +121,15 @@ _STATUSES: tuple[tuple[type[SdkError], int], ...] = (
 def refusal_of(error: SdkError) -> UpgradeRefusedError:
     """How an upgrade is refused when a producer, consumer or reader could not be made.
 
-    An owner that refuses the broker's own credentials (500) says nothing of the client's.
+    An owner that refuses the broker's own credentials (500) says nothing of the client's: what
+    that one may is decided before. Whoever runs the brokers has to hear which setting it is.
     """
+    if isinstance(error, (AuthenticationError, AuthorizationError)):
+        return UpgradeRefusedError(
+            500,
+            f"the topic's broker refuses this broker ({error}): "
+            "broker_client_token must be the token of a super user",
+        )
     if isinstance(error, OperationTimeoutError) and isinstance(
         error.__cause__, TooManyRequestsError
     ):

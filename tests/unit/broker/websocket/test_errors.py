@@ -26,14 +26,23 @@ from magnetar.sdk.wire import errors
         (OperationTimeoutError, 504),
         (errors.NotAllowedError, 500),
         (BrokerUnavailableError, 500),
-        # The broker's own credentials, not the client's.
-        (errors.AuthenticationError, 500),
-        (errors.AuthorizationError, 500),
     ],
 )
 def test_each_cause_has_its_status(kind: type[SdkError], status: int) -> None:
     refusal = refusal_of(kind("why"))
     assert (refusal.status, str(refusal)) == (status, "why")
+
+
+@pytest.mark.parametrize("kind", [errors.AuthenticationError, errors.AuthorizationError])
+def test_a_broker_whose_own_credentials_are_refused_says_which_setting_is_wrong(
+    kind: type[SdkError],
+) -> None:
+    refusal = refusal_of(kind("credentials are required"))
+    assert refusal.status == 500
+    assert str(refusal) == (
+        "the topic's broker refuses this broker (credentials are required): "
+        "broker_client_token must be the token of a super user"
+    )
 
 
 def test_who_was_told_to_come_later_until_the_time_was_over_hears_that() -> None:

@@ -38,6 +38,10 @@ BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "no admin": ({"admin.url": None}, "admin.url: it is required"),
     "no store": ({"metadata.url": "etcd://a"}, "metadata.url: 'etcd://a' is not of the form"),
     "bad login": ({"authentication": "password"}, "authentication: it is none, tls, token"),
+    "half of TLS": (
+        {"bookieTlsKeyFile": "/key.pem"},
+        "bookieTlsTrustCertsFile: .*go together",
+    ),
     "nobody there": ({"admin.url": "NOBODY"}, "admin.url: no broker answers"),
 }
 

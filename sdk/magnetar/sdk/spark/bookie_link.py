@@ -8,7 +8,6 @@ Frames: docs/formats/bookie-frame.md. A reply to READ: header, LAC (i64, of no u
 block (count, lengths, packets).
 """
 
-import socket
 import struct
 from collections.abc import Iterator
 
@@ -32,22 +31,22 @@ from magnetar.ledger.wire import (
     encode_frame,
     encode_read_body,
 )
+from magnetar.sdk.spark.bookie_stream import BookieConnector, BookieStream
 from magnetar.sdk.spark.slices import Address
 
 _LAC_BYTES = 8
 _COUNT = struct.Struct(">I")
 _LENGTH_BYTES = 4
-_TIMEVAL = struct.Struct("@ll")
 
 
 class BookieLink:
     """A connection to one bookie, made on first use. For one thread."""
 
-    def __init__(self, bookie_id: str, address: Address, timeout_ms: int) -> None:
+    def __init__(self, bookie_id: str, address: Address, connector: BookieConnector) -> None:
         self._name = f"bookie {bookie_id} at {address.host}:{address.port}"
         self._address = address
-        self._timeout_ms = timeout_ms
-        self._socket: socket.socket | None = None
+        self._connector = connector
+        self._stream: BookieStream | None = None
         self._next_request_id = 0
         self._is_asked = False
         """A reply is outstanding that nobody has read."""
@@ -65,7 +64,7 @@ class BookieLink:
             BookieProtocolError: an answer that cannot be.
         """
         try:
-            if self._socket is None or self._is_asked:
+            if self._stream is None or self._is_asked:
                 self._connect()
             request_id = self._ask(ledger_id, first, last, bytes_max)
             while True:
@@ -87,29 +86,23 @@ class BookieLink:
             raise
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         self._is_asked = False
 
     def _connect(self) -> None:
         self.close()
-        timeout_s = self._timeout_ms / 1000
-        made = socket.create_connection(self._address, timeout=timeout_s)
-        # The kernel's own timeout: with Python's the socket would not block, and a large frame
-        # would come in as many small pieces.
-        made.settimeout(None)
-        seconds, rest = divmod(self._timeout_ms, 1000)
-        time_limit = _TIMEVAL.pack(seconds, rest * 1000)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time_limit)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time_limit)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = made
+        self._stream = self._connector.connect(self._address)
+
+    def _receive(self, size: int) -> bytes:
+        assert self._stream is not None
+        return self._stream.receive(size)
 
     def _ask(self, ledger_id: int, first: int, last: int, bytes_max: int) -> int:
-        assert self._socket is not None
+        assert self._stream is not None
         self._next_request_id += 1
-        self._socket.sendall(
+        self._stream.send(
             encode_frame(
                 Op.READ,
                 request_id=self._next_request_id,
@@ -129,6 +122,12 @@ class BookieLink:
         body_bytes = length - (HEADER_BYTES - _LENGTH_BYTES)
         if (magic, version) != (MAGIC, VERSION) or not 0 <= body_bytes <= FRAME_BYTES_MAX:
             raise BookieProtocolError(f"{self._name}: no frame of the bookie protocol")
+        if (op, status) == (Op.AUTH | RESPONSE, Status.UNAUTHORIZED):
+            # Whatever was asked: this bookie wants the handshake of the shared secret first.
+            text = self._receive(body_bytes).decode("utf-8", "replace")
+            raise BookieUnavailableError(
+                f"{self._name}: {text} (here it is the option bookieSharedSecretFile)"
+            )
         if (op, answered, ledger, entry) != (Op.READ | RESPONSE, request_id, ledger_id, entry_id):
             raise BookieProtocolError(f"{self._name}: an answer to another question")
         if status != Status.OK:
@@ -147,17 +146,3 @@ class BookieLink:
             raise BookieProtocolError(f"{self._name}: a READ reply without entries")
         self._is_asked = False
         return body_bytes - _LAC_BYTES - _COUNT.size, count
-
-    def _receive(self, size: int) -> bytes:
-        assert self._socket is not None
-        data = self._socket.recv(size, socket.MSG_WAITALL)
-        if len(data) == size:
-            return data
-        parts = [data]
-        missing = size - len(data)
-        while missing:
-            if not parts[-1]:
-                raise ConnectionError("the connection was closed")
-            parts.append(self._socket.recv(missing, socket.MSG_WAITALL))
-            missing -= len(parts[-1])
-        return b"".join(parts)

@@ -17,8 +17,9 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.quorum import stored_ranges, write_set
 from magnetar.sdk.spark.bookie_link import BookieLink
+from magnetar.sdk.spark.bookie_stream import BookieConnector
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
-from magnetar.sdk.spark.slices import Address, LedgerPart
+from magnetar.sdk.spark.slices import Address, BookieSecurity, LedgerPart
 
 _SMALL_READ_BYTES = 4096
 
@@ -27,11 +28,20 @@ class LedgerReads:
     """Reads of the ledgers of one slice, over one connection per bookie."""
 
     def __init__(
-        self, addresses: dict[str, Address], *, request_bytes: int, bookie_timeout_ms: int
+        self,
+        addresses: dict[str, Address],
+        *,
+        request_bytes: int,
+        bookie_timeout_ms: int,
+        security: BookieSecurity,
     ) -> None:
+        """
+        Raises:
+            OptionError: a file of the security cannot be used.
+        """
         self._addresses = addresses
         self._request_bytes = request_bytes
-        self._bookie_timeout_ms = bookie_timeout_ms
+        self._connector = BookieConnector(security, timeout_ms=bookie_timeout_ms)
         self._links: dict[str, BookieLink] = {}
         self._favourite = ""
 
@@ -100,7 +110,7 @@ class LedgerReads:
             address = self._addresses.get(bookie_id)
             if address is None:
                 raise NoSuchLedgerOnBookieError(f"bookie {bookie_id} was not registered")
-            link = BookieLink(bookie_id, address, self._bookie_timeout_ms)
+            link = BookieLink(bookie_id, address, self._connector)
             self._links[bookie_id] = link
         return link
 

@@ -134,6 +134,7 @@ def _reads_of(wanted: Slice) -> _Reads:
             wanted.addresses,
             request_bytes=settings.request_bytes,
             bookie_timeout_ms=settings.bookie_timeout_ms,
+            security=settings.bookie_security,
         )
     from magnetar.sdk.spark.broker_reads import BrokerReads
 

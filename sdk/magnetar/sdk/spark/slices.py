@@ -46,6 +46,19 @@ class LedgerPart:
 
 
 @dataclass(frozen=True)
+class BookieSecurity:
+    """Paths of files on the executors; empty: plain connections, or no secret."""
+
+    tls_trust_file: str = ""
+    """Whose certificates bookies must have. With it go the other two."""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    tls_checks_host: bool = True
+    secret_file: str = ""
+    """As `shared_secret_file` of the cluster's servers."""
+
+
+@dataclass(frozen=True)
 class ReadSettings:
     """How executors read; the same for all slices of a query."""
 
@@ -53,6 +66,7 @@ class ReadSettings:
     request_bytes: int = 1 << 20
     """What one request asks a bookie for."""
     bookie_timeout_ms: int = 5_000
+    bookie_security: BookieSecurity = BookieSecurity()
     decompressed_bytes_max: int = 64 << 20
     chunked_bytes_max: int = 256 << 20
     """Chunks that wait for the rest of their message."""

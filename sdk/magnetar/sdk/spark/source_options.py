@@ -11,7 +11,7 @@ import re2
 from magnetar.sdk.spark.errors import OffsetError, OptionError
 from magnetar.sdk.spark.offsets import StartingOffsets, parse_offsets
 from magnetar.sdk.spark.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
-from magnetar.sdk.spark.slices import ReadSettings
+from magnetar.sdk.spark.slices import BookieSecurity, ReadSettings
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -32,6 +32,11 @@ NAMES = (
     "sliceBytes",
     "requestBytes",
     "bookieTimeoutMs",
+    "bookieTlsTrustCertsFile",
+    "bookieTlsCertificateFile",
+    "bookieTlsKeyFile",
+    "bookieTlsHostnameVerification",
+    "bookieSharedSecretFile",
     "maxDecompressedBytes",
     "maxChunkedBytes",
     "workerNiceness",
@@ -135,6 +140,7 @@ class SourceOptions:
                 fail_on_data_loss=read.flag("failOnDataLoss", True),
                 request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
                 bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
+                bookie_security=_bookie_security(read),
                 decompressed_bytes_max=_integer(
                     read, "maxDecompressedBytes", 64 << 20, low=1, high=1 << 31
                 ),
@@ -206,6 +212,22 @@ def _offsets(
         return parse_offsets(read.text(name, default))
     except OffsetError as error:
         raise OptionError(name, str(error)) from None
+
+
+def _bookie_security(read: OptionReader) -> BookieSecurity:
+    names = ("bookieTlsTrustCertsFile", "bookieTlsCertificateFile", "bookieTlsKeyFile")
+    files = [read.text(name, "") for name in names]
+    if any(files) and not all(files):
+        missing = names[files.index("")]
+        raise OptionError(missing, f"{', '.join(names)} go together: bookies ask for a certificate")
+    trust, certificate, key = files
+    return BookieSecurity(
+        tls_trust_file=trust,
+        tls_certificate_file=certificate,
+        tls_key_file=key,
+        tls_checks_host=read.flag("bookieTlsHostnameVerification", True),
+        secret_file=read.text("bookieSharedSecretFile", ""),
+    )
 
 
 def _time(read: OptionReader, name: str) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from magnetar.ledger.digest import PacketCodec, packet_codec
 from magnetar.ledger.errors import (
+    BookieUnavailableError,
     DigestMismatchError,
     LedgerError,
     NoSuchEntryError,
@@ -109,7 +110,8 @@ class LedgerReads:
         if link is None:
             address = self._addresses.get(bookie_id)
             if address is None:
-                raise NoSuchLedgerOnBookieError(f"bookie {bookie_id} was not registered")
+                # Not up when the query was planned: that says nothing of what it holds.
+                raise BookieUnavailableError(f"bookie {bookie_id} was not registered")
             link = BookieLink(bookie_id, address, self._connector)
             self._links[bookie_id] = link
         return link

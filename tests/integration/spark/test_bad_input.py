@@ -1,11 +1,13 @@
 """Bad input is one clear line when the query begins, not a stack from a worker later."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pulsar
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader
 
 from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.errors import MagnetarSparkError, UnreachableError
@@ -98,16 +100,36 @@ def test_columns_that_a_topic_does_not_have(
         reader.schema("carrier int").load().collect()
 
 
-def test_bookies_that_nobody_reaches_are_named(
-    server: Standalone, client: pulsar.Client, topic: str
-) -> None:
-    """Every replica is tried, and each one's answer is in the one line."""
-    publish(client, topic, [b"one"])
+def out_of_reach(server: Standalone, topic: str) -> tuple[DataSourceReader, Slice]:
+    """A planned query whose one slice names bookies where nobody listens."""
     source = MagnetarDataSource(options_for(server, topic=topic))
     reader = source.reader(source.schema())
     (slice_,) = reader.partitions()
     assert isinstance(slice_, Slice)
     slice_.addresses = {name: Address(HOST, free_ports(1)[0]) for name in slice_.addresses}
-    with pytest.raises(UnreachableError, match=r"bookie .*bookie ") as refusal:
+    return reader, slice_
+
+
+def test_what_no_bookie_gives_is_read_through_brokers(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    values = [b"%d" % number for number in range(500)]
+    publish(client, topic, values)
+    reader, slice_ = out_of_reach(server, topic)
+    rows = [each for batch in reader.read(slice_) for each in batch.column(0).to_pylist()]
+    assert rows == values
+
+
+def test_bookies_and_brokers_that_nobody_reaches_are_named(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Every replica is tried, and each one's answer is in the one line."""
+    publish(client, topic, [b"one"])
+    reader, slice_ = out_of_reach(server, topic)
+    nobody = f"pulsar://{HOST}:{free_ports(1)[0]}"
+    slice_.settings = replace(slice_.settings, service_url=nobody)
+    with pytest.raises(
+        UnreachableError, match=r"bookie .*bookie .*nor through brokers: .*no broker"
+    ) as refusal:
         list(reader.read(slice_))
     assert "\n" not in str(refusal.value)

@@ -9,9 +9,10 @@ from pyspark.sql.types import StructType
 
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
-from magnetar.sdk.spark.ledger_reads import LedgerReads
+from magnetar.sdk.spark.fallback_reads import FallbackReads
 from magnetar.sdk.spark.slices import LedgerPart, Slice
 from magnetar.sdk.spark.values import value_columns
 from magnetar.sdk.spark.worker_process import settle_worker
@@ -120,7 +121,7 @@ class _SliceReader:
 
 
 class _Reads(Protocol):
-    """Bookies or brokers: what gives entries."""
+    """Bookies or brokers, or one behind the other: what gives entries."""
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]: ...
 
@@ -130,14 +131,7 @@ class _Reads(Protocol):
 def _reads_of(wanted: Slice) -> _Reads:
     settings = wanted.settings
     if any(part.ensembles for part in wanted.parts) or not wanted.parts:
-        return LedgerReads(
-            wanted.addresses,
-            request_bytes=settings.request_bytes,
-            bookie_timeout_ms=settings.bookie_timeout_ms,
-            security=settings.bookie_security,
-        )
-    from magnetar.sdk.spark.broker_reads import BrokerReads
-
+        return FallbackReads(wanted)
     return BrokerReads(wanted.topic, settings.service_url, settings.client or ClientSettings())
 
 

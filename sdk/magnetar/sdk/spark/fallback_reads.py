@@ -1,0 +1,76 @@
+"""The entries of a slice from bookies, and through a broker from the first one that none of its
+bookies is reached for.
+
+That an executor reaches no bookie says nothing of what they hold: brokers are nearer to them. What
+bookies do say, that entries are gone or are not what was written, is not asked a second time.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.spark.broker_reads import BrokerReads
+from magnetar.sdk.spark.errors import UnreachableError
+from magnetar.sdk.spark.ledger_reads import LedgerReads
+from magnetar.sdk.spark.slices import LedgerPart, Slice
+
+_log = logging.getLogger(__name__)
+
+
+class FallbackReads:
+    """Reads of one slice. Once it has gone over to brokers it stays with them."""
+
+    def __init__(self, wanted: Slice) -> None:
+        """
+        Raises:
+            OptionError: a file of the bookies' security cannot be used.
+        """
+        self._slice = wanted
+        settings = wanted.settings
+        self._bookies = LedgerReads(
+            wanted.addresses,
+            request_bytes=settings.request_bytes,
+            bookie_timeout_ms=settings.bookie_timeout_ms,
+            security=settings.bookie_security,
+        )
+        self._brokers: BrokerReads | None = None
+        self._problem: UnreachableError | None = None
+        """Why bookies are not asked any more."""
+
+    def close(self) -> None:
+        self._bookies.close()
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        """Runs of payloads in order, each with the id of its first entry.
+
+        Raises:
+            DataLossError, CorruptDataError: see `LedgerReads.entries`.
+            UnreachableError: neither bookies nor brokers give them; says why of both.
+        """
+        if self._problem is None:
+            try:
+                for first, payloads in self._bookies.entries(part):
+                    yield first, payloads
+                    part = replace(part, first=first + len(payloads))
+                return
+            except UnreachableError as error:
+                if not self._slice.settings.service_url:
+                    raise
+                self._problem = error
+                _log.warning("%s: reading through brokers: %s", self._slice.topic, error)
+                self._bookies.close()
+        try:
+            yield from self._opened().entries(part)
+        except UnreachableError as error:
+            raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
+
+    def _opened(self) -> BrokerReads:
+        if self._brokers is None:
+            settings = self._slice.settings
+            self._brokers = BrokerReads(
+                self._slice.topic, settings.service_url, settings.client or ClientSettings()
+            )
+        return self._brokers

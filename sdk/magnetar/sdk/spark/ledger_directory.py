@@ -136,7 +136,7 @@ def ledger_part(
         last,
         tuple(Ensemble(each.first_entry_id, each.bookies) for each in metadata.ensembles),
         metadata.write_quorum,
-        metadata.digest_type,
+        metadata.digest_type.value,
         metadata.password,
         aborted,
     )

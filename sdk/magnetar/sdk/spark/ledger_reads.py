@@ -16,6 +16,7 @@ from magnetar.ledger.errors import (
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
 )
+from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.ledger.quorum import stored_ranges, write_set
 from magnetar.sdk.spark.bookie_link import BookieLink
 from magnetar.sdk.spark.bookie_stream import BookieConnector
@@ -59,7 +60,7 @@ class LedgerReads:
             CorruptDataError: every replica that has it gives another than was written.
             UnreachableError: the replicas do not answer.
         """
-        codec = packet_codec(part.ledger_id, part.digest_type, part.password)
+        codec = packet_codec(part.ledger_id, DigestType(part.digest_type), part.password)
         at = part.first
         while at <= part.last:
             before = at
@@ -83,7 +84,7 @@ class LedgerReads:
         Raises:
             As `entries`.
         """
-        codec = packet_codec(part.ledger_id, part.digest_type, part.password)
+        codec = packet_codec(part.ledger_id, DigestType(part.digest_type), part.password)
         problems: list[LedgerError] = []
         for bookie_id, _ in self._replicas(part, entry_id):
             try:

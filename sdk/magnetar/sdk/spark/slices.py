@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.sdk.settings import ClientSettings
 
 
@@ -38,7 +37,8 @@ class LedgerPart:
     ensembles: tuple[Ensemble, ...] = ()
     """Empty when the entries are read through a broker."""
     write_quorum: int = 0
-    digest_type: DigestType = DigestType.CRC32C
+    digest_type: str = "CRC32C"
+    """Name of a `DigestType`; the type itself would load all of the ledger metadata everywhere."""
     password: bytes = b""
     aborted: bytes = b""
     """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte

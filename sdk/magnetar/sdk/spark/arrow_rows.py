@@ -87,7 +87,7 @@ class ArrowRows:
         Args:
             parts: the payloads, cut in any way.
             lengths: of the payloads.
-            indexes: in the batch; None: all of it, from 0. Empty: the entry is no batch.
+            indexes: in the batch; None: all of it, from 0.
         """
         first, count = self.rows, len(lengths)
         self._parts += parts
@@ -97,21 +97,32 @@ class ArrowRows:
         self.rows = first + count
         self.bytes += sum(map(len, parts))
         if self._has_ids:
-            prefix = b"".join(
-                (
-                    b"\x08",
-                    encode_varint(ledger_id),
-                    b"\x10",
-                    encode_varint(entry_id),
-                    self._partition,
-                )
-            )
-            if indexes is None or indexes:
-                self._add_batch_ids(prefix, count, indexes)
-            else:
-                self._id_parts.append(prefix)
-                self._id_lengths.append(len(prefix))
+            prefix = _ledger_prefix(ledger_id) + encode_varint(entry_id) + self._partition
+            self._add_batch_ids(prefix, count, indexes)
         return first
+
+    def add_single(
+        self,
+        part: Part,
+        *,
+        ledger_id: int,
+        entry_id: int,
+        publish_ms: int,
+        schema_version: int = 0,
+    ) -> int:
+        """Add the message of an entry that is no batch; returns the number of its row."""
+        row, size = self.rows, len(part)
+        self._parts.append(part)
+        self._lengths.append(size)
+        self._publish_ms.append((publish_ms, 1))
+        self._versions.append((schema_version, 1))
+        self.rows = row + 1
+        self.bytes += size
+        if self._has_ids:
+            message_id = _ledger_prefix(ledger_id) + encode_varint(entry_id) + self._partition
+            self._id_parts.append(message_id)
+            self._id_lengths.append(len(message_id))
+        return row
 
     def set_null(self, row: int) -> None:
         """The message has no value."""
@@ -171,8 +182,11 @@ class ArrowRows:
         kind = self._schema.field(name).type
         if name == PUBLISH_TIME:
             times = array("q")
-            for publish_ms, count in self._publish_ms:
-                times += array("q", (publish_ms * 1000,)) * count
+            if len(self._publish_ms) == rows:
+                times.extend([publish_ms * 1000 for publish_ms, _ in self._publish_ms])
+            else:
+                for publish_ms, count in self._publish_ms:
+                    times += array("q", (publish_ms * 1000,)) * count
             return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(times)])
         if name == TOPIC:
             return _repeated(self._topic, rows)
@@ -202,6 +216,12 @@ def _sparse(values: Mapping[int, object], rows: int, kind: pa.DataType) -> pa.Ar
     if not values:
         return pa.nulls(rows, kind)
     return pa.array([values.get(row) for row in range(rows)], kind)
+
+
+@lru_cache(maxsize=64)
+def _ledger_prefix(ledger_id: int) -> bytes:
+    """Of a serialized `MessageIdData`: up to where the entry id follows."""
+    return b"\x08" + encode_varint(ledger_id) + b"\x10"
 
 
 @lru_cache(maxsize=64)

@@ -99,14 +99,12 @@ class EntryRows:
         self, metadata: MessageMetadata, ledger_id: int, entry_id: int, body: Part
     ) -> None:
         rows = self._rows
-        row = rows.add_entry(
-            (body,),
-            (len(body),),
+        row = rows.add_single(
+            body,
             ledger_id=ledger_id,
             entry_id=entry_id,
             publish_ms=metadata.publish_time,
             schema_version=_version(metadata),
-            indexes=(),
         )
         self._add_extras(row, metadata)
 
@@ -121,6 +119,8 @@ class EntryRows:
     ) -> None:
         count = metadata.num_messages_in_batch
         parts, lengths, keys, event_ms, singles, is_uniform = split_batch(body, count)
+        if not lengths:
+            return
         indexes: list[int] | None = None
         last = count - 1 if stop_at < 0 else min(stop_at, count - 1)
         is_cut = skip_through >= 0 or last < count - 1

@@ -1,0 +1,109 @@
+"""Entries of every kind become the rows of their messages, with ids and times of their own."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from magnetar.sdk.batch import encode_batch, encode_plain_batch
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.columns import METADATA_FIELDS
+from magnetar.sdk.spark.entries import EntryRows
+from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.values import value_columns
+from magnetar.sdk.wire.payload import encode_payload
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+
+SCHEMA = StructType([StructField("value", BinaryType()), *METADATA_FIELDS])
+
+
+def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+    return iter(())
+
+
+class Rows:
+    """What a slice becomes, without a bookie."""
+
+    def __init__(self) -> None:
+        self._rows = ArrowRows(
+            SCHEMA, topic="t", partition=3, values=value_columns(SCHEMA, ValueSchema())
+        )
+        self._entries = EntryRows(
+            self._rows,
+            topic="t",
+            fetch_before=nothing_before,
+            decompressed_bytes_max=1 << 20,
+            chunked_bytes_max=1 << 20,
+        )
+
+    def add(self, entry_id: int, body: bytes, *, skip_through: int = -1, **fields: object) -> None:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0)
+        for name, value in fields.items():
+            setattr(metadata, name, value)
+        payload = encode_payload(metadata.SerializeToString(), body)
+        self._entries.add(7, entry_id, payload, skip_through=skip_through)
+
+    def take(self) -> pa.RecordBatch:
+        return self._rows.take()
+
+
+def column(batch: pa.RecordBatch, name: str) -> list[object]:
+    found: list[object] = batch.column(batch.schema.names.index(name)).to_pylist()
+    return found
+
+
+def ids(batch: pa.RecordBatch) -> list[tuple[int, int, int, int]]:
+    found = []
+    for each in column(batch, "__messageId"):
+        assert isinstance(each, bytes)
+        at = MessageId.from_bytes(each)
+        found.append((at.ledger_id, at.entry_id, at.partition, at.batch_index))
+    return found
+
+
+def micros(batch: pa.RecordBatch, name: str) -> list[object]:
+    values = batch.column(batch.schema.names.index(name))
+    return list(values.view(pa.int64()).to_pylist())
+
+
+def test_single_messages_have_ids_without_index_and_times_of_their_own() -> None:
+    rows = Rows()
+    for entry_id in range(3):
+        rows.add(entry_id, b"%d" % entry_id, publish_time=1_000 + entry_id)
+    batch = rows.take()
+    assert column(batch, "value") == [b"0", b"1", b"2"]
+    assert ids(batch) == [(7, entry_id, 3, -1) for entry_id in range(3)]
+    assert micros(batch, "__publishTime") == [1_000_000, 1_001_000, 1_002_000]
+
+
+def test_a_batch_of_nothing_moves_no_time_to_another_message() -> None:
+    rows = Rows()
+    rows.add(0, encode_plain_batch([b"a", b"b"], 0), publish_time=5, num_messages_in_batch=2)
+    rows.add(1, b"", publish_time=6, num_messages_in_batch=0)
+    rows.add(2, b"c", publish_time=7)
+    batch = rows.take()
+    assert column(batch, "value") == [b"a", b"b", b"c"]
+    assert micros(batch, "__publishTime") == [5_000, 5_000, 7_000]
+    assert ids(batch) == [(7, 0, 3, 0), (7, 0, 3, 1), (7, 2, 3, -1)]
+
+
+def test_what_is_left_of_a_batch_keeps_its_keys_times_and_properties() -> None:
+    """Read by hand and by protobuf alike: the third has properties, the fourth was compacted."""
+    extras = [
+        SingleMessageMetadata(partition_key="k0", event_time=1_700_000_000_000),
+        SingleMessageMetadata(partition_key="k1", event_time=1_700_000_000_001),
+        SingleMessageMetadata(partition_key="k2", properties=[KeyValue(key="a", value="b")]),
+        SingleMessageMetadata(partition_key="k3", compacted_out=True),
+        SingleMessageMetadata(event_time=1_700_000_000_004),
+    ]
+    values = [b"value %d" % number for number in range(5)]
+    body = encode_batch(values, [each.SerializePartialToString() for each in extras], 0)
+    rows = Rows()
+    rows.add(9, body, skip_through=0, publish_time=5, num_messages_in_batch=5)
+    batch = rows.take()
+    assert column(batch, "value") == [values[1], values[2], values[4]]
+    assert column(batch, "__key") == [b"k1", b"k2", None]
+    assert column(batch, "__messageProperties") == [[], [("a", "b")], []]
+    assert micros(batch, "__eventTime") == [1_700_000_000_001_000, None, 1_700_000_000_004_000]
+    assert ids(batch) == [(7, 9, 3, 1), (7, 9, 3, 2), (7, 9, 3, 4)]

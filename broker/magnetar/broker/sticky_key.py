@@ -32,6 +32,11 @@ def _hash_of_key(key: bytes) -> int:
     return murmur31(key)
 
 
+@lru_cache(maxsize=16_384)
+def _hash_of_text(key: str) -> int:
+    return murmur31(key.encode())
+
+
 _HASH_WITHOUT_KEY = murmur31(NO_KEY)
 
 
@@ -65,8 +70,10 @@ def key_hash_of(entry: bytes) -> int:
             metadata = _parse(entry[10 : 10 + int.from_bytes(entry[6:10], "big")])
         else:
             metadata, _ = split_payload(entry)
-        if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
+        if metadata.HasField("ordering_key") or metadata.partition_key_b64_encoded:
             return _hash_of_key(sticky_key_of(metadata))
+        if metadata.HasField("partition_key"):
+            return _hash_of_text(metadata.partition_key)
         # As `sticky_key_of`; hardly any other entry has this key, but all of a producer begin so.
         prefix, rest = _producer_prefix(metadata.producer_name)
         return murmur31(b"%s%d" % (rest, metadata.sequence_id), prefix)

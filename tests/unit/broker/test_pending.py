@@ -29,6 +29,15 @@ def test_it_is_a_mapping_in_log_order() -> None:
     assert not pending
 
 
+def test_many_of_a_ledger_are_put_at_once() -> None:
+    pending = PendingEntries()
+    pending.put(1, [], [])
+    assert pending._ledgers == {}
+    pending.put(1, [30, 31, 32, 31], [5, 6, 0, 7])
+    assert dict(pending) == {Position(1, 30): 5, Position(1, 31): 7, Position(1, 32): 0}
+    assert len(pending) == 3
+
+
 def test_what_is_taken_twice_or_was_never_there_is_told_apart() -> None:
     pending = PendingEntries()
     pending.update({Position(1, each): each for each in range(4)})

@@ -33,7 +33,9 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
     ledger_id = first = final = -1
 
     def take_range() -> None:
-        if final - first < _RANGE_ENTRIES_MIN:
+        if first == final:  # as nearly always, where several consumers share a topic
+            singles.append(Position(ledger_id, first))
+        elif final - first < _RANGE_ENTRIES_MIN:
             singles.extend([Position(ledger_id, each) for each in range(first, final + 1)])
         else:
             subscription.acknowledge(consumer, ledger_id, first, final)

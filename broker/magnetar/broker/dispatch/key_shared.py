@@ -30,7 +30,7 @@ from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
 from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import encode_message_prefix
+from magnetar.sdk.wire import append_messages
 
 _SLICE_ENTRIES_MAX = 256
 
@@ -205,61 +205,84 @@ class KeySharedDispatcher(AccountedDispatcher):
         outgoing: Outgoing,
     ) -> None:
         """Send a consumer its entries of a slice, as far as it can take them; leave the rest."""
-        cursor, book = self.context.cursor, self.book
-        is_unordered = self.mode.is_unordered
-        partition = self.context.partition
-        entries, counts = run.entries, run.messages
-        ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
-        has_holes = cursor.has_holes and not cursor.is_untouched(
-            ledger_id, first_entry_id + share[0][0], first_entry_id + share[-1][0]
-        )
-        pending = consumer.pending
-        allowed = min(self.accounts.allowance(consumer), turn.messages)
-        before = allowed
-        sent_bytes = done = 0
-        words: tuple[int, ...] = ()
-        consumer_id, epoch = consumer.consumer_id, consumer.epoch
-        is_old = consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
-        if allowed > 0:
+        first_entry_id, counts = run.first_entry_id, run.messages
+        ids = [first_entry_id + index for index, _ in share]
+        costs = [counts[index] for index, _ in share]
+        words = self._open_words(run.ledger_id, ids)
+        if words is not None:
+            costs = list(map(open_messages, costs, words))
+        done = _affordable(costs, min(self.accounts.allowance(consumer), turn.messages))
+        if done:
+            del ids[done:], costs[done:]
+            entries = [run.entries[index] for index, _ in share[:done]]
             parts = outgoing.setdefault(consumer, [])
-            for index, key in share:
-                if allowed <= 0:
-                    break
-                done += 1
-                position = Position(ledger_id, first_entry_id + index)
-                messages = counts[index]
-                if has_holes and (words := cursor.remaining_words(position)):
-                    messages = open_messages(messages, words)
-                entry = entries[index]
-                if words or is_old:
-                    sent_bytes += append_message(
-                        parts, consumer, position, entry, partition=partition, words=words
-                    )
-                else:
-                    size = len(entry)
-                    parts += (
-                        encode_message_prefix(
-                            consumer_id,
-                            ledger_id=ledger_id,
-                            entry_id=position[1],
-                            payload_bytes=size,
-                            partition=partition,
-                            consumer_epoch=epoch,
-                        ),
-                        entry,
-                    )
-                    sent_bytes += size
-                pending[position] = key.hash << HASH_SHIFT | messages
-                allowed -= messages
-                if is_unordered:
-                    book.forget_if_idle(key)
-                else:
-                    key.holder = consumer
-                    key.in_hand += 1
-            self.accounts.charge(consumer, before - allowed, sent_bytes)
-            turn.spend(before - allowed, sent_bytes)
+            sent_bytes = self._append(parts, consumer, run.ledger_id, ids, entries, words)
+            self._hand_out(consumer, run.ledger_id, ids, costs, [key for _, key in share[:done]])
+            messages = sum(costs)
+            self.accounts.charge(consumer, messages, sent_bytes)
+            turn.spend(messages, sent_bytes)
         for index, key in share[done:]:
             self._leave(run, index, key)
+
+    def _open_words(self, ledger_id: int, ids: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """The ack_set words of ascending entries; None: none of them is acknowledged in part."""
+        cursor = self.context.cursor
+        if not cursor.has_holes or cursor.is_untouched(ledger_id, ids[0], ids[-1]):
+            return None
+        return [cursor.remaining_words(Position(ledger_id, each)) for each in ids]
+
+    def _append(
+        self,
+        parts: list[bytes],
+        consumer: Consumer,
+        ledger_id: int,
+        ids: Sequence[int],
+        entries: Sequence[bytes],
+        words: Sequence[tuple[int, ...]] | None,
+    ) -> int:
+        """Append frames of entries; returns their size as sent. `words`: of these first."""
+        partition = self.context.partition
+        if words is None and consumer.peer.protocol_version >= CHECKSUM_VERSION_MIN:
+            append_messages(
+                parts,
+                consumer.consumer_id,
+                ledger_id=ledger_id,
+                entry_ids=ids,
+                payloads=entries,
+                partition=partition,
+                consumer_epoch=consumer.epoch,
+            )
+            return sum(map(len, entries))
+        sent_bytes = 0
+        for at, (entry_id, entry) in enumerate(zip(ids, entries, strict=True)):
+            sent_bytes += append_message(
+                parts,
+                consumer,
+                Position(ledger_id, entry_id),
+                entry,
+                partition=partition,
+                words=words[at] if words is not None else (),
+            )
+        return sent_bytes
+
+    def _hand_out(
+        self,
+        consumer: Consumer,
+        ledger_id: int,
+        ids: Sequence[int],
+        costs: Sequence[int],
+        keys: Sequence[Key],
+    ) -> None:
+        """Note in the books what the consumer was sent."""
+        values = [key.hash << HASH_SHIFT | cost for key, cost in zip(keys, costs, strict=True)]
+        consumer.pending.put(ledger_id, ids, values)
+        if self.mode.is_unordered:
+            for key in keys:
+                self.book.forget_if_idle(key)
+            return
+        for key in keys:
+            key.holder = consumer
+            key.in_hand += 1
 
     def _leave(self, run: Run, index: int, key: Key) -> None:
         position = Position(run.ledger_id, run.first_entry_id + index)
@@ -326,3 +349,14 @@ class KeySharedDispatcher(AccountedDispatcher):
     def check(self) -> None:
         super().check()
         self.book.check(self.consumers)
+
+
+def _affordable(costs: Sequence[int], allowed: int) -> int:
+    """How many entries of these costs go: each as long as some credit is left."""
+    if allowed > 0 and sum(costs) <= allowed:
+        return len(costs)
+    for at, cost in enumerate(costs):
+        if allowed <= 0:
+            return at
+        allowed -= cost
+    return len(costs)

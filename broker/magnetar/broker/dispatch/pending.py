@@ -48,17 +48,24 @@ class PendingEntries(MutableMapping[Position, int]):
 
     def __setitem__(self, position: Position, value: int) -> None:
         ledger_id, entry_id = position
+        self.put(ledger_id, (entry_id,), (value,))
+
+    def put(self, ledger_id: int, entry_ids: Sequence[int], values: Sequence[int]) -> None:
+        """Set the numbers of entries of one ledger, as many as there are ids."""
+        if not entry_ids:
+            return
         chunks = self._ledgers.get(ledger_id)
         if chunks is None:
             chunks = self._ledgers[ledger_id] = {}
-        chunk = chunks.get(entry_id >> _SHIFT)
-        if chunk is None:
-            chunk = chunks[entry_id >> _SHIFT] = array("q", _EMPTY)
-        at = (entry_id & _MASK) + 1
-        if not chunk[at]:
-            chunk[0] += 1
-            self._count += 1
-        chunk[at] = value + 1
+        for entry_id, value in zip(entry_ids, values, strict=True):
+            chunk = chunks.get(entry_id >> _SHIFT)
+            if chunk is None:
+                chunk = chunks[entry_id >> _SHIFT] = array("q", _EMPTY)
+            at = (entry_id & _MASK) + 1
+            if not chunk[at]:
+                chunk[0] += 1
+                self._count += 1
+            chunk[at] = value + 1
 
     def __delitem__(self, position: Position) -> None:
         if self.take((position,))[0] < 0:

@@ -162,7 +162,9 @@ class SharedDispatcher(AccountedDispatcher):
             has_holes = cursor.has_holes and not cursor.is_untouched(
                 ledger_id, first_entry_id + index, run.last.entry_id
             )
-            sent_messages = sent_bytes = 0
+            sent_bytes = 0
+            ids: list[int] = []
+            costs: list[int] = []
             room = turn.room
             stop = index
             for stop in range(index, len(entries)):
@@ -193,12 +195,14 @@ class SharedDispatcher(AccountedDispatcher):
                 )
                 if words:
                     messages = open_messages(messages, words)
-                pending[position] = messages
-                sent_messages += messages
+                ids.append(position[1])
+                costs.append(messages)
                 credit -= messages
             else:
                 stop = len(entries)
             self.source.advance(run, stop)
+            pending.put(ledger_id, ids, costs)
+            sent_messages = sum(costs)
             self.accounts.charge(consumer, sent_messages, sent_bytes)
             turn.spend(sent_messages, sent_bytes)
             if turn.is_over or not self.accounts.allowance(consumer):

@@ -106,7 +106,8 @@ class EntrySource:
         None means either the end of the log (the topic wakes its dispatchers when entries are
         appended) or a read under way (`on_ready` follows).
         """
-        if self._after >= self._log.last_confirmed:
+        log_end = self._log.last_confirmed
+        if self._after >= log_end:
             self._drop_ahead()  # the usual end of a turn, found without a look at what is acked
             return None
         position = self._next_open(self._after)
@@ -115,7 +116,7 @@ class EntrySource:
             if last is not None:
                 self._after = self._pass_over(last)
                 position = self._next_open(self._after)
-        if position > self._visibility.last:
+        if position > (log_end if self._visibility.buffer is None else self._visibility.last):
             self._drop_ahead()
             return None
         ahead = self._ahead

@@ -26,6 +26,7 @@ from magnetar.sdk.wire.frames import (
 from magnetar.sdk.wire.hot_commands import (
     PING_FRAME,
     PONG_FRAME,
+    append_messages,
     encode_message_prefix,
     encode_send_receipts,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "TopicNameError",
     "UnknownCommandError",
     "WireError",
+    "append_messages",
     "broker_entry_metadata",
     "check_checksum",
     "checksum",

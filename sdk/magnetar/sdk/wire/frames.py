@@ -57,10 +57,12 @@ def _complete_prefix(raw: bytes) -> bytes | None:
     and can be parsed has the same fields, as the lengths are among these bytes. (The ids inside a
     receipt's message_id are not looked at: if they were missing, they would read as 0.)
     """
+    kind = raw[:3]
+    if kind not in _HOT:
+        return None
     try:
-        kind = raw[:3]
         at = _skip_varint(raw, 3)
-        if raw[at] != 0x08 or kind not in _HOT:
+        if raw[at] != 0x08:
             return None
         at = _skip_varint(raw, at + 1)
         if kind == _HOT_MESSAGE:

@@ -120,6 +120,35 @@ def encode_message_prefix(
     return _pack_sizes(4 + size + payload_bytes, size) + head + entry + tail
 
 
+def append_messages(
+    parts: list[bytes],
+    consumer_id: int,
+    *,
+    ledger_id: int,
+    entry_ids: Sequence[int],
+    payloads: Sequence[bytes],
+    partition: int = -1,
+    consumer_epoch: int = -1,
+) -> None:
+    """Append MESSAGE frames of entries of one ledger that go out for the first time, as a whole.
+
+    As `encode_message_prefix`, each with its payload behind it; `payloads` is as long as
+    `entry_ids`.
+    """
+    varint = encode_varint
+    width = size = -1
+    head = tail = b""
+    for entry_id, payload in zip(entry_ids, payloads, strict=True):
+        entry = varint(entry_id)
+        if len(entry) != width:
+            width = len(entry)
+            size, head, tail = _message_parts(
+                consumer_id, ledger_id, width, partition, consumer_epoch
+            )
+        sizes = _pack_sizes(4 + size + len(payload), size)
+        parts += (sizes + head + entry + tail, payload)
+
+
 @lru_cache(maxsize=4096)
 def _message_parts(
     consumer_id: int, ledger_id: int, entry_width: int, partition: int, consumer_epoch: int

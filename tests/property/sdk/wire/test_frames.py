@@ -11,6 +11,7 @@ from magnetar.sdk.wire import (
     MessageMetadata,
     TopicName,
     TopicNameError,
+    append_messages,
     broker_entry_metadata,
     check_checksum,
     encode_command,
@@ -161,6 +162,45 @@ def test_message_prefix_is_what_protobuf_writes(
     assert prefix == (4 + size + payload_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + (
         command
     )
+
+
+@given(
+    consumer_id=U64,
+    ledger_id=st.integers(-1, (1 << 63) - 1),
+    entries=st.lists(st.tuples(st.integers(-1, (1 << 63) - 1), st.binary(max_size=20))),
+    partition=st.integers(-1, 1000),
+    consumer_epoch=st.integers(-1, (1 << 63) - 1),
+)
+def test_many_messages_are_the_single_ones_behind_each_other(
+    consumer_id: int,
+    ledger_id: int,
+    entries: list[tuple[int, bytes]],
+    partition: int,
+    consumer_epoch: int,
+) -> None:
+    expected = b"".join(
+        encode_message_prefix(
+            consumer_id,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            payload_bytes=len(payload),
+            partition=partition,
+            consumer_epoch=consumer_epoch,
+        )
+        + payload
+        for entry_id, payload in entries
+    )
+    parts: list[bytes] = []
+    append_messages(
+        parts,
+        consumer_id,
+        ledger_id=ledger_id,
+        entry_ids=[entry_id for entry_id, _ in entries],
+        payloads=[payload for _, payload in entries],
+        partition=partition,
+        consumer_epoch=consumer_epoch,
+    )
+    assert b"".join(parts) == expected
 
 
 @given(U64)

@@ -56,11 +56,11 @@ class SdkBench:
                 ours, theirs = messages
                 counts = (ours // self._scale, theirs // self._scale)
                 self._rate(server.url, batching, counts, least)
-            for name, ours, theirs, messages in (
-                ("one at a time", _our_turns, _their_turns, 5_000),
-                (f"at {_RATE} messages/s", _our_pace, _their_pace, 20_000),
+            for name, both, count in (
+                ("one at a time", (_our_turns, _their_turns), 5_000),
+                (f"at {_RATE} messages/s", (_our_pace, _their_pace), 20_000),
             ):
-                self._latency(server.url, name, (ours, theirs), messages // self._scale)
+                self._latency(server.url, name, both, count // self._scale)
 
     def _rate(self, url: str, batching: bool, messages: tuple[int, int], least: int) -> None:
         ours, theirs = self._in_turn(

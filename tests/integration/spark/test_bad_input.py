@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pulsar
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -116,7 +117,9 @@ def test_what_no_bookie_gives_is_read_through_brokers(
     values = [b"%d" % number for number in range(500)]
     publish(client, topic, values)
     reader, slice_ = out_of_reach(server, topic)
-    rows = [each for batch in reader.read(slice_) for each in batch.column(0).to_pylist()]
+    batches = list(reader.read(slice_))
+    assert all(isinstance(each, pa.RecordBatch) for each in batches)
+    rows = pa.Table.from_batches(batches).column(0).to_pylist()
     assert rows == values
 
 

@@ -1,42 +1,34 @@
-"""The consumer: messages to the application, and what it says of them to the broker.
+"""The consumer as applications see it: of one topic, or of several.
 
-Its parts: the receiver queue, where entries lie until they are taken; the acknowledger, which sends
-acknowledgements; the attachment, which keeps it subscribed. Here is who waits for messages.
+Its parts: a queue, where entries lie until they are taken; an acknowledger, which sends
+acknowledgements; an attachment, which keeps it subscribed. `TopicConsumer` has those of one topic,
+`TopicsConsumer` those of several; `Client.consumer` looks which of them is needed.
 """
 
 import asyncio
-from collections import deque
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, overload
 
-from magnetar.sdk.ack_grouping import AckGrouping
-from magnetar.sdk.acknowledger import Acknowledgeable, Acknowledger
-from magnetar.sdk.batch import EntrySource, MessageBatch
-from magnetar.sdk.connection import Connection
-from magnetar.sdk.consumer_attachment import ConsumerAttachment
+from magnetar.sdk.acknowledger import Acknowledgeable
+from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.consuming.dead_letters import DeadLetters
-from magnetar.sdk.consuming.entry_opening import EntryOpening
 from magnetar.sdk.consuming.interceptors import Interceptors
 from magnetar.sdk.consuming.parts import Acknowledging, Attaching, MessageQueue
 from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
+from magnetar.sdk.consuming.waiters import Waiters
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import NotSupportedError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
 from magnetar.sdk.schema import Schema
-from magnetar.sdk.schema_versions import load_versions
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.transaction import Transaction
-from magnetar.sdk.wire.topic_name import TopicName
 
 
-class Consumer:
-    """Receives the messages of one subscription of one topic. Made by `Client.consumer`.
-
-    Of several topics, or of a partitioned one, it is a `TopicsConsumer`.
-    """
+class Consumer(ABC):
+    """Receives the messages of one subscription. Made by `Client.consumer`."""
 
     _queue: MessageQueue
     _acknowledger: Acknowledging
@@ -49,92 +41,12 @@ class Consumer:
     def __init__(
         self,
         context: ClientContext,
-        topic: TopicName,
-        subscription: str,
-        consumer_id: int,
-        settings: ConsumerSettings,
-        *,
-        start: MessageId | None = None,
-        start_inclusive: bool = False,
-        schema: Schema[object] | None = None,
-        letters: DeadLetters | None = None,
-    ) -> None:
-        """`start` is for readers: where a subscription that is not durable begins. `letters`: those
-        of the consumer of several topics that this one is a part of."""
-        name = settings.name or f"{context.random.getrandbits(40):010x}"
-        self._prepare(context, str(topic), subscription, settings, name)
-        if start is not None and start_inclusive:
-            start = start.first_chunk or start  # Behind its last chunk it would never be whole.
-        self._start, self._start_inclusive = start, start_inclusive
-        self._schema = None if schema is None else schema.for_topic()
-        acks = AckGrouping(batch_index_ack=settings.batch_index_ack)
-        source = EntrySource(
-            self.topic,
-            topic.partition_index,
-            settings.verify_checksum,
-            settings.decompressed_bytes_max,
-            self._schema,
-        )
-        queue = ReceiverQueue(
-            source,
-            acks,
-            messages_max=settings.receiver_queue_messages,
-            is_reader=not settings.durable,
-            grant=lambda messages: self._at_broker.grant(messages),
-        )
-        self._queue = self._receiver_queue = queue
-        if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
-            queue.skip = (start, start_inclusive)
-        acknowledger = Acknowledger(
-            consumer_id,
-            self.topic,
-            settings,
-            acks,
-            queue,
-            clock=context.clock,
-            connection=lambda: self._at_broker.connection,
-        )
-        self._acknowledger = self._own_acknowledger = acknowledger
-        self._owns_letters = letters is None
-        if letters is None and settings.dead_letters is not None:
-            letters = DeadLetters(context, topic, subscription, settings.dead_letters)
-        self._letters = letters
-        self._opening = EntryOpening(
-            source,
-            settings,
-            acks=acks,
-            giver=self,
-            letters=letters,
-            clock=context.clock,
-            acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
-            ask_later=acknowledger.ask_later,
-        )
-        queue.open_entry = self._opening.open
-        queue.on_cleared = self._opening.chunks.clear
-        self._at_broker = ConsumerAttachment(
-            context,
-            topic,
-            subscription,
-            consumer_id,
-            settings,
-            consumer=self,
-            name=self._name,
-            queue=queue,
-            acknowledger=acknowledger,
-            start=start,
-            schema=None if self._schema is None else self._schema.info,
-        )
-        self._attachment = self._at_broker
-
-    def _prepare(
-        self,
-        context: ClientContext,
         topic: str,
         subscription: str,
         settings: ConsumerSettings,
         name: str,
     ) -> None:
-        """What consumers of one topic and of several have in common; their parts come after it."""
+        """The parts are for who inherits to set."""
         self.topic = topic
         self.subscription = subscription
         self.is_active: bool | None = None
@@ -148,8 +60,7 @@ class Consumer:
         self._context = context
         self._settings = settings
         self._name = name
-        self._loop = asyncio.get_running_loop()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters = Waiters()
         self._interceptors = Interceptors(topic, settings.interceptors)
         self._is_watched = bool(settings.interceptors or settings.ack_timeout_ms)
         self._letters = None
@@ -162,9 +73,9 @@ class Consumer:
         return self._name
 
     @property
+    @abstractmethod
     def topics(self) -> tuple[str, ...]:
         """The topics and partitions that are consumed now."""
-        return (self.topic,)
 
     @property
     def is_connected(self) -> bool:
@@ -206,9 +117,7 @@ class Consumer:
         message = self._take() if self._schema is None else await self._take_readable()
         if message is None:
             async with asyncio.timeout(timeout_s):
-                while message is None:
-                    await self._wait_message()
-                    message = self._take() if self._schema is None else await self._take_readable()
+                message = await self._wait_first()
         return self._given([message])[0] if self._is_watched else message
 
     async def receive_many(
@@ -225,17 +134,13 @@ class Consumer:
         if message is None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    while message is None:
-                        await self._wait_message()
-                        message = (
-                            self._take() if self._schema is None else await self._take_readable()
-                        )
+                    message = await self._wait_first()
             except TimeoutError:
                 return []
         result = [message]
         self._take_more(result, messages_max)
         if self._waiters and self._queue.has_some:
-            self._wake()
+            self._waiters.wake()
         return self._given(result) if self._is_watched else result
 
     async def receive_batch(self) -> list[Message]:
@@ -269,6 +174,7 @@ class Consumer:
             raise
         return self._given(result) if self._is_watched else result
 
+    @abstractmethod
     async def load_schemas(self, messages: Iterable[Message]) -> None:
         """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
         or `receive_batches`; the other calls do it before they give a message.
@@ -276,16 +182,6 @@ class Consumer:
         Raises:
             BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
         """
-        schema = self._schema
-        if schema is not None:
-            missing = [
-                message.schema_version
-                for message in messages
-                if schema.is_missing(message.schema_version)
-            ]
-            if missing:
-                connection = await self._context.find_any()
-                await load_versions(connection, self.topic, schema, missing)
 
     def take_nowait(self, messages_max: int) -> list[Message]:
         """Up to `messages_max` messages of those that lie here, without waiting; see `on_ready`.
@@ -321,7 +217,7 @@ class Consumer:
                 return []
         batches = queue.take_batches(entries_max)
         if self._waiters and queue.has_some:
-            self._wake()
+            self._waiters.wake()
         if self._is_watched:
             self._acknowledger.track(batches)
         return batches
@@ -330,35 +226,21 @@ class Consumer:
         """Ask for no more messages; those on their way, and those that lie here, still come."""
         self._queue.pause()
 
+    @abstractmethod
     def resize_queue(self, messages_max: int) -> None:
         """Let the broker send so many messages ahead from now on."""
-        self._receiver_queue.resize(messages_max)
 
     def resume(self) -> None:
         """Ask for messages again."""
         self._queue.resume()
 
+    @abstractmethod
     async def has_message_available(self) -> bool:
         """Whether there is a message behind the last one that was taken.
 
         Raises:
             SdkError: the broker could not be asked.
         """
-        if self.has_queued():
-            return True
-        last, mark_delete = await self.last_ids()
-        if last.entry_id < 0:
-            return False
-        taken, start = self.last_taken, self._start
-        if taken is not None:
-            return taken < last
-        if start is None or start == MessageId.LATEST:
-            return mark_delete is not None and mark_delete.entry < last.entry
-        if start == MessageId.EARLIEST:
-            return True
-        if start.batch_index < 0:
-            start, last = start.entry, last.entry
-        return start < last or (self._start_inclusive and start == last)
 
     # -- public: acknowledging
 
@@ -388,11 +270,10 @@ class Consumer:
             return None
         return transaction.start(self._acknowledge_in(transaction, what, cumulative=False))
 
+    @abstractmethod
     async def _acknowledge_in(
         self, transaction: Transaction, what: Acknowledgeable, *, cumulative: bool
-    ) -> None:
-        await transaction.join_subscription(self.topic, self.subscription)
-        await self._own_acknowledger.acknowledge_in(transaction.id, what, cumulative=cumulative)
+    ) -> None: ...
 
     def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> None:
         """`acknowledge` for many; fastest for entries."""
@@ -493,13 +374,13 @@ class Consumer:
             connected=int(self.is_connected),
         )
 
+    @abstractmethod
     async def broker_stats(self) -> list[BrokerStats]:
         """What the brokers say of this consumer, topic by topic.
 
         Raises:
             SdkError
         """
-        return [BrokerStats.of(self.topic, await self._at_broker.stats())]
 
     # -- public: position
 
@@ -529,17 +410,17 @@ class Consumer:
         """
         return (await self.last_ids())[0]
 
+    @abstractmethod
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
         """The last message of the topic, and the subscription's mark-delete position if known."""
-        return await self._at_broker.last_ids()
 
+    @abstractmethod
     async def last_message_ids(self) -> dict[str, MessageId]:
         """The last message of each topic; entry id -1 where there is none.
 
         Raises:
             SdkError
         """
-        return {self.topic: await self.last_message_id()}
 
     # -- public: the ends
 
@@ -573,44 +454,9 @@ class Consumer:
             self._wake_all()
             self._context.forget(self)
 
+    @abstractmethod
     def _end_parts(self) -> None:
-        self._acknowledger.close()
-        self._opening.close()
-
-    # -- from the connection and the attachment
-
-    def on_messages(self, messages: list[Delivery]) -> None:
-        """From the connection: what one network read brought."""
-        if not self._at_broker.is_receiving:
-            return
-        self._receiver_queue.extend(messages)
-        if self._opening.has_dead(messages):
-            self._receiver_queue.open_all()
-        if self._waiters:
-            self._wake()
-        elif self.on_ready is not None:
-            self.on_ready()
-
-    def on_active_change(self, is_active: bool) -> None:
-        """From the connection: another consumer of the subscription took over, or this one."""
-        self.is_active = is_active
-        if self.on_active is not None:
-            self.on_active(is_active)
-        if self._settings.on_active_change is not None:
-            self._settings.on_active_change(self.topic, is_active)
-
-    def on_end_of_topic(self) -> None:
-        """From the connection: see `reached_end`."""
-        self.reached_end = True
-        self._wake_all()
-
-    def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: the broker closed the consumer, or the connection broke."""
-        self._at_broker.lose(connection)
-
-    def on_attachment_failed(self) -> None:
-        """From the attachment: it is over for good."""
-        self._wake_all()
+        """It is closed: timers and the like."""
 
     # -- taking and waiting
 
@@ -620,7 +466,7 @@ class Consumer:
         if message is None:
             self._attachment.check_usable()
         elif self._waiters and self._queue.has_some:
-            self._wake()
+            self._waiters.wake()
         return message
 
     async def _iterate(self) -> AsyncIterator[Message]:
@@ -645,57 +491,34 @@ class Consumer:
         """A call that took messages ends without them: they are for the next one."""
         if messages:
             self._queue.put_back(messages)
-            self._wake()
+            self._waiters.wake()
 
+    @abstractmethod
     async def _take_readable(self) -> Message | None:
         """`_take`, with the definition of the message's schema version got first.
 
         It is asked for before the message is taken: a call that is cancelled has taken nothing.
         """
-        assert self._schema is not None
-        asked: bytes | None = None
-        version = self._receiver_queue.next_schema_version()
-        while version is not None and version != asked and self._schema.is_missing(version):
-            connection = await self._context.find_any()
-            await load_versions(connection, self.topic, self._schema, (version,))
-            asked, version = version, self._receiver_queue.next_schema_version()
-        return self._take()
 
+    @abstractmethod
     def _take_more(self, result: list[Message], messages_max: int) -> None:
         """Append what lies here, up to a message whose schema version has to be asked for."""
-        if self._schema is None:
-            self._queue.take_more(result, messages_max)
-            return
-        while len(result) < messages_max:
-            version = self._receiver_queue.next_schema_version()
-            if version is None or self._schema.is_missing(version):
-                return
-            self._queue.take_more(result, len(result) + 1)
 
     async def _wait_message(self) -> None:
         """Wait until there may be something to take; who takes checks again."""
         self._attachment.check_usable()
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(future)
-        try:
-            await future
-        except asyncio.CancelledError:
-            # We may have been woken already: the message is for the next one who waits.
-            if future.done() and not future.cancelled():
-                self._wake()
-            raise
+        await self._waiters.wait()
         self._attachment.check_usable()
 
-    def _wake(self) -> None:
-        """Wake one; whoever takes a message and leaves others wakes the next."""
-        while self._waiters:
-            future = self._waiters.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
+    async def _wait_first(self) -> Message:
+        """Wait for a message, and take it."""
+        message = None
+        while message is None:
+            await self._wait_message()
+            message = self._take() if self._schema is None else await self._take_readable()
+        return message
 
     def _wake_all(self) -> None:
-        while self._waiters:
-            self._wake()
+        self._waiters.wake_all()
         if self.on_ready is not None:
             self.on_ready()

@@ -14,6 +14,7 @@ from magnetar.sdk import (
     ProducerSettings,
     SubscriptionType,
 )
+from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
@@ -102,6 +103,7 @@ async def test_waiting_too_long_is_a_timeout(client: Client) -> None:
 
 async def test_cancelled_receiver_loses_no_message(client: Client, broker: ScriptedBroker) -> None:
     consumer = await client.consumer("t", "s")
+    assert isinstance(consumer, TopicConsumer)
     first = asyncio.ensure_future(consumer.receive())
     second = asyncio.ensure_future(consumer.receive())
     deliver = consumer.on_messages

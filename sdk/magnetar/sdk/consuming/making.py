@@ -8,6 +8,7 @@ from functools import partial
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.dead_letters import DeadLetters
 from magnetar.sdk.consuming.policies import KeySharedPolicy
+from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.consuming.topic_pattern import TopicPattern
 from magnetar.sdk.consuming.topic_source import (
     GivenTopics,
@@ -121,7 +122,7 @@ class ConsumerMaking:
         source = GivenTopics(context.lookup, names)
         if len(names) == 1 and await wait_topics(source, context) == names:
             context.remember_plain(first)
-            return Consumer(
+            return TopicConsumer(
                 context,
                 first,
                 subscription,

@@ -13,6 +13,7 @@ from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.dead_letters import DeadLetters
 from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
+from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.consuming.topic_source import TopicSource, wait_topics
 from magnetar.sdk.consuming.topics_parts import (
     Members,
@@ -55,7 +56,7 @@ class TopicsConsumer(Consumer):
         """`make_source` is given what to call when there are news. `first` names the topics of dead
         letters and retries; None: each topic has its own dead letters."""
         member_name = settings.name or f"{context.random.getrandbits(40):010x}"
-        self._prepare(context, name, subscription, settings, member_name)
+        super().__init__(context, name, subscription, settings, member_name)
         self._start, self._start_inclusive = start, start_inclusive
         self._schema = schema
         self._members = Members()
@@ -84,6 +85,10 @@ class TopicsConsumer(Consumer):
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(self._members.by_topic)
+
+    def resize_queue(self, messages_max: int) -> None:
+        self._settings = replace(self._settings, receiver_queue_messages=messages_max)
+        self._share_queue()
 
     async def has_message_available(self) -> bool:
         return any(await asyncio.gather(*(each.has_message_available() for each in self._members)))
@@ -204,7 +209,7 @@ class TopicsConsumer(Consumer):
         )
         failures = [each for each in made if isinstance(each, BaseException)]
         for each in made:
-            if isinstance(each, Consumer):
+            if isinstance(each, TopicConsumer):
                 if self._attachment.is_closing:
                     await each.close(flush=False)
                     continue
@@ -220,9 +225,9 @@ class TopicsConsumer(Consumer):
 
     async def _make_member(
         self, topic: TopicName, queue_messages: int, start: MessageId | None
-    ) -> Consumer:
+    ) -> TopicConsumer:
         settings = replace(self._member_settings, receiver_queue_messages=queue_messages)
-        member = Consumer(
+        member = TopicConsumer(
             self._context,
             topic,
             self.subscription,
@@ -248,13 +253,13 @@ class TopicsConsumer(Consumer):
         for each in self._members:
             each.resize_queue(part)
 
-    def _on_member_ready(self, member: Consumer) -> None:
+    def _on_member_ready(self, member: TopicConsumer) -> None:
         self._members.become_ready(member)
         self.reached_end = all(each.reached_end for each in self._members.by_topic.values())
         if self.reached_end:
             self._wake_all()
         elif self._waiters:
-            self._wake()
+            self._waiters.wake()
         elif self.on_ready is not None:
             self.on_ready()
 

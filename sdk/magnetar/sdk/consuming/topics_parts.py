@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
-from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.errors import (
     AlreadyClosedError,
     CorruptMessageError,
@@ -28,28 +28,28 @@ class Members:
     """The consumers of the topics, by topic, and whose turn it is."""
 
     def __init__(self) -> None:
-        self.by_topic: dict[str, Consumer] = {}
-        self._ready: dict[Consumer, None] = {}
+        self.by_topic: dict[str, TopicConsumer] = {}
+        self._ready: dict[TopicConsumer, None] = {}
         self._taken = 0
 
-    def __iter__(self) -> Iterator[Consumer]:
+    def __iter__(self) -> Iterator[TopicConsumer]:
         return iter(list(self.by_topic.values()))
 
     def __len__(self) -> int:
         return len(self.by_topic)
 
-    def become_ready(self, member: Consumer) -> None:
+    def become_ready(self, member: TopicConsumer) -> None:
         """It may have something to take."""
         self._ready[member] = None
 
-    def remove(self, topic: str) -> Consumer:
+    def remove(self, topic: str) -> TopicConsumer:
         """Take a topic out; its consumer is for the caller to close."""
         member = self.by_topic.pop(topic)
         self._ready.pop(member, None)
         return member
 
     @property
-    def next(self) -> Consumer | None:
+    def next(self) -> TopicConsumer | None:
         """The one whose turn it is and that has something; None: nobody has."""
         while self._ready:
             member = next(iter(self._ready))
@@ -59,7 +59,7 @@ class Members:
             self._taken = 0
         return None
 
-    def took(self, member: Consumer, count: int) -> None:
+    def took(self, member: TopicConsumer, count: int) -> None:
         """So many messages were taken of it."""
         self._taken += count
         if self._taken >= TURN_MESSAGES:
@@ -67,7 +67,7 @@ class Members:
             self._ready[member] = None
             self._taken = 0
 
-    def of(self, what: Acknowledgeable) -> Consumer | None:
+    def of(self, what: Acknowledgeable) -> TopicConsumer | None:
         """Whose message it is; None: of a topic that is gone, there is nobody to be told.
 
         Raises:
@@ -260,8 +260,8 @@ class TopicsAcknowledger:
 
     def _by_member(
         self, what: Iterable[Acknowledgeable]
-    ) -> list[tuple[Consumer, list[Acknowledgeable]]]:
-        grouped: dict[Consumer, list[Acknowledgeable]] = {}
+    ) -> list[tuple[TopicConsumer, list[Acknowledgeable]]]:
+        grouped: dict[TopicConsumer, list[Acknowledgeable]] = {}
         for one in what:
             member = self._members.of(one)
             if member is not None:

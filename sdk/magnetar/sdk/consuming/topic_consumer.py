@@ -1,0 +1,245 @@
+"""The consumer of one topic, or of one partition."""
+
+from collections.abc import Iterable
+
+from magnetar.sdk.ack_grouping import AckGrouping
+from magnetar.sdk.acknowledger import Acknowledgeable, Acknowledger
+from magnetar.sdk.batch import EntrySource
+from magnetar.sdk.connection import Connection
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.consumer_attachment import ConsumerAttachment
+from magnetar.sdk.consuming.dead_letters import DeadLetters
+from magnetar.sdk.consuming.entry_opening import EntryOpening
+from magnetar.sdk.consuming.stats import BrokerStats
+from magnetar.sdk.context import ClientContext
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
+from magnetar.sdk.schema import Schema
+from magnetar.sdk.schema_versions import load_versions
+from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.transaction import Transaction
+from magnetar.sdk.wire.topic_name import TopicName
+
+
+class TopicConsumer(Consumer):
+    """A `Consumer` whose parts are those of one topic, and what the connection tells it."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: TopicName,
+        subscription: str,
+        consumer_id: int,
+        settings: ConsumerSettings,
+        *,
+        start: MessageId | None = None,
+        start_inclusive: bool = False,
+        schema: Schema[object] | None = None,
+        letters: DeadLetters | None = None,
+    ) -> None:
+        """`start` is for readers: where a subscription that is not durable begins. `letters`: those
+        of the consumer of several topics that this one is a part of."""
+        name = settings.name or f"{context.random.getrandbits(40):010x}"
+        super().__init__(context, str(topic), subscription, settings, name)
+        if start is not None and start_inclusive:
+            start = start.first_chunk or start  # Behind its last chunk it would never be whole.
+        self._start, self._start_inclusive = start, start_inclusive
+        self._schema = None if schema is None else schema.for_topic()
+        acks = AckGrouping(batch_index_ack=settings.batch_index_ack)
+        source = EntrySource(
+            self.topic,
+            topic.partition_index,
+            settings.verify_checksum,
+            settings.decompressed_bytes_max,
+            self._schema,
+        )
+        queue = ReceiverQueue(
+            source,
+            acks,
+            messages_max=settings.receiver_queue_messages,
+            is_reader=not settings.durable,
+            grant=lambda messages: self._at_broker.grant(messages),
+        )
+        self._queue = self._receiver_queue = queue
+        if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
+            queue.skip = (start, start_inclusive)
+        acknowledger = Acknowledger(
+            consumer_id,
+            self.topic,
+            settings,
+            acks,
+            queue,
+            clock=context.clock,
+            connection=lambda: self._at_broker.connection,
+        )
+        self._acknowledger = self._own_acknowledger = acknowledger
+        self._owns_letters = letters is None
+        if letters is None and settings.dead_letters is not None:
+            letters = DeadLetters(context, topic, subscription, settings.dead_letters)
+        self._letters = letters
+        self._opening = EntryOpening(
+            source,
+            settings,
+            acks=acks,
+            giver=self,
+            letters=letters,
+            clock=context.clock,
+            acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
+            ask_later=acknowledger.ask_later,
+        )
+        queue.open_entry = self._opening.open
+        queue.on_cleared = self._opening.chunks.clear
+        self._at_broker = ConsumerAttachment(
+            context,
+            topic,
+            subscription,
+            consumer_id,
+            settings,
+            consumer=self,
+            name=self._name,
+            queue=queue,
+            acknowledger=acknowledger,
+            start=start,
+            schema=None if self._schema is None else self._schema.info,
+        )
+        self._attachment = self._at_broker
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics and partitions that are consumed now."""
+        return (self.topic,)
+
+    async def load_schemas(self, messages: Iterable[Message]) -> None:
+        """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
+        or `receive_batches`; the other calls do it before they give a message.
+
+        Raises:
+            BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
+        """
+        schema = self._schema
+        if schema is not None:
+            missing = [
+                message.schema_version
+                for message in messages
+                if schema.is_missing(message.schema_version)
+            ]
+            if missing:
+                connection = await self._context.find_any()
+                await load_versions(connection, self.topic, schema, missing)
+
+    def resize_queue(self, messages_max: int) -> None:
+        """Let the broker send so many messages ahead from now on."""
+        self._receiver_queue.resize(messages_max)
+
+    async def has_message_available(self) -> bool:
+        """Whether there is a message behind the last one that was taken.
+
+        Raises:
+            SdkError: the broker could not be asked.
+        """
+        if self.has_queued():
+            return True
+        last, mark_delete = await self.last_ids()
+        if last.entry_id < 0:
+            return False
+        taken, start = self.last_taken, self._start
+        if taken is not None:
+            return taken < last
+        if start is None or start == MessageId.LATEST:
+            return mark_delete is not None and mark_delete.entry < last.entry
+        if start == MessageId.EARLIEST:
+            return True
+        if start.batch_index < 0:
+            start, last = start.entry, last.entry
+        return start < last or (self._start_inclusive and start == last)
+
+    async def broker_stats(self) -> list[BrokerStats]:
+        """What the brokers say of this consumer, topic by topic.
+
+        Raises:
+            SdkError
+        """
+        return [BrokerStats.of(self.topic, await self._at_broker.stats())]
+
+    async def last_ids(self) -> tuple[MessageId, MessageId | None]:
+        """The last message of the topic, and the subscription's mark-delete position if known."""
+        return await self._at_broker.last_ids()
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """The last message of each topic; entry id -1 where there is none.
+
+        Raises:
+            SdkError
+        """
+        return {self.topic: await self.last_message_id()}
+
+    async def _acknowledge_in(
+        self, transaction: Transaction, what: Acknowledgeable, *, cumulative: bool
+    ) -> None:
+        await transaction.join_subscription(self.topic, self.subscription)
+        await self._own_acknowledger.acknowledge_in(transaction.id, what, cumulative=cumulative)
+
+    def _end_parts(self) -> None:
+        self._acknowledger.close()
+        self._opening.close()
+
+    async def _take_readable(self) -> Message | None:
+        """`_take`, with the definition of the message's schema version got first.
+
+        It is asked for before the message is taken: a call that is cancelled has taken nothing.
+        """
+        assert self._schema is not None
+        asked: bytes | None = None
+        version = self._receiver_queue.next_schema_version()
+        while version is not None and version != asked and self._schema.is_missing(version):
+            connection = await self._context.find_any()
+            await load_versions(connection, self.topic, self._schema, (version,))
+            asked, version = version, self._receiver_queue.next_schema_version()
+        return self._take()
+
+    def _take_more(self, result: list[Message], messages_max: int) -> None:
+        """Append what lies here, up to a message whose schema version has to be asked for."""
+        if self._schema is None:
+            self._queue.take_more(result, messages_max)
+            return
+        while len(result) < messages_max:
+            version = self._receiver_queue.next_schema_version()
+            if version is None or self._schema.is_missing(version):
+                return
+            self._queue.take_more(result, len(result) + 1)
+
+    # -- from the connection and the attachment
+
+    def on_messages(self, messages: list[Delivery]) -> None:
+        """From the connection: what one network read brought."""
+        if not self._at_broker.is_receiving:
+            return
+        self._receiver_queue.extend(messages)
+        if self._opening.has_dead(messages):
+            self._receiver_queue.open_all()
+        if self._waiters:
+            self._waiters.wake()
+        elif self.on_ready is not None:
+            self.on_ready()
+
+    def on_active_change(self, is_active: bool) -> None:
+        """From the connection: another consumer of the subscription took over, or this one."""
+        self.is_active = is_active
+        if self.on_active is not None:
+            self.on_active(is_active)
+        if self._settings.on_active_change is not None:
+            self._settings.on_active_change(self.topic, is_active)
+
+    def on_end_of_topic(self) -> None:
+        """From the connection: see `reached_end`."""
+        self.reached_end = True
+        self._wake_all()
+
+    def on_session_lost(self, connection: Connection) -> None:
+        """From the connection: the broker closed the consumer, or the connection broke."""
+        self._at_broker.lose(connection)
+
+    def on_attachment_failed(self) -> None:
+        """From the attachment: it is over for good."""
+        self._wake_all()

@@ -1,7 +1,9 @@
 """Consumers of the drill: two subscriptions per topic.
 
-`shared` has two consumers on connections of their own, which acknowledge one by one and leave every
-eleventh message; `single` has one that acknowledges cumulatively.
+`shared` has two consumers on connections of their own, which acknowledge one by one. They leave every
+eleventh message until it comes again, as it does when its topic has moved: so there are always holes
+to keep, and never more than the ranges that a cursor's record has room for. `single` has one that
+acknowledges cumulatively.
 
 usage: python -m tests.chaos.cluster.consume --url URL --directory DIR --name NAME --topic TOPIC...
 """
@@ -23,10 +25,10 @@ def consume(player: Player) -> None:
     clients = [player.connect(), player.connect()]
     works: list[Callable[[], None]] = []
     for topic in player.topics:
+        left: set[Position] = set()
         for client in clients:
-            works.append(
-                partial(_take_turns, player, topic, subscribe(player, client, topic, SHARED))
-            )
+            shared = subscribe(player, client, topic, SHARED)
+            works.append(partial(_take_turns, player, topic, shared, left))
         single = subscribe(player, clients[0], topic, SINGLE)
         works.append(partial(_alone, player, topic, single))
     player.run(works)
@@ -52,8 +54,12 @@ def subscribe(
     )
 
 
-def _take_turns(player: Player, topic: str, consumer: pulsar.Consumer) -> None:
-    """Acknowledge one by one; what came again is acknowledged, too."""
+def _take_turns(player: Player, topic: str, consumer: pulsar.Consumer, left: set[Position]) -> None:
+    """Acknowledge one by one, what was left and came again as well.
+
+    Args:
+        left: what both consumers of the subscription have left.
+    """
     recorder = player.recorder
     while (message := next_message(player, consumer)) is not None:
         taken = player.take(message)
@@ -61,7 +67,8 @@ def _take_turns(player: Player, topic: str, consumer: pulsar.Consumer) -> None:
             continue
         (_, number), position = taken
         recorder.delivered(topic, SHARED, *taken)
-        if number % LEFT_EVERY == 0:
+        if number % LEFT_EVERY == 0 and position not in left:
+            left.add(position)
             continue
         try:
             consumer.acknowledge(message)
@@ -69,6 +76,7 @@ def _take_turns(player: Player, topic: str, consumer: pulsar.Consumer) -> None:
             recorder.tried_again(f"acknowledge: {type(error).__name__}")
         else:
             recorder.acked(topic, SHARED, position)
+            left.discard(position)
 
 
 def _alone(player: Player, topic: str, consumer: pulsar.Consumer) -> None:

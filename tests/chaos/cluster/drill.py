@@ -88,6 +88,7 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
         except (ProcessEndedError, NotRecoveredError, ServerFailedError) as error:
             course.problems.append(f"{type(error).__name__}: {error}")
             course.is_aborted = True
+            sys.stderr.write(f"given up: {course.problems[-1]}\n")
         course.problems += [
             problem for path in stage.log_paths() for problem in _problems_logged(path)
         ]

@@ -348,8 +348,13 @@ class Cursor(SubscriptionCursor):
         self._saves += 1
         # A reset may have moved the position back while an older record was being written.
         self._persisted = min(saved.snapshot.mark_delete, self._state.mark_delete)
-        self._ranges_not_saved = saved.snapshot.ranges_dropped
-        self._batches_not_saved = saved.snapshot.batches_dropped
+        ranges, batches = saved.snapshot.ranges_dropped, saved.snapshot.batches_dropped
+        if (ranges or batches) and not (self._ranges_not_saved or self._batches_not_saved):
+            # Once, not with each save: how many they are is in the statistics.
+            _log.warning(
+                "acknowledgements_not_saved", cursor=self._path, ranges=ranges, batches=batches
+            )
+        self._ranges_not_saved, self._batches_not_saved = ranges, batches
         if saved is record:
             # Shortened for the node, it stays dirty: a ledger will take more of it some day.
             self._saved_changes = changes

@@ -1,8 +1,8 @@
 """Consumers of the drill: two subscriptions per topic.
 
-`shared` has two consumers on connections of their own, which acknowledge one by one. They leave every
-eleventh message until it comes again, as it does when its topic has moved: so there are always holes
-to keep, and never more than the ranges that a cursor's record has room for. `single` has one that
+`shared` has two consumers on connections of their own, which acknowledge one by one. They leave
+every eleventh message until it comes again, as it does when its topic has moved: there are always
+holes to keep, and never more of them than a cursor's record has room for. `single` has one that
 acknowledges cumulatively.
 
 usage: python -m tests.chaos.cluster.consume --url URL --directory DIR --name NAME --topic TOPIC...

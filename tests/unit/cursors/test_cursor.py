@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.cursors.cursor import Cursor
 from magnetar.cursors.errors import (
@@ -357,6 +358,18 @@ async def test_ranges_beyond_the_limit_are_left_out_counted_and_come_again(world
     again = await world.open()
     assert again.is_acked(Position(3, 19))
     assert not again.is_acked(Position(3, 21))
+
+
+async def test_the_log_says_once_that_acknowledgements_are_too_many_to_be_saved(
+    world: World,
+) -> None:
+    cursor = await world.open(unacked_ranges_persisted_max=10)
+    with capture_logs() as lines:
+        for count in (11, 12):
+            cursor.ack_many(every_second(count))
+            await cursor.persist()
+    (line,) = (each for each in lines if each["event"] == "acknowledgements_not_saved")
+    assert line["ranges"] == 1
 
 
 async def test_a_record_larger_than_an_entry_is_shortened(world: World) -> None:

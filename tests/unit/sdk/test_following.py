@@ -84,7 +84,8 @@ async def test_news_end_a_pause() -> None:
     looks = Looks(*(OSError(f"{at}") for at in range(20)))
 
     async def with_news() -> None:
-        following.look_soon()
+        if looks.errors:
+            following.look_soon()
         await looks.look()
 
     following = Follower(

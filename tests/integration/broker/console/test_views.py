@@ -85,7 +85,9 @@ def test_a_topic_at_rest_is_not_loaded_by_looking_at_it(
     tab.heading("sensor-001")
     tab.sees("The topic is at rest.")
     for name in ("Messages", "Storage"):
-        tab.page.get_by_role("link", name=name, exact=True).click()
+        link = tab.page.get_by_role("link", name=name, exact=True)
+        link.click()
+        expect(link).to_have_attribute("aria-current", "page")  # what is seen is the new view
         tab.sees("The topic is at rest.")
     assert "sensor-0" not in rest(shop, "GET", loaded).decode()
     tab.button("Load it").click()

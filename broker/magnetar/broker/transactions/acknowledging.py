@@ -199,7 +199,9 @@ class TransactionalAcks:
                 raise ServiceNotReadyError(f"{topic.name} is closing")
             pending = self.pending.setdefault(name, PendingAckState())
             pending.ended.pass_watermark(txn.most, low_watermark)
-            if txn not in pending.ended:
+            # What told us before may have gone away while the end was being written, and what the
+            # transaction holds was not let go then: it is told again.
+            if txn not in pending.ended or txn in pending.transactions:
                 await self._end(subscription, pending, txn, commits=commits)
         if not topic.tenure.holds():
             raise ServiceNotReadyError(f"{topic.name} has another owner")

@@ -6,6 +6,7 @@ from typing import Any, cast
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.pending_acks import Ack, PendingAckState
 from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.ledger.position import Position
 
@@ -31,6 +32,8 @@ class Place:
 
     name = "persistent://public/default/topic"
     is_closed = False
+    is_slow = False
+    """What is written to the log is not answered."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, OpenSubscription] = {}
@@ -51,7 +54,8 @@ class Place:
     def append(self, record: dict[str, Any]) -> "Place":
         self.records.append(record)
         self.done = asyncio.get_running_loop().create_future()
-        self.done.set_result(Position(1, len(self.records)))
+        if not self.is_slow:
+            self.done.set_result(Position(1, len(self.records)))
         return self
 
     async def end_on(self, name: str, number: int) -> None:
@@ -87,3 +91,23 @@ async def test_ends_on_one_subscription_at_the_same_time_are_noted_once() -> Non
     place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
     await asyncio.gather(*(place.end_on("s", 1) for _ in range(5)))
     assert [each["kind"] for each in place.records] == ["acks_end"]
+
+
+async def test_an_end_whose_coordinator_went_away_meanwhile_is_made_when_it_is_told_again() -> None:
+    """Kill -9 of a coordinator ends its connection, and with it what it had asked for."""
+    place, txn = Place(), TransactionId(0, 1)
+    place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
+    pending = place.acks.pending.setdefault("s", PendingAckState())
+    pending.add(txn, [Ack(Position(7, 3))])
+    place.is_slow = True
+    told = asyncio.ensure_future(place.acks.end("s", txn, commits=False, low_watermark=-1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(place.records) == 1
+    told.cancel()
+    await asyncio.gather(told, return_exceptions=True)
+    place.done.set_result(Position(1, 1))
+    place.is_slow = False
+    await place.acks.end("s", txn, commits=False, low_watermark=-1)
+    assert not pending.holds(Position(7, 3))
+    assert pending.transactions == {}

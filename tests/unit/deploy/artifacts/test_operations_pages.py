@@ -70,11 +70,23 @@ def test_variables_exist(page: Path) -> None:
     assert named <= known
 
 
+def logged_events() -> set[str]:
+    """What the components' log lines are called."""
+    call = re.compile(r"\b_?log\.(?:debug|info|warning|error|exception|critical)\(\s*\"([a-z_]+)\"")
+    return {
+        event
+        for component in ("broker", "bookie", "ledger", "cursors", "deploy")
+        for source in (ROOT / component).rglob("*.py")
+        for event in call.findall(source.read_text())
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
-def test_settings_and_metrics_exist(page: Path) -> None:
+def test_settings_metrics_and_log_lines_exist(page: Path) -> None:
     fields = {field for model in COMPONENTS.values() for field in model.model_fields}
+    known = fields | metrics_on_the_page() | logged_events()
     for span in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", page.read_text()):
-        assert span in fields | metrics_on_the_page(), span
+        assert span in known, span
 
 
 def test_values_of_the_chart_exist() -> None:

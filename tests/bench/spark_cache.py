@@ -47,11 +47,15 @@ class CacheUse:
         return self.inserted / self.delivered
 
 
-def follow(server: Standalone, messages: int, subscription: str) -> CacheUse:
-    """Publish entries of 1 KB, which one consumer gets meanwhile."""
+def follow(server: Standalone, messages: int, run: str) -> CacheUse:
+    """Publish entries of 1 KB, which one consumer gets meanwhile; each run has its own topic.
+
+    The load acknowledges nothing: the consumer of a second run would begin with what the first one
+    has left, which no cache holds.
+    """
     before = _inserted(server)
     with _Rates(server) as rates:
-        load.run("fanout_load", server.port, _TOPIC, messages, 1, subscription, "publish")
+        load.run("fanout_load", server.port, f"{_TOPIC}-{run}", messages, 1, run, "publish")
     return CacheUse(messages, _inserted(server) - before, rates.hits_per_s, rates.misses_per_s)
 
 

@@ -19,9 +19,10 @@ _BATCHES = 12
 
 
 def _session(directory: Path, cores: int) -> Any:
+    from tests.bench.spark_plain_source import PlainSource
     from tests.integration.spark.support import make_session
 
-    return make_session(
+    spark = make_session(
         f"local[{cores}]",
         directory,
         **{
@@ -31,6 +32,8 @@ def _session(directory: Path, cores: int) -> Any:
             "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
         },
     )
+    spark.dataSource.register(PlainSource)
+    return spark
 
 
 def _read_once(spark: Any, options: dict[str, str]) -> float:

@@ -6,8 +6,7 @@ including this entry. The digest covers the 32 header bytes and the payload. A L
 id i64, last add confirmed i64, digest. Bookies never check a digest: it is end to end, so a bookie
 that stores garbage or answers with another entry is caught here.
 
-A `PacketCodec` belongs to one ledger: it knows the ledger's id, digest type and key. Digests are
-computed for whole batches, so that the choice among the types costs nothing per entry. CRC32C and
+A `PacketCodec` belongs to one ledger: it knows the ledger's id, digest type and key. CRC32C and
 CRC32 find corruption; HMAC with a secret password finds tampering as well; DUMMY finds neither,
 only packets of another entry.
 
@@ -19,7 +18,7 @@ import hashlib
 import hmac
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple, Protocol
 
@@ -30,12 +29,12 @@ from magnetar.ledger.ledger_metadata import DigestType, LedgerMetadata
 from magnetar.ledger.wire import MASTER_KEY_BYTES, PACKET_HEADER, EntryBlock
 
 _HEADER_BYTES = PACKET_HEADER.size
+_crc32c_of, _extend_crc32c = google_crc32c.value, google_crc32c.extend
 _IDS = struct.Struct(">qq")
 """Ledger id and entry id at the start of a packet; ledger id and LAC in a LAC packet."""
 
-_Digests = Callable[[Sequence[bytes], Sequence[bytes]], Iterator[bytes]]
-"""The digests of many packets, from their headers and their payloads. One after the other: a
-payload is then copied into its packet while it is still in the processor's cache."""
+_Digest = Callable[[bytes, bytes], bytes]
+"""The digest of a packet, from its header and its payload."""
 
 
 class OpenedEntry(NamedTuple):
@@ -63,6 +62,12 @@ class PacketCodec(Protocol):
         payloads: Sequence[bytes],
     ) -> list[bytes]:
         """Packets of consecutive entries that all carry the same last add confirmed."""
+        ...
+
+    def seal_one(
+        self, entry_id: int, last_add_confirmed: int, length_before: int, payload: bytes
+    ) -> bytes:
+        """The packet of one entry; to set up the bulk form would take longer than the rest."""
         ...
 
     def reseal(self, last_add_confirmed: int, entries: Sequence[OpenedEntry]) -> list[bytes]:
@@ -134,12 +139,12 @@ class _Codec:
     """The one implementation of `PacketCodec`; the digest is what differs."""
 
     def __init__(
-        self, ledger_id: int, digest_type: DigestType, digest_bytes: int, digests: _Digests
+        self, ledger_id: int, digest_type: DigestType, digest_bytes: int, digest: _Digest
     ) -> None:
         self._ledger_id = ledger_id
         self._digest_type = digest_type
         self._digest_bytes = digest_bytes
-        self._digests = digests
+        self._digest = digest
         self._overhead_bytes = _HEADER_BYTES + digest_bytes
 
     @property
@@ -153,12 +158,8 @@ class _Codec:
         length_before: int,
         payloads: Sequence[bytes],
     ) -> list[bytes]:
-        if len(payloads) == 1:  # setting up the bulk form would take longer than the rest
-            payload = payloads[0]
-            length = length_before + len(payload)
-            header = PACKET_HEADER.pack(self._ledger_id, first_entry_id, last_add_confirmed, length)
-            (digest,) = self._digests((header,), payloads)
-            return [b"".join((header, digest, payload))]
+        if len(payloads) == 1:
+            return [self.seal_one(first_entry_id, last_add_confirmed, length_before, payloads[0])]
         lengths = accumulate(map(len, payloads), initial=length_before)
         next(lengths)  # the length before the first entry is no entry's
         entry_ids = range(first_entry_id, first_entry_id + len(payloads))
@@ -171,8 +172,16 @@ class _Codec:
                 lengths,
             )
         )
-        digests = self._digests(headers, payloads)
+        # One after the other: a payload is copied while it is still in the processor's cache.
+        digests = map(self._digest, headers, payloads)
         return list(map(b"".join, zip(headers, digests, payloads, strict=True)))
+
+    def seal_one(
+        self, entry_id: int, last_add_confirmed: int, length_before: int, payload: bytes
+    ) -> bytes:
+        length = length_before + len(payload)
+        header = PACKET_HEADER.pack(self._ledger_id, entry_id, last_add_confirmed, length)
+        return b"".join((header, self._digest(header, payload), payload))
 
     def reseal(self, last_add_confirmed: int, entries: Sequence[OpenedEntry]) -> list[bytes]:
         packets: list[bytes] = []
@@ -197,7 +206,7 @@ class _Codec:
             data[digest_at:payload_at],
             data[payload_at:end],
         )
-        (expected,) = self._digests((header,), (payload,))
+        expected = self._digest(header, payload)
         if digest != expected:
             raise self._mismatch(self._name(entry_id), expected, digest)
         ledger_id, found_entry_id, last_add_confirmed, length = PACKET_HEADER.unpack(header)
@@ -236,7 +245,7 @@ class _Codec:
         entry_ids = range(first_entry_id, first_entry_id + len(starts))
         is_good = (
             min(lengths) >= payload_at
-            and digests == list(self._digests(headers, payloads))
+            and digests == list(map(self._digest, headers, payloads))
             and [header[:16] for header in headers]
             == list(map(_IDS.pack, repeat(self._ledger_id), entry_ids))
         )
@@ -256,14 +265,14 @@ class _Codec:
 
     def seal_lac(self, last_add_confirmed: int) -> bytes:
         header = _IDS.pack(self._ledger_id, last_add_confirmed)
-        return header + next(self._digests((header,), (b"",)))
+        return header + self._digest(header, b"")
 
     def open_lac(self, packet: bytes) -> int:
         where = f"LAC packet of ledger {self._ledger_id}"
         if len(packet) != _IDS.size + self._digest_bytes:
             raise DigestMismatchError(f"{where}: {len(packet)} bytes")
         header = packet[: _IDS.size]
-        (expected,) = self._digests((header,), (b"",))
+        expected = self._digest(header, b"")
         if packet[_IDS.size :] != expected:
             raise self._mismatch(where, expected, packet[_IDS.size :])
         ledger_id, last_add_confirmed = _IDS.unpack(header)
@@ -279,25 +288,21 @@ def _derive(salt: bytes, password: bytes) -> bytes:
     return hashlib.sha1(salt + password, usedforsecurity=False).digest()[:MASTER_KEY_BYTES]
 
 
-def _crc32c(headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[bytes]:
-    value, extend = google_crc32c.value, google_crc32c.extend
-    for header, payload in zip(headers, payloads, strict=True):
-        yield extend(value(header), payload).to_bytes(4, "big")
+def _crc32c(header: bytes, payload: bytes) -> bytes:
+    value: int = _extend_crc32c(_crc32c_of(header), payload)
+    return value.to_bytes(4, "big")
 
 
-def _crc32(headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[bytes]:
-    crc32 = zlib.crc32
-    for header, payload in zip(headers, payloads, strict=True):
-        yield crc32(payload, crc32(header)).to_bytes(8, "big")
+def _crc32(header: bytes, payload: bytes) -> bytes:
+    return zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
 
 
-def _hmac_sha1(key: bytes) -> _Digests:
-    def digests(headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[bytes]:
-        for header, payload in zip(headers, payloads, strict=True):
-            yield hmac.digest(key, header + payload, "sha1")
+def _hmac_sha1(key: bytes) -> _Digest:
+    def digest(header: bytes, payload: bytes) -> bytes:
+        return hmac.digest(key, header + payload, "sha1")
 
-    return digests
+    return digest
 
 
-def _no_digest(headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[bytes]:
-    return repeat(b"", len(headers))
+def _no_digest(header: bytes, payload: bytes) -> bytes:
+    return b""

@@ -31,6 +31,7 @@ def test_one_entry_is_sealed_like_one_of_many(digest_type: DigestType) -> None:
     codec = packet_codec(7, digest_type, b"secret")
     both = codec.seal(3, 2, 100, [b"abc", b"defgh"])
     assert codec.seal(3, 2, 100, [b"abc"]) + codec.seal(4, 2, 103, [b"defgh"]) == both
+    assert [codec.seal_one(3, 2, 100, b"abc"), codec.seal_one(4, 2, 103, b"defgh")] == both
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,9 @@ class EntryStorage:
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
         self._open_parts()
         assert ledger_id in self._states, f"ledger {ledger_id} has entries but no state"
-        active, limit = self._memory.active, self._options.write_buffer_bytes
+        memory, limit = self._memory, self._options.write_buffer_bytes
+        active, flushing = memory.active, memory.flushing
         before = active.size_bytes
-        flushing = self._memory.flushing
         held = before if flushing is None else before + flushing.size_bytes
         if held >= 2 * limit:
             self.on_wants_flush()

@@ -31,9 +31,10 @@ class ShardedStorage:
         """`counts`: how many shards there were, first to last, the last being how many there are.
         Empty: always so many."""
         self._shards = tuple(shards)
-        self._counts = tuple(counts) or (len(shards),)
-        assert self._counts[-1] == len(self._shards)
-        assert list(self._counts) == sorted(self._counts)
+        counts = tuple(counts) or (len(shards),)
+        assert counts[-1] == len(self._shards)
+        assert list(counts) == sorted(counts)
+        self._former_counts, self._count = counts[:-1], counts[-1]
         self.on_wants_flush: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         """Called when a shard has flushed, before the others may have. Set by the owner."""
@@ -50,11 +51,11 @@ class ShardedStorage:
 
     def shard_number(self, ledger_id: int) -> int:
         """Which shard has the ledger, or would get it."""
-        for count in self._counts[:-1]:
+        for count in self._former_counts:
             number = ledger_id % count
             if self._shards[number].state(ledger_id) is not None:
                 return number
-        return ledger_id % self._counts[-1]
+        return ledger_id % self._count
 
     # Opening and closing
 
@@ -72,7 +73,7 @@ class ShardedStorage:
     # Changes
 
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
-        self._shard(ledger_id).add(ledger_id, block, entry_ids)
+        self._shards[self.shard_number(ledger_id)].add(ledger_id, block, entry_ids)
 
     def state(self, ledger_id: int) -> LedgerState | None:
         return self._shard(ledger_id).state(ledger_id)
@@ -86,7 +87,7 @@ class ShardedStorage:
     def delete_ledger(self, ledger_id: int) -> None:
         # In every shard that it could be in: a crash may have left it in two of them, when it was
         # deleted in an older one and made again in a newer one and not both had been flushed.
-        for number in {ledger_id % count for count in self._counts}:
+        for number in {ledger_id % count for count in (*self._former_counts, self._count)}:
             self._shards[number].delete_ledger(ledger_id)
 
     # Reads

@@ -49,9 +49,11 @@ class LedgerRuns:
         self.size_bytes = 0
 
     def append(self, run: PacketRun, size_bytes: int, arrival: int = 0) -> None:
-        if run.first <= self.last:
+        if run.first > self.last:
+            self.last = run.last
+        else:
             self.ascending = False
-        self.last = max(self.last, run.last)
+            self.last = max(self.last, run.last)
         self.runs.append(run)
         self.arrivals.append(arrival)
         self._firsts.append(run.first)

@@ -97,6 +97,9 @@ def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[Pla
     A run has at most `entries_max` entries, and at most `bytes_max` bytes of packets unless it is a
     single packet.
     """
+    whole = _whole(runs, entries_max=entries_max, bytes_max=bytes_max)
+    if whole is not None:
+        return [whole]
     planned: list[PlannedRun] = []
     pieces: list[Piece] = []
     entries = size = 0
@@ -114,6 +117,19 @@ def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[Pla
         size += piece_bytes
     planned.append(PlannedRun(pieces, entries, size))
     return planned
+
+
+def _whole(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> PlannedRun | None:
+    """The one run that all blocks make together, if they fit and none overlap: the normal case of
+    a ledger that gets few entries at a time."""
+    ordered = runs.runs
+    if not runs.ascending or runs.last - ordered[0].first > ID_SPAN_MAX:
+        return None
+    entries = sum([run.count for run in ordered])
+    size = sum([run.packets_bytes for run in ordered])
+    if entries > entries_max or size > bytes_max:
+        return None
+    return PlannedRun([Piece(run, 0, run.count) for run in ordered], entries, size)
 
 
 def _pieces(runs: LedgerRuns) -> list[Piece]:

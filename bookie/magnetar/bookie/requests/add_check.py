@@ -16,6 +16,8 @@ PACKET_BYTES_MIN = 32
 """The header alone: a digest takes 0 to 20 bytes, and a bookie need not know which."""
 
 _HEAD = struct.Struct(">qqq")
+_SINGLE_AT = 8
+"""Where the packet of a block of one entry begins."""
 
 
 def check_add(ledger_id: int, first_entry_id: int, block: EntryBlock) -> tuple[Sequence[int], int]:
@@ -24,9 +26,14 @@ def check_add(ledger_id: int, first_entry_id: int, block: EntryBlock) -> tuple[S
     Raises:
         BadAddError: the packets do not fit the request or each other.
     """
+    lengths = block.lengths
+    if len(lengths) == 1 and lengths[0] >= PACKET_BYTES_MIN:
+        # One entry, as ledgers that get few have it. What is wrong with it is said below.
+        found_ledger_id, entry_id, lac = _HEAD.unpack_from(block.data, _SINGLE_AT)
+        if ledger_id == found_ledger_id >= 0 and first_entry_id == entry_id > lac >= -1:
+            return range(entry_id, entry_id + 1), lac
     if ledger_id < 0 or first_entry_id < 0:
         raise BadAddError(f"ledger id {ledger_id} and entry id {first_entry_id} must be >= 0")
-    lengths = block.lengths
     if min(lengths) < PACKET_BYTES_MIN:
         raise BadAddError(
             f"ledger {ledger_id}: a packet has {min(lengths)} bytes, "

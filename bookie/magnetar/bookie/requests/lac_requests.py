@@ -157,6 +157,8 @@ class LacRequests:
 
     def on_raised(self, ledger: LedgerDescriptor) -> None:
         """The ledger's LAC moved; the replies to those who waited are ready on return."""
+        if not self._polls.count:
+            return
         for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
             self._answer_news(waiting, ledger)
             self._replies.send_much(waiting.connection)  # it may congest the connection

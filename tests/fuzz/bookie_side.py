@@ -10,8 +10,9 @@ import asyncio
 import gc
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from struct import unpack
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.server import BookieConnection
@@ -21,12 +22,21 @@ from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import (
+    MASTER_KEY_BYTES,
     Flag,
     Frame,
     FrameDecoder,
     Op,
     Status,
     encode_block,
+)
+from magnetar.ledger.wire_adds import (
+    ADD_HEAD,
+    COUNT_BYTES,
+    NO_ID,
+    count_of,
+    decode_outcome,
+    encode_count,
 )
 from magnetar.ledger.wire_bodies import LongPoll, encode_long_poll
 from tests.bookie_parts import (
@@ -62,6 +72,17 @@ def _add(source: random.Random, number: int) -> Frame:
         flags=source.choice((0, 0, Flag.RECOVERY)),
         payload=source.randbytes(source.randrange(60)),
     )
+
+
+def _adds(source: random.Random, number: int) -> Frame:
+    adds = {}
+    for _ in range(source.randint(1, 6)):
+        one = _add(source, number)
+        key, block = one.body[:MASTER_KEY_BYTES], one.body[MASTER_KEY_BYTES:]
+        head = ADD_HEAD.pack(one.ledger_id, one.entry_id, len(block), key)
+        adds[one.ledger_id, one.entry_id] = head + block
+    body = encode_count(len(adds)) + b"".join(adds.values())
+    return Frame(Op.ADDS, False, 0, 0, number, NO_ID, NO_ID, body)
 
 
 def _read(source: random.Random, number: int) -> Frame:
@@ -106,7 +127,15 @@ def _info(source: random.Random, number: int) -> Frame:
     return Frame(Op.INFO, False, 0, 0, number, 0, -1, b"")
 
 
-_MAKERS: tuple[Make, ...] = (_add, _add, _read, _read_lac, _long_poll, _write_lac, _list_entries)
+_MAKERS: tuple[Make, ...] = (
+    _add,
+    _adds,
+    _read,
+    _read_lac,
+    _long_poll,
+    _write_lac,
+    _list_entries,
+)
 
 
 def stream_of(source: random.Random) -> bytes:
@@ -156,7 +185,7 @@ class SpoiledClient(asyncio.Protocol):
 
     async def wait_replies(self, count: int) -> None:
         """Wait for so many answers, or for the end of the connection."""
-        while len(self.replies) < count and not self.is_closed:
+        while questions_of(self.replies).total() < count and not self.is_closed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -209,7 +238,7 @@ class Target:
         replies = client.replies
         if not is_sound and replies and replies[-1].status == Status.BAD_VERSION:
             replies = replies[:-1]  # to the frame that ended the connection: of another version
-        answered = Counter(map(_question, replies))
+        answered = questions_of(replies)
         if unasked := answered - asked:
             self._findings.add(f"seed {seed}: answers that nobody asked for: {unasked}")
         if not client.is_closed and answered != asked:
@@ -266,12 +295,34 @@ def requests_in(stream: bytes) -> tuple[Counter[tuple[int, int, int, int]], bool
         for at in range(len(stream)):  # byte by byte: what comes before an error counts
             frames += decoder.feed(stream[at : at + 1])
     except BookieProtocolError:
-        return Counter(map(_question, frames)), False
-    return Counter(map(_question, frames)), True
+        return questions_of(frames), False
+    return questions_of(frames), True
 
 
-def _question(frame: Frame) -> tuple[int, int, int, int]:
-    return frame.op, frame.request_id, frame.ledger_id, frame.entry_id
+def questions_of(frames: Sequence[Frame]) -> Counter[tuple[int, int, int, int]]:
+    """Operation, request id, ledger id and entry id of all that is asked, or answered."""
+    found: Counter[tuple[int, int, int, int]] = Counter()
+    for frame in frames:
+        ids = [(frame.ledger_id, frame.entry_id)]
+        if frame.op == Op.ADDS:
+            ids = _answered_in(frame) if frame.is_response else _asked_in(frame.body)
+        found.update([(frame.op, frame.request_id, *each) for each in ids])
+    return found
+
+
+def _asked_in(body: bytes) -> list[tuple[int, int]]:
+    """The adds of an ADDS, as far as it holds any."""
+    ids: list[tuple[int, int]] = []
+    at = COUNT_BYTES
+    while len(ids) < count_of(body) and at + ADD_HEAD.size <= len(body):
+        ledger_id, entry_id, size, _ = ADD_HEAD.unpack_from(body, at)
+        ids.append((ledger_id, entry_id))
+        at += ADD_HEAD.size + size
+    return ids
+
+
+def _answered_in(reply: Frame) -> list[tuple[int, int]]:
+    return [unpack(">qq", pair) for pair in decode_outcome(reply.body).pairs]
 
 
 async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:

@@ -16,6 +16,7 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Status
+from magnetar.ledger.writer import LedgerWriter
 from tests.bookie_parts import BookieClient, read_request
 from tests.fuzz.findings import Findings
 from tests.fuzz.lying_network import LyingNetwork
@@ -136,25 +137,33 @@ class _Case:
             self._wrong(f"recovery says that the ledger ends at {last_entry_id}")
 
     async def _write(self) -> None:
-        acknowledged = 0
+        """Two ledgers at once, whose adds share frames."""
         async with self._cluster.client(self._network(1), _SETTINGS) as client:
-            writer = await client.create(
-                ensemble_size=3, write_quorum=3, ack_quorum=2, digest_type=self._digest_type
-            )
-            outcomes = await asyncio.gather(
-                *(writer.add(payload) for payload in self._payloads), return_exceptions=True
-            )
+            writers = [
+                await client.create(
+                    ensemble_size=3, write_quorum=3, ack_quorum=2, digest_type=self._digest_type
+                )
+                for _ in range(2)
+            ]
+            all_outcomes = await asyncio.gather(*map(self._add_all, writers))
+            for writer in writers:
+                if self.random.random() < 0.5:
+                    try:
+                        await writer.close(force=writer.has_failed)
+                    except LedgerError:
+                        pass  # recovery decides
+        for writer, outcomes in zip(writers, all_outcomes, strict=True):
+            acknowledged = 0
             for entry_id, outcome in enumerate(outcomes):
                 if outcome == entry_id == acknowledged:
                     acknowledged += 1
                 elif not isinstance(outcome, LedgerError):
                     self._wrong(f"add {entry_id} ended with {outcome!r}")
-            if self.random.random() < 0.5:
-                try:
-                    await writer.close(force=writer.has_failed)
-                except LedgerError:
-                    pass  # recovery decides
-        await self._check_end(writer.ledger_id, acknowledged=acknowledged)
+            await self._check_end(writer.ledger_id, acknowledged=acknowledged)
+
+    async def _add_all(self, writer: LedgerWriter) -> list[int | BaseException]:
+        adds = (writer.add(payload) for payload in self._payloads)
+        return await asyncio.gather(*adds, return_exceptions=True)
 
     async def _check_end(self, ledger_id: int, *, acknowledged: int) -> None:
         """With honest bookies only: all that was acknowledged is there, and nothing is made up."""

@@ -7,11 +7,13 @@ together with its connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from magnetar.ledger.wire import (
     HEADER,
+    HEADER_BYTES,
     MASTER_KEY_BYTES,
     PACKET_HEADER,
     RESPONSE,
@@ -19,6 +21,14 @@ from magnetar.ledger.wire import (
     Status,
     decode_block,
     encode_frame,
+)
+from magnetar.ledger.wire_adds import (
+    ADD_HEAD,
+    COUNT_BYTES,
+    NO_ID,
+    count_of,
+    decode_outcome,
+    encode_outcome,
 )
 from tests.simulation.frame_rules import Facts, Message
 from tests.simulation.history import Delivered, Sent
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Fabric
 
 _LAC_BYTES = 8
+_PAIR = Struct(">qq")
 
 
 class _Pipe:
@@ -185,7 +196,8 @@ class Connection:
         self.to_client = _Pipe(self, server, client)
         client.out = server.incoming = self.to_server
         server.out = client.incoming = self.to_client
-        self._requests: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._requests: dict[tuple[int, int, int], tuple[int, tuple[int, ...]]] = {}
+        """Flags and entries by request id, ledger id and entry id."""
 
     @property
     def is_dead(self) -> bool:
@@ -209,72 +221,96 @@ class Connection:
     def _send(self, pipe: _Pipe, raw: bytes) -> None:
         fabric = self.fabric
         facts, request_id = self._look(pipe, raw)
-        fabric.record(facts.source, facts)
+        for each in facts:
+            fabric.record(each.source, each)
         message = Message(raw, facts, request_id, fabric.arrival_s(pipe.link))
         for loss in fabric.losses:
-            if loss.count and loss.match.fits(facts):
+            if loss.count and message.fits(loss.match):
                 loss.count -= 1
-                fabric.say(facts.source, f"the frame to {facts.target} is lost")
+                source, target = pipe.link
+                fabric.say(source, f"the frame to {target} is lost")
                 self.reset()
                 return
         for forgery in fabric.forgeries:
-            if forgery.count and forgery.match.fits(facts):
+            if forgery.count and message.fits(forgery.match):
                 forgery.count -= 1
                 self._forge(message, forgery.status)
                 return
         for hold in fabric.holds:
-            if hold.match.fits(facts):
+            if message.fits(hold.match):
                 hold.take(message, pipe)
                 break
         pipe.push(message)
 
     def record_delivery(self, actor: str, message: Message) -> None:
         """A frame has arrived."""
-        assert isinstance(message.facts, Sent)
-        self.fabric.record(actor, Delivered(*message.facts))
+        for facts in message.facts:
+            assert isinstance(facts, Sent)
+            self.fabric.record(actor, Delivered(*facts))
 
     def on_end(self, end: SimTransport) -> None:
         """One end of the connection is closed."""
 
-    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Facts, int]:
+    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Sequence[Facts], int]:
+        """What a frame says: of ADDS, what each of its adds does, as if it were an ADD."""
         _, _, _, op, flags, status, request_id, ledger_id, entry_id = HEADER.unpack_from(raw)
-        body = raw[HEADER.size :]
-        entries: tuple[int, ...] = ()
-        if op < RESPONSE:
-            request_flags = flags
-            if op == Op.ADD:
-                entries = _entries_of(body[MASTER_KEY_BYTES:])
-            self._requests[request_id] = flags, entries
+        body = raw[HEADER_BYTES:]
+        is_reply, op = op >= RESPONSE, op & ~RESPONSE
+        if op == Op.ADDS:
+            adds = _outcomes_of(body) if is_reply else _adds_of(body)
         else:
-            request_flags, entries = self._requests.pop(request_id, (0, ()))
-            if op == Op.READ | RESPONSE and status == Status.OK:
+            entries: tuple[int, ...] = ()
+            if op == Op.ADD and not is_reply:
+                entries = _entries_of(body[MASTER_KEY_BYTES:])
+            elif op == Op.READ and is_reply and status == Status.OK:
                 entries = _entries_of(body[_LAC_BYTES:])
+            adds = [(ledger_id, entry_id, entries)]
         source, target = pipe.link
-        facts = Sent(
-            self.number,
-            source,
-            target,
-            op & ~RESPONSE,
-            op >= RESPONSE,
-            status,
-            flags,
-            request_flags,
-            ledger_id,
-            entry_id,
-            entries,
-        )
-        return facts, request_id
+        all_facts: list[Facts] = []
+        for ledger_id, entry_id, entries in adds:
+            question = request_id, ledger_id, entry_id
+            request_flags = flags
+            if not is_reply:
+                self._requests[question] = flags, entries
+            else:
+                request_flags, asked = self._requests.pop(question, (0, ()))
+                entries = entries or (asked if op in (Op.ADD, Op.ADDS) else ())
+            all_facts.append(
+                Sent(
+                    self.number,
+                    source,
+                    target,
+                    Op.ADD if op == Op.ADDS else op,
+                    is_reply,
+                    status,
+                    flags,
+                    request_flags,
+                    ledger_id,
+                    entry_id,
+                    entries,
+                )
+            )
+        return all_facts, request_id
 
     def _forge(self, message: Message, status: Status) -> None:
-        facts = message.facts
+        facts = message.facts[0]
         assert isinstance(facts, Sent)
+        op, ledger_id, entry_id = facts.op, facts.ledger_id, facts.entry_id
+        body = b"made up by the simulation"
+        if HEADER.unpack_from(message.raw)[3] == Op.ADDS:
+            ids: list[int] = []
+            for each in message.facts:
+                assert isinstance(each, Sent)
+                ids += each.ledger_id, each.entry_id
+            body = encode_outcome(ids, body)
+            op, ledger_id, entry_id = Op.ADDS, NO_ID, NO_ID
         reply = encode_frame(
-            facts.op | RESPONSE,
+            op | RESPONSE,
             request_id=message.request_id,
-            ledger_id=facts.ledger_id,
-            entry_id=facts.entry_id,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
             status=status,
-            body=b"made up by the simulation",
+            body=body,
         )
         # Numbered below zero: nothing that the bookie itself said.
         self.number = -abs(self.number)
@@ -315,3 +351,20 @@ def _entries_of(block: bytes) -> tuple[int, ...]:
         ids.append(PACKET_HEADER.unpack_from(block, at)[1] if length >= PACKET_HEADER.size else -1)
         at += length
     return tuple(ids)
+
+
+def _adds_of(body: bytes) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Ledger id, entry id and entries of each add in an ADDS."""
+    adds: list[tuple[int, int, tuple[int, ...]]] = []
+    at = COUNT_BYTES
+    for _ in range(count_of(body)):
+        ledger_id, entry_id, size, _ = ADD_HEAD.unpack_from(body, at)
+        at += ADD_HEAD.size
+        adds.append((ledger_id, entry_id, _entries_of(body[at : at + size])))
+        at += size
+    return adds
+
+
+def _outcomes_of(body: bytes) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Ledger id and entry id of each add that a reply to ADDS is about."""
+    return [(*_PAIR.unpack(pair), ()) for pair in decode_outcome(body).pairs]

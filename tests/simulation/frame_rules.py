@@ -1,5 +1,6 @@
 """What a test or a plan does to single frames: hold, lose, answer in the bookie's place."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from magnetar.ledger.wire import Status
@@ -31,12 +32,19 @@ class Message:
 
     __slots__ = ("arrives_s", "facts", "held_by", "raw", "request_id")
 
-    def __init__(self, raw: bytes, facts: Facts, request_id: int, arrives_s: float) -> None:
+    def __init__(
+        self, raw: bytes, facts: Sequence[Facts], request_id: int, arrives_s: float
+    ) -> None:
         self.raw = raw
         self.facts = facts
+        """More than one of a frame with adds of several ledgers."""
         self.request_id = request_id
         self.arrives_s = arrives_s
         self.held_by: Hold | None = None
+
+    def fits(self, rule: Rule) -> bool:
+        """Whether the rule is about anything in the frame."""
+        return any(map(rule.fits, self.facts))
 
 
 class Match(NamedTuple):

@@ -19,7 +19,8 @@ from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.turn_shares import TurnShares
 from magnetar.ledger.errors import BookieProtocolError, BookieVersionError
 from magnetar.ledger.ports import Listener, Network
-from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Status, encode_frame
+from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Op, Status, encode_frame
+from magnetar.ledger.wire_adds import count_of
 
 _log = structlog.get_logger(__name__)
 
@@ -310,7 +311,7 @@ class BookieConnection(asyncio.Protocol):
             return
         finally:
             self._is_handling = False
-        shares.use_requests(taken)
+        shares.use_requests(sum(map(_requests_in, now[:taken])))
         self._backlog = frames[taken:]
         self._server.on_requests()
         if shares.is_used_up or taken == len(now) < len(frames):
@@ -367,3 +368,7 @@ class BookieConnection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername") if self._transport else None
         self.close(abort=True)
         _log.warning("bookie_frame_malformed", peer=str(peer), error=str(error))
+
+
+def _requests_in(frame: Frame) -> int:
+    return count_of(frame.body) if frame.op == Op.ADDS else 1

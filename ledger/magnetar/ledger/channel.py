@@ -1,9 +1,10 @@
 """Channels to bookies: one connection each, requests matched to replies, everything bounded.
 
 A channel sends frames as they come (the network joins the writes of one turn) and calls back
-once per reply frame. A request ends exactly once: with a reply frame or with a
-`BookieUnavailableError` when the connection fails, the bookie is not registered, the time is up or
-too much is outstanding. Nothing is retried here; the quorum logic above decides.
+once per reply frame; the adds of a turn it sends together (`writing/add_turn.py`). A request ends
+exactly once: with a reply frame or with a `BookieUnavailableError` when the connection fails, the
+bookie is not registered, the time is up or too much is outstanding. Nothing is retried here; the
+quorum logic above decides.
 
 A connection on which nothing was heard for as long as a request may take is given up: the host may
 be gone without a word, and what cannot be sent would fill the memory while its requests time out.
@@ -11,6 +12,7 @@ be gone without a word, and what cannot be sent would fill the memory while its 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from magnetar.ledger.errors import (
@@ -23,12 +25,21 @@ from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_header
+from magnetar.ledger.wire_adds import NO_ID
+from magnetar.ledger.writing.add_turn import (
+    AddFrame,
+    AddMember,
+    AddTurn,
+    QueuedAdds,
+    SharedAdds,
+)
+from magnetar.ledger.writing.pending_adds import PendingAdd
 
 OnReply = Callable[[Frame | BookieUnavailableError], None]
 
 
 class _Request:
-    __slots__ = ("deadline_s", "on_reply", "question", "size_bytes")
+    __slots__ = ("adds", "deadline_s", "on_reply", "question", "size_bytes")
 
     def __init__(
         self,
@@ -36,12 +47,15 @@ class _Request:
         on_reply: OnReply,
         deadline_s: float,
         size_bytes: int,
+        adds: SharedAdds | None,
     ) -> None:
         self.question = question
         """Operation, ledger id and entry id, which the reply must repeat."""
         self.on_reply = on_reply
         self.deadline_s = deadline_s
         self.size_bytes = size_bytes
+        self.adds = adds
+        """Of ADDS, to which several replies may come: who hears them. `on_reply` hears an error."""
 
 
 class _Connection(asyncio.Protocol):
@@ -84,10 +98,14 @@ class BookieChannel:
         network: Network,
         clock: Clock,
         settings: LedgerSettings,
+        turn: AddTurn,
         *,
         is_closed: bool = False,
     ) -> None:
         self.bookie_id = bookie_id
+        self._turn = turn
+        self._queued: QueuedAdds | None = None
+        """Adds that leave when the turn of the event loop is over."""
         self._registry = registry
         self._network = network
         self._clock = clock
@@ -120,8 +138,12 @@ class BookieChannel:
         ledger_id: int,
         entry_id: int = -1,
         flags: int = 0,
+        adds: SharedAdds | None = None,
     ) -> None:
-        """Send one request; `on_reply` runs later, exactly once, on the event loop."""
+        """Send one request; `on_reply` runs later, exactly once, on the event loop.
+
+        With `adds`, these hear the replies, and `on_reply` only that there will be no more.
+        """
         size = sum(map(len, body))
         if self._outstanding_bytes + size > self._settings.channel_bytes_max and self._requests:
             self._refuse(
@@ -136,7 +158,7 @@ class BookieChannel:
         self._next_request_id += 1
         deadline_s = self._clock.monotonic_s() + self._settings.request_timeout_s
         question = (op, ledger_id, entry_id)
-        self._requests[request_id] = _Request(question, on_reply, deadline_s, size)
+        self._requests[request_id] = _Request(question, on_reply, deadline_s, size, adds)
         self._outstanding_bytes += size
         self._watch_deadlines()
         header = encode_header(
@@ -151,6 +173,43 @@ class BookieChannel:
             self._waiting += (header, *body)
         else:
             self._transport.writelines((header, *body))
+
+    def queue_add(
+        self, member: AddMember, adds: list[PendingAdd], head: bytes, content: bytes
+    ) -> None:
+        """Send adds of one ledger at the end of this turn, together with those of others.
+
+        `head` is an `ADD_HEAD`, and `content` what follows it.
+        """
+        queued = self._queued
+        if queued is None:
+            queued = self._queued = self._turn.queue_for(self)
+        queued.items.append((member, adds))
+        queued.parts += (head, content)
+
+    def send_queued(self, queued: QueuedAdds, frames: Sequence[AddFrame]) -> None:
+        """The turn is over: send what was queued, which makes these frames."""
+        self._queued = None
+        for frame in frames:
+            if frame.is_alone:
+                member, adds = queued.items[frame.start]
+                self.send(
+                    Op.ADD,
+                    frame.body,
+                    partial(member.on_reply, adds),
+                    ledger_id=member.ledger_id,
+                    entry_id=adds[0].first_entry_id,
+                )
+            else:
+                shared = SharedAdds(queued.items[frame.start : frame.stop], frame.pairs)
+                self.send(
+                    Op.ADDS,
+                    frame.body,
+                    shared.on_error,
+                    ledger_id=NO_ID,
+                    entry_id=NO_ID,
+                    adds=shared,
+                )
 
     def _refuse(self, on_reply: OnReply, reason: str) -> None:
         error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
@@ -204,19 +263,35 @@ class BookieChannel:
     def on_frames(self, frames: list[Frame]) -> None:
         self._heard_at_s = self._clock.monotonic_s()
         for frame in frames:
-            request = self._requests.pop(frame.request_id, None)
+            request = self._requests.get(frame.request_id)
             if request is None:
                 continue  # the reply to a request that timed out
-            self._outstanding_bytes -= request.size_bytes
+            wrong = ""
             answered = (frame.op, frame.ledger_id, frame.entry_id)
             if answered != request.question or not frame.is_response:
-                self._on_wrong_answer(request, frame)
+                kind = "response" if frame.is_response else "request"
+                wrong = (
+                    f"asked for (operation, ledger, entry) {request.question}, was answered by a "
+                    f"{kind} for {answered}"
+                )
+            elif request.adds is not None:
+                try:
+                    if not request.adds.on_frame(frame):
+                        continue  # others of its adds have no answer yet
+                except BookieProtocolError as error:
+                    wrong = str(error)
+            if self._requests.pop(frame.request_id, None) is None:
+                continue  # who heard the answer has closed the channel
+            self._outstanding_bytes -= request.size_bytes
+            if wrong:
+                self._on_wrong_answer(request, frame, wrong)
                 break
-            self._report(request, frame)
+            if request.adds is None:
+                self._report(request, frame)
         if self._idle is not None and not self._requests:
             self._idle.set()
 
-    def _on_wrong_answer(self, request: _Request, frame: Frame) -> None:
+    def _on_wrong_answer(self, request: _Request, frame: Frame, reason: str) -> None:
         """An answer to another question, above all an OK to another add, must count for nobody.
 
         Whoever mixes answers up may have done so before: the connection is given up.
@@ -227,11 +302,6 @@ class BookieChannel:
             if self._transport is not None:
                 self._give_up_connection(text, BookieSecretError)
             return
-        reason = (
-            f"asked for (operation, ledger, entry) {request.question}, was answered by a "
-            f"{'response' if frame.is_response else 'request'} for "
-            f"{(frame.op, frame.ledger_id, frame.entry_id)}"
-        )
         self._report(request, BookieUnavailableError(f"bookie {self.bookie_id}: {reason}"))
         if self._transport is not None:
             self._give_up_connection(reason)
@@ -344,6 +414,8 @@ class ChannelPool:
         self._network = network
         self._clock = clock
         self._settings = settings
+        self.turn = AddTurn(settings.add_frame_bytes_max)
+        """What the writers that use the channels send in one turn of the event loop."""
         self._channels: dict[str, BookieChannel] = {}
         self._is_closed = False
 
@@ -356,6 +428,7 @@ class ChannelPool:
                 self._network,
                 self._clock,
                 self._settings,
+                self.turn,
                 is_closed=self._is_closed,
             )
         return channel

@@ -36,6 +36,9 @@ PACKET_HEADER = struct.Struct(">qqqq")
 _LENGTH_BYTES = 4
 _READ_BODY = struct.Struct(">qI")
 _U32 = struct.Struct(">I")
+_ONE = _U32.pack(1)
+_SINGLE_AT = 8
+"""Where the packet of a block of one entry begins."""
 
 
 class Op(IntEnum):
@@ -48,6 +51,7 @@ class Op(IntEnum):
     LIST_ENTRIES = 5
     INFO = 6
     AUTH = 7
+    ADDS = 8
 
 
 class Flag(IntFlag):
@@ -162,6 +166,10 @@ def decode_block(data: bytes) -> EntryBlock:
     Raises:
         BookieProtocolError: empty, truncated, or lengths that do not add up to the data.
     """
+    if data.startswith(_ONE) and len(data) > _SINGLE_AT:
+        (length,) = _U32.unpack_from(data, 4)
+        if _SINGLE_AT + length == len(data):
+            return EntryBlock((length,), data)
     if len(data) < 4:
         raise BookieProtocolError(f"entry block of {len(data)} bytes has no count")
     (count,) = _U32.unpack_from(data)

@@ -1,8 +1,9 @@
 """The ledger writer: one open ledger, one writer, entries confirmed in order.
 
-Appends of one loop turn leave as one frame per bookie. Entry ids are given at `append`; the last
-add confirmed (LAC) that travels with an entry is the one known when it is sent; `on_done` callbacks
-run in entry order as the ack quorum is reached. There is no task, future or lock per entry.
+Appends of one loop turn leave as one frame per bookie, together with those of the client's other
+ledgers. Entry ids are given at `append`; the last add confirmed (LAC) that travels with an entry is
+the one known when it is sent; `on_done` callbacks run in entry order as the ack quorum is reached.
+There is no task, future or lock per entry.
 
 A writer that is refused as fenced stops for good: another client owns the ledger's end. The outcome
 of the adds that were pending is then unknown; recovery decides. The same holds when the metadata
@@ -165,7 +166,7 @@ class LedgerWriter:
         first_entry_id = self._next_entry_id
         self._next_entry_id += len(payloads)
         if not self._unsent:
-            self._loop.call_soon(self._send)
+            self._parts.channels.turn.join(self._send)
         self._unsent += payloads
         self._unsent_bytes += size
         self._unsent_groups.append((len(payloads), on_done))
@@ -201,6 +202,9 @@ class LedgerWriter:
         self._unsent, self._unsent_groups = [], []
         self._unsent_bytes = 0
         entry_id = self._next_entry_id - len(payloads)
+        if len(payloads) == 1:
+            self._send_one(entry_id, payloads[0], groups[0][1])
+            return
         bytes_max = self._settings.add_frame_bytes_max
         entries_max = self._settings.add_frame_entries_max
         frame: list[bytes] = []
@@ -222,6 +226,18 @@ class LedgerWriter:
             callbacks.append((entry_id + len(frame) - 1, on_done))
         if frame:
             self._send_frame(entry_id, frame, callbacks)
+
+    def _send_one(self, entry_id: int, payload: bytes, on_done: OnDone) -> None:
+        """The one entry of this turn: what a ledger among thousands has."""
+        if self._state is _State.FAILED:
+            assert self._error is not None
+            self._tell(on_done, self._error)
+            return
+        last_add_confirmed = self._last_add_confirmed
+        packet = self._codec.seal_one(entry_id, last_add_confirmed, self._length_sent, payload)
+        self._length_sent += len(payload)
+        self._told_last_add_confirmed = last_add_confirmed
+        self._pipeline.send_one(entry_id, packet, self._length_sent, on_done)
 
     def _send_frame(
         self, first_entry_id: int, payloads: list[bytes], callbacks: list[tuple[int, OnDone]]
@@ -247,7 +263,8 @@ class LedgerWriter:
         last = released[-1]
         self._last_add_confirmed = last.last_entry_id
         self._length_confirmed = last.length_after
-        self._tell_lac_later()
+        if self._explicit_lac_s:
+            self._tell_lac_later()
         for add in released:
             for on_done in add.callbacks:
                 self._tell(on_done, None)
@@ -267,7 +284,7 @@ class LedgerWriter:
         )
 
     def _tell_lac_later(self) -> None:
-        if self._explicit_lac_s and self._explicit_lac_timer is None:
+        if self._explicit_lac_timer is None:
             self._explicit_lac_timer = self._loop.call_later(
                 self._explicit_lac_s, self._tell_last_add_confirmed
             )

@@ -11,6 +11,7 @@ from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_frame
+from magnetar.ledger.writing.add_turn import AddTurn
 from tests.processes import free_ports
 
 SETTINGS = LedgerSettings(request_timeout_s=0.2, connect_timeout_s=1, reconnect_delay_s=0.01)
@@ -71,7 +72,12 @@ def answer_ok(frame: Frame) -> bytes:
 
 
 def channel_to(host: str, port: int) -> BookieChannel:
-    return BookieChannel("b1", OneBookie(host, port), SystemNetwork(), SystemClock(), SETTINGS)
+    return channel_of(OneBookie(host, port), SETTINGS)
+
+
+def channel_of(registry: OneBookie, settings: LedgerSettings) -> BookieChannel:
+    turn = AddTurn(settings.add_frame_bytes_max)
+    return BookieChannel("b1", registry, SystemNetwork(), SystemClock(), settings, turn)
 
 
 def send(channel: BookieChannel) -> asyncio.Future[Frame]:
@@ -225,7 +231,7 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
         (nobodys,) = free_ports(1)
         registry.info = BookieInfo("b1", "127.0.0.1", nobodys, readonly=False)
     patient = SETTINGS.model_copy(update={"reconnect_delay_s": 60.0})
-    channel = BookieChannel("b1", registry, SystemNetwork(), SystemClock(), patient)
+    channel = channel_of(registry, patient)
     with pytest.raises(BookieUnavailableError, match="cannot connect"):
         await request(channel)
     registry.info = there

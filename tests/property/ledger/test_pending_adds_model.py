@@ -105,7 +105,7 @@ def _answer(pending: PendingAdds, add: PendingAdd, index: int, what: str, model:
     if not is_member or add.is_released:
         return  # nobody asked it, or it does not matter any more
     if what == "ack":
-        pending.on_ack(add, index)
+        pending.on_ack([add], index)
         for entry_id in entries:
             model.holders[entry_id].add(index)
             model.deniers[entry_id].discard(index)

@@ -5,6 +5,7 @@ says, for rules that name a command and for the history.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from magnetar.sdk.wire.pulsar_pb2 import BaseCommand
@@ -139,7 +140,7 @@ class FrontConnection(Connection):
             broker = self.server.process.name
             self.fabric.record(broker, Detached(self.number, broker))
 
-    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Facts, int]:
+    def _look(self, pipe: _Pipe, raw: bytes) -> tuple[Sequence[Facts], int]:
         size = int.from_bytes(raw[4:8], "big")
         command = BaseCommand.FromString(raw[8 : 8 + size])
         source, target = pipe.link
@@ -207,7 +208,7 @@ class FrontConnection(Connection):
         spoke = Spoke(
             self.number, source, target, name, topic, subscription, handle, places, note.strip()
         )
-        return spoke, -1
+        return (spoke,), -1
 
 
 _OF_PRODUCERS = (

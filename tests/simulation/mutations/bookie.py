@@ -30,6 +30,21 @@ def _no_identity() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _no_journal() -> Iterator[None]:
+    record = "batch.add(NewRecord(RecordType.ENTRY_BLOCK, ledger_id, data), count)"
+    answer = "batch.context.adds.append((frame.request_id, ledger_id, entry_id))"
+    with (
+        edited(AddRequests, "_add", (record, "pass")),
+        edited(
+            AddRequests,
+            "add",
+            (answer, "self._replies.put(batch.context.connection, frame)"),
+        ),
+    ):
+        yield
+
+
 MUTATIONS: list[Mutation] = [
     Mutation(
         name="reads_do_not_fence",
@@ -61,15 +76,7 @@ MUTATIONS: list[Mutation] = [
         defects=("D14",),
         invariants=("I1", "I14"),
         description="a bookie confirms an add from memory; the journal never hears of it",
-        apply=lambda: edited(
-            AddRequests,
-            "add",
-            ("batch.add(NewRecord(RecordType.ENTRY_BLOCK, ledger_id, block.data), count)", "pass"),
-            (
-                "context.adds.append((frame.request_id, ledger_id, frame.entry_id))",
-                "self._replies.put(connection, frame)",
-            ),
-        ),
+        apply=_no_journal,
     ),
     Mutation(
         name="emptied_bookie_starts",

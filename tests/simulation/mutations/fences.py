@@ -55,7 +55,7 @@ MUTATIONS: list[Mutation] = [
         description="an add that waited for room is not checked against the fence again",
         apply=lambda: edited(
             AddRequests,
-            "add",
+            "_add",
             (
                 "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if (\n"
@@ -74,7 +74,7 @@ MUTATIONS: list[Mutation] = [
         description="ordinary adds to a fenced ledger are taken",
         apply=lambda: edited(
             AddRequests,
-            "add",
+            "_add",
             (
                 "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if False:",
@@ -89,7 +89,7 @@ MUTATIONS: list[Mutation] = [
         description="recovery adds to a fenced ledger are refused like ordinary ones",
         apply=lambda: edited(
             AddRequests,
-            "add",
+            "_add",
             (
                 "if ledger.fence is not FenceState.OPEN and not is_recovery:",
                 "if ledger.fence is not FenceState.OPEN:",
@@ -130,6 +130,6 @@ MUTATIONS: list[Mutation] = [
         defects=(),
         invariants=("I1", "I14"),
         description="the ledger's key is not written ahead of its first entry; replay skips both",
-        apply=lambda: edited(AddRequests, "add", ("journal_key(ledger, batch)", "pass")),
+        apply=lambda: edited(AddRequests, "_add", ("journal_key(ledger, batch)", "pass")),
     ),
 ]

@@ -41,7 +41,7 @@ MUTATIONS: list[Mutation] = [
         description="an add is handed to the journal first, and comes into the storage later",
         apply=lambda: edited(
             AddRequests,
-            "add",
+            "_add",
             (
                 "self._storage.add(ledger_id, block, entry_ids)",
                 "asyncio.get_running_loop().call_later("

@@ -66,10 +66,10 @@ MUTATIONS: list[Mutation] = [
         description="a late OK of a replaced member is credited to the one in its place",
         apply=lambda: edited(
             AddPipeline,
-            "_on_reply",
+            "_on_stored",
             (
-                "elif not self._is_lost and self._ensemble[index] == bookie_id:",
-                "elif not self._is_lost:",
+                "if self._is_lost or self._ensemble[index] != bookie_id:",
+                "if self._is_lost:",
             ),
         ),
     ),

@@ -16,27 +16,27 @@ def queue_of(*runs: tuple[int, int]) -> tuple[PendingAdds, list[PendingAdd]]:
 
 def test_an_add_is_released_at_its_ack_quorum() -> None:
     pending, (add,) = queue_of((0, 4))
-    pending.on_ack(add, 0)
+    pending.on_ack([add], 0)
     assert pending.release() == []
-    pending.on_ack(add, 2)
+    pending.on_ack([add], 2)
     assert pending.release() == [add]
     assert pending.pending_bytes == 0
 
 
 def test_the_same_bookie_counts_once() -> None:
     pending, (add,) = queue_of((0, 0))
-    pending.on_ack(add, 1)
-    pending.on_ack(add, 1)
+    pending.on_ack([add], 1)
+    pending.on_ack([add], 1)
     assert pending.release() == []
 
 
 def test_rule_4_1_adds_are_released_in_order_only() -> None:
     pending, (first, second) = queue_of((0, 0), (1, 1))
     for index in range(3):
-        pending.on_ack(second, index)
+        pending.on_ack([second], index)
     assert pending.release() == []
-    pending.on_ack(first, 0)
-    pending.on_ack(first, 1)
+    pending.on_ack([first], 0)
+    pending.on_ack([first], 1)
     assert pending.release() == [first, second]
 
 
@@ -49,10 +49,10 @@ def test_an_add_is_lost_only_when_its_ack_quorum_cannot_be_reached() -> None:
 
 def test_a_failure_after_an_acknowledgement_takes_nothing_back() -> None:
     pending, (add,) = queue_of((0, 0))
-    pending.on_ack(add, 0)
+    pending.on_ack([add], 0)
     assert not pending.on_failure(add, 0)
     assert not pending.on_failure(add, 1)
-    pending.on_ack(add, 2)
+    pending.on_ack([add], 2)
     assert pending.release() == [add]
 
 

@@ -76,9 +76,13 @@ class FenceRequests:
         """The ledger, if the key is its key; else the reply says so."""
         ledger = self._ledgers.admit(frame.ledger_id, key)
         if ledger is None:
-            text = f"this is not the master key of ledger {frame.ledger_id}"
-            self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
+            self.refuse_key(connection, frame)
         return ledger
+
+    def refuse_key(self, connection: Connection, frame: Frame) -> None:
+        """Refuse what has another key than the ledger."""
+        text = f"this is not the master key of ledger {frame.ledger_id}"
+        self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
 
     def refuse_deleted(self, connection: Connection, frame: Frame) -> None:
         """Refuse what a writer may not do to a ledger that was deleted here (defect B13), or of

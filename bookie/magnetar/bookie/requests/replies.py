@@ -18,8 +18,10 @@ from magnetar.ledger.wire import (
     Op,
     Status,
 )
+from magnetar.ledger.wire_adds import NO_ID, encode_outcome
 
 _EMPTY_BODY_LENGTH = HEADER_BYTES - 4
+_ADDS_REPLY = Op.ADDS | RESPONSE
 _READS = (int(Op.READ), int(Op.READ_LAC))
 _SEND_BYTES_MIN = 64 << 10
 """Replies of this size together are sent at once: whether they congest the connection is to be
@@ -84,6 +86,12 @@ class Replies:
         ]
         self._outgoing(connection).add(headers, HEADER_BYTES * len(headers))
 
+    def put_shared(self, connection: Connection, request_id: int, ids: Sequence[int]) -> None:
+        """OK to adds of an ADDS: ledger id and entry id of each."""
+        body = encode_outcome(ids)
+        header = _header(_ADDS_REPLY, len(body), 0, Status.OK, request_id, NO_ID, NO_ID)
+        self._outgoing(connection).add((header, body), HEADER_BYTES + len(body))
+
     def put_packets(
         self,
         connection: Connection,
@@ -133,6 +141,9 @@ class Replies:
             outgoing.send(connection)
 
     def _put(self, connection: Connection, frame: Frame, status: Status, body: bytes) -> None:
+        if frame.op == Op.ADDS:
+            body = encode_outcome((frame.ledger_id, frame.entry_id), body)
+            frame = frame._replace(ledger_id=NO_ID, entry_id=NO_ID)
         reply = self._reply_header(frame, status, len(body)) + body
         self._outgoing(connection).add((reply,), len(reply))
 

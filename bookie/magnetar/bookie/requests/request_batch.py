@@ -1,5 +1,6 @@
 """What the requests of one network read leave for the journal, and whom to tell afterwards."""
 
+from collections import defaultdict
 from typing import Protocol
 
 from magnetar.bookie.journaling.grouping import JournalBatch
@@ -11,12 +12,14 @@ from magnetar.bookie.requests.replies import Connection
 class BatchContext:
     """Whom to tell what when a batch is durable."""
 
-    __slots__ = ("adds", "connection", "fences", "keys", "lacs")
+    __slots__ = ("adds", "connection", "fences", "keys", "lacs", "shared_adds")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.adds: list[tuple[int, int, int]] = []
         """Request id, ledger id, entry id."""
+        self.shared_adds: defaultdict[int, list[int]] = defaultdict(list)
+        """Of ADDS, by request id: ledger id, entry id, ledger id, entry id, ..."""
         self.lacs: list[tuple[int, int, int]] = []
         """Request id, ledger id, LAC."""
         self.keys: list[LedgerDescriptor] = []
@@ -30,10 +33,10 @@ class ReadBatches(dict[int, Batch]):
     """What one network read leaves for the journals, by their numbers: made when it is needed."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def __missing__(self, journal: int) -> Batch:
-        batch = self[journal] = JournalBatch(BatchContext(self._connection))
+        batch = self[journal] = JournalBatch(BatchContext(self.connection))
         return batch
 
 

@@ -115,6 +115,11 @@ class RequestHandler:
             for frame in frames:
                 if connection.is_congested:
                     break
+                if frame.op == Op.ADDS and not frame.is_response:
+                    if not adds.add_shared(frame, batches, journals):
+                        break
+                    taken += 1
+                    continue
                 batch = batches[journal_number(frame.ledger_id, journals)]
                 if frame.op == Op.ADD and not frame.is_response:
                     if not adds.add(frame, batch):
@@ -176,6 +181,8 @@ class RequestHandler:
             else:
                 if context.adds:
                     replies.put_empty(context.connection, Op.ADD, context.adds)
+                for request_id, ids in context.shared_adds.items():
+                    replies.put_shared(context.connection, request_id, ids)
                 if context.lacs:
                     replies.put_empty(context.connection, Op.WRITE_LAC, context.lacs)
             for ledger in context.keys:
@@ -185,10 +192,14 @@ class RequestHandler:
         replies.send()
 
     def _on_batch_failed(self, context: BatchContext, error: JournalFullError) -> None:
-        for op, requests in ((Op.ADD, context.adds), (Op.WRITE_LAC, context.lacs)):
-            for request_id, ledger_id, entry_id in requests:
-                frame = Frame(op, False, 0, 0, request_id, ledger_id, entry_id, b"")
-                self._replies.put_error(context.connection, frame, error.status, str(error))
+        asked = [(Op.ADD, *each) for each in context.adds]
+        asked += [(Op.WRITE_LAC, *each) for each in context.lacs]
+        for request_id, ids in context.shared_adds.items():
+            pairs = zip(ids[::2], ids[1::2], strict=True)
+            asked += [(Op.ADDS, request_id, *pair) for pair in pairs]
+        for op, request_id, ledger_id, entry_id in asked:
+            frame = Frame(op, False, 0, 0, request_id, ledger_id, entry_id, b"")
+            self._replies.put_error(context.connection, frame, error.status, str(error))
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""

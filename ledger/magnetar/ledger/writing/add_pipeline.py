@@ -28,7 +28,7 @@ from functools import partial
 
 import structlog
 
-from magnetar.ledger.channel import ChannelPool
+from magnetar.ledger.channel import BookieChannel, ChannelPool
 from magnetar.ledger.errors import (
     BookieUnavailableError,
     LedgerError,
@@ -37,7 +37,14 @@ from magnetar.ledger.errors import (
     UnauthorizedError,
 )
 from magnetar.ledger.quorum import write_set
-from magnetar.ledger.wire import EntryBlock, Frame, Op, Status, encode_block
+from magnetar.ledger.wire import Frame, Op, Status, encode_block
+from magnetar.ledger.wire_adds import (
+    ADD_HEAD,
+    KEY_AT,
+    SINGLE_ADD_HEAD,
+    SINGLE_TABLE_BYTES,
+)
+from magnetar.ledger.writing.add_turn import AddMember
 from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd, PendingAdds
 from magnetar.ledger.writing.replacements import Replacements
 
@@ -74,7 +81,6 @@ class AddPipeline:
         self._pool = channels
         self._ledger_id = ledger_id
         self._ensemble = ensemble
-        self._channels = [channels.get(bookie_id) for bookie_id in ensemble]
         self._write_quorum = write_quorum
         self._key = key
         self._flags = flags
@@ -85,6 +91,7 @@ class AddPipeline:
         self._on_missed = on_missed
         self._on_lost = on_lost
         self._is_striped = write_quorum < len(ensemble)
+        self._members = [self._member(index, bookie_id) for index, bookie_id in enumerate(ensemble)]
         self._pending = PendingAdds(
             ensemble_size=len(ensemble),
             write_quorum=write_quorum,
@@ -102,6 +109,14 @@ class AddPipeline:
         self._changing: asyncio.Task[None] | None = None
         self.changes = 0
         """Ensemble changes so far."""
+
+    def _member(self, index: int, bookie_id: str) -> tuple[BookieChannel, AddMember]:
+        """Where the adds of a member go, and where its answers come to."""
+        return self._pool.get(bookie_id), AddMember(
+            self._ledger_id,
+            on_stored=partial(self._on_stored, index, bookie_id),
+            on_reply=partial(self._on_reply, index, bookie_id),
+        )
 
     @property
     def ensemble(self) -> tuple[str, ...]:
@@ -129,20 +144,43 @@ class AddPipeline:
         lengths_after: Sequence[int],
         callbacks: Sequence[tuple[int, OnDone]],
     ) -> None:
-        """Send consecutive entries as one frame per bookie.
+        """Send consecutive entries, to each bookie at once; ordinary adds at the end of the turn.
 
         `lengths_after[i]` is the ledger's length after packet i. `callbacks` holds pairs
         (entry id, callback): the callback runs once that entry and all before it are confirmed.
         While the ensemble changes, entries wait unsent.
         """
-        if self._stuck and self._replacements.generation != self._stuck_since:
-            self._deferred.update(self._stuck)
-        if self._deferred and not self._pending.is_frozen:
-            self._begin_change()
+        self._mind_failures()
         if self._is_striped:
             self._send_striped(first_entry_id, packets, lengths_after, callbacks)
         else:
             self._send_whole(first_entry_id, packets, lengths_after, callbacks)
+
+    def send_one(self, entry_id: int, packet: bytes, length_after: int, on_done: OnDone) -> None:
+        """`send` of one entry: without the lists, and its packet is not copied into a block."""
+        self._mind_failures()
+        if self._is_striped:
+            self._send_striped(entry_id, (packet,), (length_after,), ((entry_id, on_done),))
+            return
+        packet_bytes = len(packet)
+        size = packet_bytes + SINGLE_TABLE_BYTES
+        add = PendingAdd(
+            entry_id,
+            entry_id,
+            content=packet,
+            size_bytes=size,
+            length_after=length_after,
+            callbacks=[on_done],
+        )
+        head = SINGLE_ADD_HEAD.pack(self._ledger_id, entry_id, size, self._key, 1, packet_bytes)
+        self._push(add, head, packet)
+
+    def _mind_failures(self) -> None:
+        """Before more is sent: try again to replace those who failed."""
+        if self._stuck and self._replacements.generation != self._stuck_since:
+            self._deferred.update(self._stuck)
+        if self._deferred and not self._pending.is_frozen:
+            self._begin_change()
 
     def _send_whole(
         self,
@@ -152,21 +190,31 @@ class AddPipeline:
         callbacks: Sequence[tuple[int, OnDone]],
     ) -> None:
         block = encode_block(packets)
+        size = len(block.data)
         add = PendingAdd(
             first_entry_id,
             first_entry_id + len(packets) - 1,
             content=block,
-            size_bytes=len(block.data),
+            size_bytes=size,
             length_after=lengths_after[-1],
             callbacks=[callback for _, callback in callbacks],
         )
+        head = ADD_HEAD.pack(self._ledger_id, first_entry_id, size, self._key)
+        self._push(add, head, block.data)
+
+    def _push(self, add: PendingAdd, head: bytes, content: bytes) -> None:
+        """Send an add to all members, or let it wait while the ensemble changes."""
         self._pending.push(add)
         if self._pending.is_frozen:
             return
         add.is_sent = True
         adds = [add]
-        for index in range(len(self._ensemble)):
-            self._send_block(index, first_entry_id, block, adds)
+        if self._flags:
+            for index in range(len(self._members)):
+                self._send_alone(index, adds, (head[KEY_AT:], content))
+        else:
+            for channel, member in self._members:
+                channel.queue_add(member, adds, head, content)
 
     def _send_striped(
         self,
@@ -198,24 +246,30 @@ class AddPipeline:
                     entry_id, ensemble_size=size, write_quorum=self._write_quorum
                 ):
                     adds_of[index].append(add)
-        for index in range(size):
-            if adds_of[index]:
-                self._send_adds(index, adds_of[index])
+        for index, adds in enumerate(adds_of):
+            if not adds:
+                continue
+            if self._flags:
+                self._send_adds(index, adds)
+            else:
+                channel, member = self._members[index]
+                data = _block_of(adds)
+                entry_id = adds[0].first_entry_id
+                head = ADD_HEAD.pack(self._ledger_id, entry_id, len(data), self._key)
+                channel.queue_add(member, adds, head, data)
 
     def _send_adds(self, index: int, adds: list[PendingAdd]) -> None:
-        """Send several adds to one member in one frame."""
-        block = encode_block([packet for add in adds for packet in add.packets()])
-        self._send_block(index, adds[0].first_entry_id, block, adds)
+        """Send several adds to one member at once, in a frame of their own."""
+        self._send_alone(index, adds, (self._key, _block_of(adds)))
 
-    def _send_block(
-        self, index: int, first_entry_id: int, block: EntryBlock, adds: list[PendingAdd]
-    ) -> None:
-        self._channels[index].send(
+    def _send_alone(self, index: int, adds: list[PendingAdd], body: Sequence[bytes]) -> None:
+        channel, member = self._members[index]
+        channel.send(
             Op.ADD,
-            (self._key, block.data),
-            partial(self._on_reply, index, self._ensemble[index], adds),
+            body,
+            partial(member.on_reply, adds),
             ledger_id=self._ledger_id,
-            entry_id=first_entry_id,
+            entry_id=adds[0].first_entry_id,
             flags=self._flags,
         )
 
@@ -232,12 +286,15 @@ class AddPipeline:
             self._on_failure(index, bookie_id, adds, reply)
         elif reply.status != Status.OK:
             self._on_error_reply(index, bookie_id, adds, reply)
-        elif not self._is_lost and self._ensemble[index] == bookie_id:
-            # Else it is the reply of a replaced member: it counts for nothing (D10).
-            if self._stuck:
-                self._stuck.pop(index, None)  # it is back
-            for add in adds:
-                self._pending.on_ack(add, index)
+        else:
+            self._on_stored(index, bookie_id, adds)
+
+    def _on_stored(self, index: int, bookie_id: str, adds: list[PendingAdd]) -> None:
+        if self._is_lost or self._ensemble[index] != bookie_id:
+            return  # the reply of a replaced member: it counts for nothing (D10)
+        if self._stuck:
+            self._stuck.pop(index, None)  # it is back
+        if self._pending.on_ack(adds, index):
             self._release()
 
     def _on_error_reply(
@@ -373,7 +430,7 @@ class AddPipeline:
         )
         self._ensemble = ensemble
         for index in replaced:
-            self._channels[index] = self._pool.get(ensemble[index])
+            self._members[index] = self._member(index, ensemble[index])
         self._pending.revoke(replaced)
         sent = [add for add in self._pending if add.is_sent]
         for index in replaced:
@@ -418,3 +475,7 @@ class AddPipeline:
         if self._changing is not None and self._changing is not asyncio.current_task():
             self._changing.cancel()
         return self._pending.drain()
+
+
+def _block_of(adds: Iterable[PendingAdd]) -> bytes:
+    return encode_block([packet for add in adds for packet in add.packets()]).data

@@ -103,9 +103,15 @@ class PendingAdds:
         self._queue.append(add)
         self.pending_bytes += add.size_bytes
 
-    def on_ack(self, add: PendingAdd, index: int) -> None:
-        add.acked |= 1 << index
-        add.failed &= ~(1 << index)
+    def on_ack(self, adds: Iterable[PendingAdd], index: int) -> bool:
+        """Note that a member has the adds; whether there may be something to release by that."""
+        bit, ack_quorum, may_release = 1 << index, self._ack_quorum, False
+        for add in adds:
+            add.acked = acked = add.acked | bit
+            add.failed &= ~bit
+            if not add.is_released and acked.bit_count() >= ack_quorum:
+                may_release = True
+        return may_release
 
     def on_failure(self, add: PendingAdd, index: int) -> bool:
         """Note that a member failed the add; True when it can no longer reach its ack quorum."""

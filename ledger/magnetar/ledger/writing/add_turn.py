@@ -1,0 +1,234 @@
+"""What all writers of one client send in one turn of the event loop: as few frames as there may be.
+
+Writers that were given something join the turn. When it is over, each makes its adds ready and
+queues them for the bookies; then every bookie gets the adds of all ledgers together (`ADDS`), or a
+single one as a plain `ADD`. The adds of thousands of ledgers are one add each, and cost one frame
+and one answer per bookie, not per add.
+
+Adds that are sent once more (to a new member of an ensemble, to one that failed them) and those of
+recovery go alone, beside this. So a frame never holds the same add twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
+from magnetar.ledger.wire import Frame, Op, Status
+from magnetar.ledger.wire_adds import (
+    KEY_AT,
+    PAIR_BYTES,
+    decode_outcome,
+    encode_count,
+)
+from magnetar.ledger.writing.pending_adds import PendingAdd
+
+if TYPE_CHECKING:
+    from magnetar.ledger.channel import BookieChannel
+
+_FRAME_ADDS_MAX = 128
+"""Adds in one frame, at most: to obey it takes a bookie less than a millisecond."""
+_ALONE_BYTES = 64 << 10
+"""An add larger than this has a frame of its own, so that it is not copied once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember:
+    """One member of a ledger's ensemble, which is asked to store adds, and who hears of it."""
+
+    ledger_id: int
+    on_stored: Callable[[list[PendingAdd]], None]
+    """The bookie has them."""
+    on_reply: Callable[[list[PendingAdd], Frame | BookieUnavailableError], None]
+    """The bookie said something, or cannot be asked."""
+
+
+_Item = tuple[AddMember, list[PendingAdd]]
+
+
+class QueuedAdds:
+    """What is queued for one bookie in this turn."""
+
+    __slots__ = ("channel", "items", "parts")
+
+    def __init__(self, channel: "BookieChannel") -> None:
+        self.channel = channel
+        self.items: list[_Item] = []
+        self.parts: list[bytes] = []
+        """Of each item its head (`ADD_HEAD`), and what follows it."""
+
+
+class SharedAdds:
+    """The adds of one ADDS request that is under way, and which of them have no answer yet."""
+
+    __slots__ = ("_items", "_left", "_pairs")
+
+    def __init__(self, items: list[_Item], pairs: bytes) -> None:
+        """`pairs` names them as a reply to all of them does."""
+        self._items = items
+        self._pairs = pairs
+        self._left: dict[bytes, _Item] | None = None
+        """By what names them; None as long as there was no reply."""
+
+    def on_frame(self, frame: Frame) -> bool:
+        """Tell those whom a reply is about; whether all have their answer now.
+
+        Raises:
+            BookieProtocolError: it is not about adds of this request that wait for an answer.
+        """
+        is_ok = frame.status == Status.OK
+        if is_ok and self._left is None and frame.body == self._pairs:
+            items, self._items = self._items, []
+            for member, adds in items:
+                try:
+                    member.on_stored(adds)
+                except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
+                    _hand_on(error)
+            return True
+        left = self._by_pair()
+        pairs, text = decode_outcome(frame.body)
+        named = dict.fromkeys(pairs)
+        # All or none: whoever mixes answers up is not to be believed in part.
+        if not pairs or len(named) < len(pairs) or not named.keys() <= left.keys():
+            raise BookieProtocolError(
+                f"a reply names {len(pairs)} adds, and not such as wait for an answer"
+            )
+        for pair in pairs:
+            member, adds = left.pop(pair)
+            if is_ok:
+                _tell(member.on_stored, adds)
+            else:
+                answer = frame._replace(
+                    op=Op.ADD,
+                    ledger_id=member.ledger_id,
+                    entry_id=adds[0].first_entry_id,
+                    body=text,
+                )
+                _tell(partial(member.on_reply, adds), answer)
+        return not left
+
+    def on_error(self, error: Frame | BookieUnavailableError) -> None:
+        """Nothing more is heard of those that wait for an answer."""
+        left, self._left = list(self._by_pair().values()), {}
+        for member, adds in left:
+            _tell(partial(member.on_reply, adds), error)
+
+    def _by_pair(self) -> dict[bytes, _Item]:
+        if self._left is None:
+            pairs = decode_outcome(self._pairs).pairs
+            self._left = dict(zip(pairs, self._items, strict=True))
+            self._items = []
+        return self._left
+
+
+class AddFrame:
+    """Which of the queued adds a frame carries, and the bodies of request and full reply."""
+
+    __slots__ = ("body", "is_alone", "pairs", "start", "stop")
+
+    def __init__(self, start: int, stop: int, parts: Sequence[bytes]) -> None:
+        self.start = start
+        self.stop = stop
+        self.body: tuple[bytes, ...]
+        self.is_alone = stop == start + 1
+        """One add needs no ids in its body: it is sent as an ADD."""
+        parts = parts[2 * start : 2 * stop]
+        if self.is_alone:
+            self.body = (parts[0][KEY_AT:], parts[1])
+            self.pairs = b""
+        else:
+            head = encode_count(stop - start)
+            self.body = (b"".join((head, *parts)),)
+            self.pairs = b"".join((head, *[part[:PAIR_BYTES] for part in parts[::2]]))
+
+
+class AddTurn:
+    """The turns of one client."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._writers: list[Callable[[], None]] = []
+        self._queued: list[QueuedAdds] = []
+        self._is_due = False
+        self._is_sending = False
+
+    def join(self, send: Callable[[], None]) -> None:
+        """Call `send` when the turn is over; what it queues leaves with what the others queue."""
+        self._writers.append(send)
+        self._schedule()
+
+    def queue_for(self, channel: "BookieChannel") -> QueuedAdds:
+        """A queue for a bookie that has none in this turn."""
+        queued = QueuedAdds(channel)
+        self._queued.append(queued)
+        if not self._is_sending:
+            self._schedule()
+        return queued
+
+    def _schedule(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """The turn is over."""
+        self._is_due = False
+        self._is_sending = True
+        writers, self._writers = self._writers, []
+        for send in writers:
+            _run(send)
+        self._is_sending = False
+        queued, self._queued = self._queued, []
+        parts: list[bytes] = []
+        frames: list[AddFrame] = []
+        for each in queued:
+            # As a rule the bookies get the same adds, which are then put together once.
+            if each.parts != parts:
+                parts = each.parts
+                frames = self._cut(parts)
+            each.channel.send_queued(each, frames)
+
+    def _cut(self, parts: Sequence[bytes]) -> list[AddFrame]:
+        """The frames that a queue makes; what is large goes alone, without being copied."""
+        count = len(parts) // 2
+        if sum(map(len, parts)) <= _ALONE_BYTES and count <= _FRAME_ADDS_MAX:
+            return [AddFrame(0, count, parts)]
+        frames: list[AddFrame] = []
+        start = size = 0
+        for at in range(count):
+            added = len(parts[2 * at]) + len(parts[2 * at + 1])
+            is_alone = added > _ALONE_BYTES
+            is_full = size + added > self._frame_bytes_max or at - start >= _FRAME_ADDS_MAX
+            if at > start and (is_alone or is_full):
+                frames.append(AddFrame(start, at, parts))
+                start, size = at, 0
+            size += added
+            if is_alone:
+                frames.append(AddFrame(at, at + 1, parts))
+                start, size = at + 1, 0
+        if start < count:
+            frames.append(AddFrame(start, count, parts))
+        return frames
+
+
+def _tell(hear: Callable[..., None], what: object) -> None:
+    """A bug of one ledger must not keep the others from hearing of their adds."""
+    try:
+        hear(what)
+    except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
+        _hand_on(error)
+
+
+def _run(send: Callable[[], None]) -> None:
+    try:
+        send()
+    except Exception as error:  # noqa: BLE001  # as above
+        _hand_on(error)
+
+
+def _hand_on(error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "the adds of a ledger", "exception": error}
+    )

@@ -302,7 +302,7 @@ class BookieConnection(asyncio.Protocol):
         if self._transport is None:
             return
         shares = self._server.shares
-        now = frames[: shares.requests_left]
+        now = _within(frames, shares.requests_left)
         self._is_handling = True
         try:
             taken = self._server.handler.handle(self, now)
@@ -368,6 +368,17 @@ class BookieConnection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername") if self._transport else None
         self.close(abort=True)
         _log.warning("bookie_frame_malformed", peer=str(peer), error=str(error))
+
+
+def _within(frames: list[Frame], requests_max: int) -> list[Frame]:
+    """The first frames, as many as make so many requests; one at least."""
+    now = frames[:requests_max]
+    requests = 0
+    for at, frame in enumerate(now):
+        requests += _requests_in(frame)
+        if requests > requests_max:
+            return now[: max(1, at)]
+    return now
 
 
 def _requests_in(frame: Frame) -> int:

@@ -8,6 +8,7 @@ from magnetar.bookie.server import BookieConnection
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.turn_shares import REQUEST_COST_BYTES, TurnShares
 from magnetar.ledger.wire import FRAME_BYTES_MAX, HEADER_BYTES, Frame, Op, encode_frame
+from magnetar.ledger.wire_adds import NO_ID, encode_count
 from tests.ledger_storage import turn_loop
 
 TURN_BYTES_MAX = BookieSettings.model_fields["turn_bytes_max"].default
@@ -106,6 +107,27 @@ async def test_thousands_of_requests_in_one_read_are_spread_over_turns() -> None
     sizes = [len(turn) for turn in server.turns]
     assert sizes == [first, REQUESTS_MAX, REQUESTS_MAX, 1000 - first - 2 * REQUESTS_MAX]
     assert not transport.is_reading_paused
+
+
+async def test_adds_that_share_a_frame_count_each() -> None:
+    server, connection, _ = connect()
+    adds = REQUESTS_MAX // 2 - 1  # so that two frames fit, with their bytes
+    body = encode_count(adds)
+    frames = [
+        encode_frame(Op.ADDS, request_id=number, ledger_id=NO_ID, body=body) for number in range(5)
+    ]
+    connection.data_received(b"".join(frames))
+    await turn_loop(10)
+    assert server.turns == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_frame_with_more_adds_than_a_share_has_is_obeyed_alone() -> None:
+    server, connection, _ = connect()
+    body = encode_count(2 * REQUESTS_MAX)
+    frame = encode_frame(Op.ADDS, request_id=0, ledger_id=NO_ID, body=body)
+    connection.data_received(frame + requests(range(1, 3)))
+    await turn_loop(10)
+    assert server.turns == [[0], [1, 2]]
 
 
 async def test_after_the_share_of_a_turn_the_others_come_first() -> None:

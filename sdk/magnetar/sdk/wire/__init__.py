@@ -22,6 +22,7 @@ from magnetar.sdk.wire.frames import (
     FrameDecoder,
     encode_command,
     encode_payload_command,
+    parse_command,
 )
 from magnetar.sdk.wire.hot_commands import (
     PING_FRAME,
@@ -29,6 +30,15 @@ from magnetar.sdk.wire.hot_commands import (
     append_messages,
     encode_message_prefix,
     encode_send_receipts,
+)
+from magnetar.sdk.wire.hot_parsing import (
+    ACK_START,
+    SEND_START,
+    Send,
+    SingleAck,
+    parse_send,
+    parse_single_ack,
+    send_of,
 )
 from magnetar.sdk.wire.payload import (
     broker_entry_metadata,
@@ -43,12 +53,14 @@ from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName, parse_topic_name
 
 __all__ = [
+    "ACK_START",
     "COMMAND_FIELDS",
     "FRAME_BYTES_MAX",
     "FRAME_SLACK_BYTES",
     "MESSAGE_BYTES_MAX",
     "PING_FRAME",
     "PONG_FRAME",
+    "SEND_START",
     "BaseCommand",
     "FrameDecoder",
     "FrameError",
@@ -58,7 +70,9 @@ __all__ = [
     "MessageMetadata",
     "PayloadChecksumError",
     "SdkError",
+    "Send",
     "ServiceError",
+    "SingleAck",
     "TopicName",
     "TopicNameError",
     "UnknownCommandError",
@@ -74,8 +88,12 @@ __all__ = [
     "encode_send_receipts",
     "messages_in",
     "open_payload",
+    "parse_command",
+    "parse_send",
+    "parse_single_ack",
     "parse_topic_name",
     "pulsar_pb2",
+    "send_of",
     "service_error",
     "split_payload",
 ]

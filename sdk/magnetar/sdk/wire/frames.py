@@ -77,6 +77,24 @@ def _complete_prefix(raw: bytes) -> bytes | None:
         return None
 
 
+def parse_command(raw: bytes) -> BaseCommand:
+    """A command that `FrameDecoder.split` found.
+
+    Raises:
+        MalformedFrameError, UnknownCommandError: the connection must be closed.
+    """
+    command = _parse_any(raw)
+    _check_complete(command)
+    return command
+
+
+def _parse_any(raw: bytes) -> BaseCommand:
+    try:
+        return _parse(raw)
+    except DecodeError as error:
+        raise MalformedFrameError(f"no command: {error}") from error
+
+
 def _check_complete(command: BaseCommand) -> None:
     if not command.HasField("type"):
         raise UnknownCommandError("a command of a type that is not known here")
@@ -103,12 +121,20 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[tuple[BaseCommand, bytes]]:
         """Commands completed by `data`, in order, each with its payload (empty for most).
 
+        Raises:
+            FrameTooLargeError, MalformedFrameError, UnknownCommandError: the connection must be
+                closed. Commands of the same read before the bad one are lost with it.
+        """
+        return [(self._known_command(raw), payload) for raw, payload in self.split(data)]
+
+    def split(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The same, the commands as they came: for those who parse most of them by hand.
+
         A large frame arrives in many reads; they are put behind each other and looked at again
         when it is whole, so that the cost stays linear in its size.
 
         Raises:
-            FrameTooLargeError, MalformedFrameError, UnknownCommandError: the connection must be
-                closed. Commands of the same read before the bad one are lost with it.
+            FrameTooLargeError, MalformedFrameError: as `feed`.
         """
         pending = self._pending
         if pending:
@@ -117,10 +143,9 @@ class FrameDecoder:
                 return []
             data = bytes(pending)
             pending.clear()
-        commands: list[tuple[BaseCommand, bytes]] = []
+        frames: list[tuple[bytes, bytes]] = []
         frame_bytes_max = self.frame_bytes_max
         sizes_at = _SIZES.unpack_from
-        known = self._known
         at, end = 0, len(data)
         while end - at >= 8:
             total, command_size = sizes_at(data, at)
@@ -134,23 +159,21 @@ class FrameDecoder:
                 )
             if stop > end:
                 break
-            raw = data[at + 8 : body]
-            try:
-                command = _parse(raw)
-            except DecodeError as error:
-                raise MalformedFrameError(f"no command: {error}") from error
-            for width in self._widths:
-                if raw[:width] in known:
-                    break
-            else:
-                _check_complete(command)
-                self._learn(raw)
-            commands.append((command, data[body:stop]))
+            frames.append((data[at + 8 : body], data[body:stop]))
             at = stop
         if at < end:
             pending += data[at:] if at else data
             self._wanted = 4 + sizes_at(pending)[0] if end - at >= 8 else 8
-        return commands
+        return frames
+
+    def _known_command(self, raw: bytes) -> BaseCommand:
+        command = _parse_any(raw)
+        for width in self._widths:
+            if raw[:width] in self._known:
+                return command
+        _check_complete(command)
+        self._learn(raw)
+        return command
 
     def _learn(self, raw: bytes) -> None:
         prefix = _complete_prefix(raw)

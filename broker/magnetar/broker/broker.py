@@ -15,6 +15,7 @@ from magnetar.broker import publish_policies
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.compaction.compaction import look_at
+from magnetar.broker.connection import COMMAND_COST_BYTES
 from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.health.health import BrokerHealth
@@ -45,6 +46,7 @@ from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
+from magnetar.ledger.turn_shares import TurnShares
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -165,6 +167,7 @@ class Broker:
             schemas=schemas,
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
+            shares=TurnShares(settings.turn_bytes_max, request_cost_bytes=COMMAND_COST_BYTES),
             keeping=Keeping(clock),
             coordinators=Coordinators(
                 settings,

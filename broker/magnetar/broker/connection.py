@@ -9,7 +9,9 @@ States: nothing but CONNECT is allowed first, and only once. Whatever breaks the
 connection with one log line; it never harms others.
 
 Back-pressure: a connection is not read while it has too many unpersisted publishes, while the
-broker as a whole has, or while the client leaves too many answers unread.
+broker as a whole has, or while the client leaves too many answers unread. All connections together
+have a share of each turn of the event loop (`TurnShares`); what came beyond it waits here, unread
+connections wait with it, and so a turn stays short whatever clients send.
 """
 
 import asyncio
@@ -41,13 +43,19 @@ from magnetar.broker.transactions.commands import TransactionCommands
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import (
+    ACK_START,
     COMMAND_FIELDS,
     FRAME_SLACK_BYTES,
     PING_FRAME,
     PONG_FRAME,
+    SEND_START,
     BaseCommand,
     FrameDecoder,
     FrameError,
+    parse_command,
+    parse_send,
+    parse_single_ack,
+    send_of,
 )
 from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
 
@@ -59,10 +67,12 @@ PROTOCOL_VERSION = 21
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
 """Before CONNECT nobody may make the broker buffer more than a large token."""
 
+COMMAND_COST_BYTES = 1 << 10
+"""What a command counts of a turn beside its bytes: all that follows from one takes some ten
+microseconds."""
+
 Refuse = Callable[[RequestError], bytes]
 """Turns an error into the answer to one request."""
-
-_SEND = int(BaseCommand.SEND)
 
 
 class ConnectionIO(Protocol):
@@ -117,6 +127,15 @@ class Connection:
         self._is_ping_unanswered = False
         self._probe: asyncio.Future[bool] | None = None
         self._is_reading_paused = False
+        self._is_full = False
+        """There is no room for what it may send, whoever's turn it is."""
+        self._shares = services.shares
+        self._is_resting = False
+        """The turn of the loop is used up; it waits for a later one."""
+        self._frames: list[tuple[bytes, bytes]] = []
+        """Received, and not handled in their turn: commands with their payloads."""
+        self._held_bytes = 0
+        """Received when the turn was used up already."""
         limit = services.settings.commands_per_s_max
         self._commands: TokenBucket | None = None
         """Room for commands beside messages; None: there is no limit."""
@@ -139,42 +158,89 @@ class Connection:
     # Input
 
     def receive(self, data: bytes) -> None:
-        """Handle all commands that `data` completes."""
+        """Handle the commands that `data` completes: now, or in later turns of the loop if there
+        is too much to do in this one."""
         if self.is_closed:
             return
         self._has_heard = True
         if self._probe is not None:
             self._probe_answered(is_alive=True)
+        is_late = self._is_resting or self._shares.is_used_up
+        self._shares.use_bytes(len(data))
         try:
-            self._handle_all(self._decoder.feed(data))
+            frames = self._decoder.split(data)
         except FrameError as error:
             self._end_for(str(error))
-        except ProtocolViolationError as error:
+            return
+        if is_late:
+            self._frames += frames
+            self._held_bytes += len(data)
+            self._rest()
+        else:
+            self._handle(frames)
+
+    def _handle(self, frames: list[tuple[bytes, bytes]]) -> None:
+        """Handle what the turn has room for; the rest waits for others."""
+        count = self._shares.requests_left
+        now, self._frames = (
+            (frames, []) if len(frames) <= count else (frames[:count], frames[count:])
+        )
+        try:
+            self._handle_all(now)
+        except (FrameError, ProtocolViolationError) as error:
             self._end_for(str(error))
-        if not self.is_closed:
+        if self.is_closed:
+            return
+        self._shares.use_requests(len(now))
+        if self._frames or self._shares.is_used_up:
+            self._rest()
+        else:
             self._check_pressure()
 
-    def _handle_all(self, commands: list[tuple[BaseCommand, bytes]]) -> None:
+    def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> None:
         publishing = self.publishing
-        handlers = self._handlers
         if self._commands is not None:
-            self._commands.spend(sum(command.type != _SEND for command, _ in commands))
-        for command, payload in commands:
-            kind = command.type
-            if kind == _SEND and self._is_connected:
-                publishing.on_send(command.send, payload)
-                continue
-            # Whatever follows a SEND must find it on its way to the log.
-            publishing.flush()
-            if not self._is_connected and kind != BaseCommand.CONNECT:
-                raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} before connect")
-            handler = handlers.get(kind)
-            if handler is None:
-                raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} is not for a broker")
-            handler(command)
-            if self.is_closed:
-                return
+            self._commands.spend(sum(raw[:3] != SEND_START for raw, _ in frames))
+        for raw, payload in frames:
+            start = raw[:3]
+            if start == SEND_START and self._is_connected and (send := parse_send(raw)):
+                publishing.on_send(send, payload)
+            elif start == ACK_START and self._is_connected and (ack := parse_single_ack(raw)):
+                self.consuming.on_single_ack(ack)
+            else:
+                self._handle_any(parse_command(raw), payload)
+                if self.is_closed:
+                    return
         publishing.flush()
+
+    def _handle_any(self, command: BaseCommand, payload: bytes) -> None:
+        kind = command.type
+        if kind == BaseCommand.SEND and self._is_connected:
+            self.publishing.on_send(send_of(command.send), payload)
+            return
+        # Whatever follows a SEND must find it on its way to the log.
+        self.publishing.flush()
+        if not self._is_connected and kind != BaseCommand.CONNECT:
+            raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} before connect")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} is not for a broker")
+        handler(command)
+
+    def _rest(self) -> None:
+        """Go on in a later turn of the loop: busy clients must not keep it to themselves."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._shares.wait(self)
+        self._check_pressure()
+
+    def go_on(self) -> None:
+        """A later turn of the loop has room for it."""
+        self._is_resting = False
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._shares.use_bytes(held_bytes)
+        if not self.is_closed:
+            self._handle(self._frames)
 
     def _make_handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         table: dict[int, Callable[[BaseCommand], None]] = {
@@ -307,7 +373,7 @@ class Connection:
 
     def on_publishes_done(self, batch: PublishBatch) -> None:
         self.publishing.on_publishes_done(batch)
-        if self._is_reading_paused:
+        if self._is_full:
             self._check_pressure()
 
     def resume_publishing(self) -> None:
@@ -318,7 +384,7 @@ class Connection:
         """Read, or not."""
         if self.is_closed:
             return
-        is_full = self.publishing.is_full(was_paused=self._is_reading_paused)
+        is_full = self.publishing.is_full(was_paused=self._is_full)
         is_full = is_full or (
             not self.is_writable
             and self._io.unsent_bytes > self.services.settings.write_buffer_bytes_max
@@ -329,11 +395,13 @@ class Connection:
             if self._look_again is None:
                 loop = asyncio.get_running_loop()
                 self._look_again = loop.call_later(wait_s, self._on_look_again)
-        if is_full and not self._is_reading_paused:
+        self._is_full = is_full
+        pauses = is_full or self._is_resting
+        if pauses and not self._is_reading_paused:
             self._is_reading_paused = True
             self.services.counters.publish_pauses += 1
             self._io.pause_reading()
-        elif not is_full and self._is_reading_paused:
+        elif not pauses and self._is_reading_paused:
             self._is_reading_paused = False
             self._io.resume_reading()
 
@@ -385,6 +453,7 @@ class Connection:
         self.is_closed = True
         self.is_writable = False
         self._handlers = {}
+        self._frames = []
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.tracing import TraceCheck
-from magnetar.sdk.wire import MessageMetadata, split_payload
-from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+from magnetar.sdk.wire import MessageMetadata, Send, split_payload
 
 if TYPE_CHECKING:
     from magnetar.broker.producer import PublishBatch
@@ -23,7 +22,7 @@ class MessageCheck(Protocol):
     def __call__(
         self,
         batch: "PublishBatch",
-        send: CommandSend,
+        send: Send,
         metadata: MessageMetadata,
         payload: bytes,
         /,
@@ -45,7 +44,7 @@ class EncryptionCheck:
     def __call__(
         self,
         batch: "PublishBatch",
-        send: CommandSend,
+        send: Send,
         metadata: MessageMetadata,
         payload: bytes,
     ) -> None:
@@ -66,7 +65,7 @@ class SizeCheck:
     def __call__(
         self,
         batch: "PublishBatch",
-        send: CommandSend,
+        send: Send,
         metadata: MessageMetadata,
         payload: bytes,
     ) -> None:

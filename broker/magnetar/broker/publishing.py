@@ -31,11 +31,10 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.ledger.position import EARLIEST
-from magnetar.sdk.wire import BaseCommand, TopicName, split_payload
+from magnetar.sdk.wire import BaseCommand, Send, TopicName, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
-    CommandSend,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Publishing(ConnectionPart):
 
     # SEND
 
-    def on_send(self, send: CommandSend, payload: bytes) -> None:
+    def on_send(self, send: Send, payload: bytes) -> None:
         """Add one message to its producer's batch.
 
         Raises:
@@ -113,7 +112,7 @@ class Publishing(ConnectionPart):
             metadata = admit(payload)
             if size > self._settings.message_bytes_max:
                 self._check_size(payload)
-            if send.HasField("txnid_most_bits") and not self._takes_transactions(producer_id):
+            if send.txn is not None and not self._takes_transactions(producer_id):
                 return
             if highest_id and highest_id < sequence_id:
                 raise BrokerMetadataError(

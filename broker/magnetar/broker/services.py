@@ -16,6 +16,7 @@ from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.ledger.ports import Clock
+from magnetar.ledger.turn_shares import TurnShares
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Services:
     schemas: SchemaRegistry
     ownership: Ownership
     budget: PublishBudget
+    shares: TurnShares
     keeping: Keeping
     coordinators: Coordinators
     authenticator: Authenticator

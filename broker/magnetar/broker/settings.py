@@ -178,6 +178,15 @@ class BrokerSettings(
         default=10_000, ge=1, description="Consumers of one connection."
     )
 
+    turn_bytes_max: int = Field(
+        default=_MIB,
+        ge=16 << 10,
+        le=1 << 30,
+        description="What all connections together may bring in one turn of the event loop, each "
+        "command counted with 1 KiB more; the rest waits for later turns, in order of arrival. A "
+        "broker with more to do than it can slows its clients down and answers everything else.",
+    )
+
     # --- publishing
     publishes_per_connection_max: int = Field(
         default=4_000,

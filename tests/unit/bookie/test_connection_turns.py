@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.server import BookieConnection
+from magnetar.bookie.server import REQUEST_COST_BYTES, BookieConnection
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.turn_shares import REQUEST_COST_BYTES, TurnShares
+from magnetar.ledger.turn_shares import TurnShares
 from magnetar.ledger.wire import FRAME_BYTES_MAX, HEADER_BYTES, Frame, Op, encode_frame
 from magnetar.ledger.wire_adds import NO_ID, encode_count
 from tests.ledger_storage import turn_loop
@@ -27,7 +27,7 @@ class FakeServer:
         self.has_too_many_reads = False
         self.is_reading = True
         self.handler = self
-        self.shares = TurnShares(TURN_BYTES_MAX)
+        self.shares = TurnShares(TURN_BYTES_MAX, request_cost_bytes=REQUEST_COST_BYTES)
         self.turns: list[list[int]] = []
         self.takes_max = 1 << 30
 

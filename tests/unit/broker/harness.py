@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from magnetar.broker.connection import Connection
+from magnetar.broker.connection import COMMAND_COST_BYTES, Connection
 from magnetar.broker.creation import TopicCreation
 from magnetar.broker.deduplication import restore
 from magnetar.broker.delayed.bucket_list import StoredBucket
@@ -48,6 +48,7 @@ from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock, SystemNetwork
+from magnetar.ledger.turn_shares import TurnShares
 from magnetar.sdk.wire import (
     FRAME_BYTES_MAX,
     BaseCommand,
@@ -542,6 +543,7 @@ class Harness:
             schemas=memory_schemas(self.settings),
             ownership=SoleOwner(lambda: SERVICE_URL),
             budget=PublishBudget(self.settings.publish_bytes_max),
+            shares=TurnShares(self.settings.turn_bytes_max, request_cost_bytes=COMMAND_COST_BYTES),
             keeping=Keeping(SystemClock()),
             coordinators=Coordinators(
                 self.settings,

@@ -64,7 +64,7 @@ async def test_at_the_rate_a_connection_is_not_read(messages: int, is_paused: bo
 
 
 async def test_it_is_read_again_when_time_has_paid() -> None:
-    harness = Harness()
+    harness = Harness(turn_bytes_max=1 << 30)  # one read is one turn
     client = await _producing(harness)
     time = _limit(harness, messages=1000)
     rate = harness.topic.publish_policies.rate

@@ -29,7 +29,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import BaseCommand, TopicName
+from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandAck,
     CommandCloseConsumer,
@@ -154,6 +154,14 @@ class Consuming(ConnectionPart):
         attached = self._consumers.get(flow.consumer_id)
         if attached is not None and flow.messagePermits > 0:
             attached.subscription.flow(attached.consumer, flow.messagePermits)
+
+    def on_single_ack(self, ack: SingleAck) -> None:
+        """As nearly always: one entry as a whole, and nobody waits for an answer."""
+        attached = self._consumers.get(ack.consumer_id)
+        if attached is not None and attached.topic.tenure.holds():
+            position = Position(ack.ledger_id, ack.entry_id)
+            if position <= attached.topic.log.last_confirmed:
+                attached.subscription.acknowledge_each(attached.consumer, (position,))
 
     def _on_ack(self, ack: CommandAck) -> None:
         error: RequestError | None = None

@@ -21,8 +21,7 @@ from magnetar.broker.deduplication.sequence_ids import SEQUENCE_ID_MAX, Sequence
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import MessageMetadata
-from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+from magnetar.sdk.wire import MessageMetadata, Send
 
 if TYPE_CHECKING:
     from magnetar.broker.producer import PublishBatch
@@ -124,7 +123,7 @@ class Deduplication:
     # Publishing
 
     def check(
-        self, batch: "PublishBatch", send: CommandSend, metadata: MessageMetadata, _payload: bytes
+        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message that comes next in the batch.
 

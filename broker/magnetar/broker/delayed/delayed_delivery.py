@@ -30,8 +30,7 @@ from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import MessageMetadata
-from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+from magnetar.sdk.wire import MessageMetadata, Send
 
 if TYPE_CHECKING:
     from magnetar.broker.producer import PublishBatch
@@ -148,7 +147,7 @@ class DelayedDelivery:
     # Publishing
 
     def check(
-        self, batch: "PublishBatch", send: CommandSend, metadata: MessageMetadata, _payload: bytes
+        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message before it is stored.
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.tracing.spans import Span, Spans
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import MessageMetadata
-from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+from magnetar.sdk.wire import MessageMetadata, Send
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
@@ -212,7 +211,7 @@ class TraceCheck:
     def __call__(
         self,
         batch: "PublishBatch",
-        send: CommandSend,
+        send: Send,
         metadata: MessageMetadata,
         payload: bytes,
     ) -> None:

@@ -24,8 +24,7 @@ from magnetar.broker.transactions.markers import encode_marker, sender_in
 from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import MessageMetadata
-from magnetar.sdk.wire.pulsar_pb2 import CommandSend
+from magnetar.sdk.wire import MessageMetadata, Send
 
 if TYPE_CHECKING:
     from magnetar.broker.producer import PublishBatch
@@ -55,7 +54,7 @@ class TransactionBuffer:
     # Messages
 
     def check(
-        self, batch: "PublishBatch", send: CommandSend, metadata: MessageMetadata, _payload: bytes
+        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message that comes next in the batch, and note the transaction it is in.
 
@@ -67,7 +66,7 @@ class TransactionBuffer:
         """
         if metadata.HasField("marker_type"):
             raise NotAllowedError(f"{self._topic.name}: markers are for brokers to write")
-        txn = _id_in(send)
+        txn = None if send.txn is None else TransactionId(*send.txn)
         if _id_in(metadata) != txn:
             raise BrokerMetadataError(
                 f"{self._topic.name}: a message of transaction {txn} says in its metadata that it "
@@ -189,7 +188,7 @@ class TransactionBuffer:
             self._topic.reload("a marker of a transaction may be stored or not")
 
 
-def _id_in(what: CommandSend | MessageMetadata) -> TransactionId | None:
+def _id_in(what: MessageMetadata) -> TransactionId | None:
     if what.HasField("txnid_most_bits") and what.HasField("txnid_least_bits"):
         return TransactionId(what.txnid_most_bits, what.txnid_least_bits)
     return None

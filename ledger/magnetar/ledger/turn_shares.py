@@ -1,18 +1,15 @@
 """Shares of a turn of the event loop: what all connections together may bring in one.
 
-To receive, to check and to put away takes about a millisecond per `turn_bytes_max`. Each connection
-that is read costs a copy and a wait for the interpreter's lock besides, so the bound is one for all
-of them: thirty busy clients must not hold the loop thirty times as long as one does. Beyond it a
-connection waits, and is not read, until later turns have come round to it; who waits longest is
-first. A client that is alone and slower than that never waits: nothing is scheduled before the
-share is used up, and what was used in earlier turns only means that a rest comes a little early.
+An event loop reads a socket again and again in one turn while data keeps coming, and does so for
+each of them. The bound is one for all: thirty busy clients must not hold the loop thirty times as
+long as one does. Beyond it a connection waits, and is not read, until later turns have come round
+to it; who waits longest is first. A client that is alone and slower than that never waits: nothing
+is scheduled before the share is used up, and what was used in earlier turns only means that a rest
+comes a little early.
 """
 
 import asyncio
 from typing import Protocol
-
-REQUEST_COST_BYTES = 2 << 10
-"""What a request counts beside its bytes: it costs a few microseconds however small it is."""
 
 
 class Sharer(Protocol):
@@ -26,8 +23,11 @@ class Sharer(Protocol):
 class TurnShares:
     """The share of the current turn, and the connections that wait for a later one."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, request_cost_bytes: int) -> None:
+        """`request_cost_bytes`: what a request counts beside its bytes; it takes some time however
+        small it is."""
         self._bytes_max = bytes_max
+        self._request_cost_bytes = request_cost_bytes
         self._used_bytes = 0
         # A dict for a set that keeps its order.
         self._waiting: dict[Sharer, None] = {}
@@ -41,7 +41,7 @@ class TurnShares:
     @property
     def requests_left(self) -> int:
         """How many requests may be obeyed yet; one at least, so that it goes on in any case."""
-        return max(1, (self._bytes_max - self._used_bytes) // REQUEST_COST_BYTES)
+        return max(1, (self._bytes_max - self._used_bytes) // self._request_cost_bytes)
 
     def use_bytes(self, count: int) -> None:
         """Bytes were received, or obeyed that had been received in an earlier turn."""
@@ -49,7 +49,7 @@ class TurnShares:
 
     def use_requests(self, count: int) -> None:
         """Requests were obeyed."""
-        self._used_bytes += count * REQUEST_COST_BYTES
+        self._used_bytes += count * self._request_cost_bytes
 
     def wait(self, connection: Sharer) -> None:
         """Let it go on in a later turn."""

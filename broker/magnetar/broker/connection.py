@@ -67,8 +67,8 @@ PROTOCOL_VERSION = 21
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
 """Before CONNECT nobody may make the broker buffer more than a large token."""
 
-COMMAND_COST_BYTES = 1 << 10
-"""What a command counts of a turn beside its bytes: all that follows from one takes some ten
+COMMAND_COST_BYTES = 2 << 10
+"""What a command counts of a turn beside its bytes: all that follows from one takes some tens of
 microseconds."""
 
 Refuse = Callable[[RequestError], bytes]

@@ -38,34 +38,32 @@ _log = structlog.get_logger()
 class PublishBatch:
     """The SENDs of one producer in one read: an append to the log, and the receipts it owes."""
 
-    __slots__ = (
-        "_producer",
-        "answer",
-        "arrived_s",
-        "checks",
-        "counts",
-        "error",
-        "handed_over",
-        "highest",
-        "highest_ids",
-        "messages",
-        "open_chunks",
-        "payloads",
-        "producer_name",
-        "sequence_ids",
-        "size_bytes",
-        "traces",
-        "transactions",
-    )
+    # What few batches have is only set where it is so: there is a batch for nearly every message.
+    error: LedgerError | None = None
+    arrived_s = 0.0
+    """When it was handed to the log, by the monotonic clock."""
+    has_highest_ids = False
+    """One of `highest_ids` is set."""
+    is_plain = True
+    """None of the entries is delayed or a chunk."""
+    open_chunks: set[int] | None = None
+    """Indexes of entries that are chunks before the last of their message; only noted for topics
+    with deduplication."""
+    traces: "list[tuple[int, PublishTrace]] | None" = None
+    """Of messages that are traced, with the indexes of their entries."""
+    transactions: "list[tuple[int, TransactionId, Sender]] | None" = None
+    """Of messages that are in one, with the indexes of their entries."""
+    handed_over = 0
+    """The number by which the topic's transactions know it, if it has any."""
+    highest = -1
+    """The highest sequence id, for deduplication; -1: none that counts."""
+    answer: bytes | None = None
+    """What is answered instead of storing the entries."""
 
     def __init__(self, producer: "Producer") -> None:
         self._producer = producer
-        self.producer_name = producer.name
         self.checks = producer.checks
         """What looks at the metadata of each message, if anything does."""
-        self.error: LedgerError | None = None
-        self.arrived_s = 0.0
-        """When it was handed to the log, by the monotonic clock."""
         self.payloads: list[bytes] = []
         """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
         self.counts: list[int] = []
@@ -75,19 +73,6 @@ class PublishBatch:
         """highest_sequence_id of each SEND, 0 where it was not set."""
         self.messages = 0
         self.size_bytes = 0
-        self.open_chunks: set[int] | None = None
-        """Indexes of entries that are chunks before the last of their message; only noted for
-        topics with deduplication."""
-        self.traces: list[tuple[int, PublishTrace]] | None = None
-        """Of messages that are traced, with the indexes of their entries."""
-        self.transactions: list[tuple[int, TransactionId, Sender]] | None = None
-        """Of messages that are in one, with the indexes of their entries."""
-        self.handed_over = 0
-        """The number by which the topic's transactions know it, if it has any."""
-        self.highest = -1
-        """The highest sequence id, for deduplication; -1: none that counts."""
-        self.answer: bytes | None = None
-        """What is answered instead of storing the entries."""
 
     def note_open_chunk(self) -> None:
         """The entry that comes next is a chunk before the last of its message."""
@@ -109,6 +94,8 @@ class PublishBatch:
         part.counts = self.counts[start:stop]
         part.sequence_ids = self.sequence_ids[start:stop]
         part.highest_ids = self.highest_ids[start:stop]
+        part.has_highest_ids = any(part.highest_ids)
+        part.is_plain = self.is_plain
         part.messages = sum(part.counts)
         part.size_bytes = sum(map(len, part.payloads))
         if self.open_chunks is not None:
@@ -131,6 +118,10 @@ class PublishBatch:
     @property
     def producer_id(self) -> int:
         return self._producer.producer_id
+
+    @property
+    def producer_name(self) -> str:
+        return self._producer.name
 
     def answered(self, frames: bytes) -> None:
         """The topic keeps nothing: this is what it answers instead."""
@@ -235,7 +226,7 @@ class Producer:
             batch.sequence_ids,
             ledger_id=-1,
             entry_ids=[-1] * len(batch.sequence_ids),
-            highest_sequence_ids=batch.highest_ids if any(batch.highest_ids) else None,
+            highest_sequence_ids=batch.highest_ids if batch.has_highest_ids else None,
         )
 
     def _errors(self, batch: PublishBatch, error: RequestError) -> bytes:
@@ -286,7 +277,7 @@ class Producer:
                 sequence_ids,
                 ledger_id=ledger_id,
                 entry_ids=range(first_entry_id, first_entry_id + count),
-                highest_sequence_ids=batch.highest_ids if any(batch.highest_ids) else None,
+                highest_sequence_ids=batch.highest_ids if batch.has_highest_ids else None,
             )
             self.peer.write(receipts)
         self.peer.on_publishes_done(batch)

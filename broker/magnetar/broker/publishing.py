@@ -132,6 +132,10 @@ class Publishing(ConnectionPart):
         batch.counts.append(messages)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
+        if highest_id:
+            batch.has_highest_ids = True
+        if metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
+            batch.is_plain = False
         batch.messages += messages
         batch.size_bytes += size
 
@@ -186,19 +190,20 @@ class Publishing(ConnectionPart):
         if not self._batches:
             return
         batches, self._batches = self._batches, {}
+        now_s = self._clock.monotonic_s()
         for producer_id, batch in batches.items():
-            self._publish(producer_id, batch)
+            self._publish(producer_id, batch, now_s)
 
     def _flush_one(self, producer_id: int) -> None:
         batch = self._batches.pop(producer_id, None)
         if batch is not None:
-            self._publish(producer_id, batch)
+            self._publish(producer_id, batch, self._clock.monotonic_s())
 
-    def _publish(self, producer_id: int, batch: PublishBatch) -> None:
+    def _publish(self, producer_id: int, batch: PublishBatch, now_s: float) -> None:
         producer = self._producers.get(producer_id)
         if producer is None or not batch.payloads:
             return  # closed since: the client sends again what has no receipt
-        batch.arrived_s = self._clock.monotonic_s()
+        batch.arrived_s = now_s
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
         self._budget.take(batch.size_bytes)

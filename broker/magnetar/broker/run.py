@@ -5,13 +5,16 @@ cache, a read behind the tail becomes one, and dispatchers walk through runs. Th
 very bytes objects that were received or read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Never
 
 from magnetar.broker.chunks import ChunkOf, chunks_of
 from magnetar.broker.delayed.deliver_at import delayed_of
 from magnetar.broker.entry import messages_of
 from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
+
+_NONE: Mapping[int, Never] = {}
 
 
 class Run:
@@ -25,6 +28,7 @@ class Run:
         "entries",
         "first_entry_id",
         "kept_words",
+        "last_entry_id",
         "ledger_id",
         "size_bytes",
     )
@@ -37,20 +41,23 @@ class Run:
         *,
         messages: list[int] | None = None,
         kept_words: Sequence[tuple[int, ...]] | None = None,
+        is_plain: bool = False,
     ) -> None:
         """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
-        entry, which of its messages compaction has kept, as ack_set words; () is all of them."""
+        entry, which of its messages compaction has kept, as ack_set words; () is all of them.
+        `is_plain`: it is known that none of the entries is delayed or a chunk."""
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + len(entries) - 1
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
         self.kept_words = kept_words
         self._messages = messages
         self._key_hashes: list[int] | None = None
-        self._chunks: dict[int, ChunkOf] | None = None
-        self._delayed: dict[int, int] | None = None
+        self._chunks: Mapping[int, ChunkOf] | None = _NONE if is_plain else None
+        self._delayed: Mapping[int, int] | None = _NONE if is_plain else None
 
     @property
     def first(self) -> Position:
@@ -58,7 +65,7 @@ class Run:
 
     @property
     def last(self) -> Position:
-        return Position(self.ledger_id, self.first_entry_id + len(self.entries) - 1)
+        return Position(self.ledger_id, self.last_entry_id)
 
     @property
     def messages(self) -> list[int]:
@@ -75,14 +82,14 @@ class Run:
         return self._key_hashes
 
     @property
-    def chunks(self) -> dict[int, ChunkOf]:
+    def chunks(self) -> Mapping[int, ChunkOf]:
         """Entries that are part of a chunked message, by index. Worked out when first asked."""
         if self._chunks is None:
             self._chunks = chunks_of(self.entries)
         return self._chunks
 
     @property
-    def delayed(self) -> dict[int, int]:
+    def delayed(self) -> Mapping[int, int]:
         """When entries are to be delivered that say so, ms since the epoch, by index."""
         if self._delayed is None:
             self._delayed = delayed_of(self.entries)
@@ -90,7 +97,8 @@ class Run:
 
     def index_of(self, position: Position) -> int:
         """Index of the entry at `position`; -1 if it is not in this run."""
-        index = position.entry_id - self.first_entry_id
-        if position.ledger_id != self.ledger_id or not 0 <= index < len(self.entries):
-            return -1
-        return index
+        ledger_id, entry_id = position
+        first = self.first_entry_id
+        if ledger_id == self.ledger_id and first <= entry_id <= self.last_entry_id:
+            return entry_id - first
+        return -1

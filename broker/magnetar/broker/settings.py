@@ -183,7 +183,7 @@ class BrokerSettings(
         ge=16 << 10,
         le=1 << 30,
         description="What all connections together may bring in one turn of the event loop, each "
-        "command counted with 1 KiB more; the rest waits for later turns, in order of arrival. A "
+        "command counted with 2 KiB more; the rest waits for later turns, in order of arrival. A "
         "broker with more to do than it can slows its clients down and answers everything else.",
     )
 

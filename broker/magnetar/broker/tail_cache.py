@@ -59,11 +59,12 @@ class TailCache:
 
     def add(self, run: Run) -> None:
         """Insert a run that follows everything inserted before."""
-        assert not self._starts or run.first > self._starts[-1]
+        start = (run.ledger_id, run.first_entry_id)
+        assert not self._starts or start > self._starts[-1]
         if run.size_bytes > self._pool.bytes_max:
             return
         self._runs.append(run)
-        self._starts.append((run.ledger_id, run.first_entry_id))
+        self._starts.append(start)
         self._pool.add(run, self)
 
     def insert(self, run: Run) -> None:
@@ -101,7 +102,7 @@ class TailCache:
         while self._head < len(self._runs):
             run = self._runs[self._head]
             assert run is not None
-            if run.last > position:
+            if (run.ledger_id, run.last_entry_id) > position:
                 return
             self.evict_first()
 

@@ -81,7 +81,8 @@ async def test_busy_clients_share_a_turn_and_none_waits_twice_as_long() -> None:
         client.send_bytes(PING_FRAME * half)
     done = [len(client.received()) for client in clients]
     assert done[0] == half
-    assert done[2:] == [0, 0]
+    assert sum(done) <= COMMANDS_MAX
+    assert done[3] == 0
     for _ in range(4):
         await turn()
     assert [len(client.received()) for client in clients] == [half - each for each in done]

@@ -64,7 +64,7 @@ async def test_what_comes_without_credit_is_lost() -> None:
 
 
 async def test_too_many_at_a_time_are_dropped_and_their_receipts_say_so() -> None:
-    harness = Harness()
+    harness = Harness(turn_bytes_max=1 << 30)  # one read is one turn
     client = await producer(harness)
     client.publish(*range(IN_FLIGHT_MAX + 2))
     receipts = [command.send_receipt for command, _ in client.received()]

@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.accounts import HASH_SHIFT, PendingAccounts
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher, Turn
-from magnetar.broker.dispatch.encoding import append_message, open_messages
+from magnetar.broker.dispatch.encoding import (
+    CHECKSUM_VERSION_MIN,
+    append_message,
+    open_messages,
+)
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import append_messages
 
 Outgoing = dict[Consumer, list[bytes]]
 """What a turn is about to write, for each consumer."""
@@ -69,6 +74,40 @@ class AccountedDispatcher(Dispatcher):
         self.accounts.charge(consumer, messages, size_bytes)
         turn.spend(messages, size_bytes)
         return messages
+
+    def _append(
+        self,
+        parts: list[bytes],
+        consumer: Consumer,
+        ledger_id: int,
+        ids: Sequence[int],
+        entries: Sequence[bytes],
+        words: Sequence[tuple[int, ...]] | None,
+    ) -> int:
+        """Append frames of entries; returns their size as sent. `words`: of these first."""
+        partition = self.context.partition
+        if words is None and consumer.peer.protocol_version >= CHECKSUM_VERSION_MIN:
+            append_messages(
+                parts,
+                consumer.consumer_id,
+                ledger_id=ledger_id,
+                entry_ids=ids,
+                payloads=entries,
+                partition=partition,
+                consumer_epoch=consumer.epoch,
+            )
+            return sum(map(len, entries))
+        sent_bytes = 0
+        for at, (entry_id, entry) in enumerate(zip(ids, entries, strict=True)):
+            sent_bytes += append_message(
+                parts,
+                consumer,
+                Position(ledger_id, entry_id),
+                entry,
+                partition=partition,
+                words=words[at] if words is not None else (),
+            )
+        return sent_bytes
 
     def _end_turn(
         self, turn: Turn, outgoing: Outgoing, markers: Sequence[Position], *, wants_more: bool

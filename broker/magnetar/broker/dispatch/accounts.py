@@ -91,7 +91,11 @@ class PendingAccounts:
         hashes: list[int] = []
         unknown: list[Position] = []
         messages = 0
-        for position, value in zip(positions, likely.pending.take(positions), strict=True):
+        values = likely.pending.take(positions)
+        if len(values) == 1 and values[0] >= 0:  # as nearly always
+            self._release(likely, values[0] & MESSAGES_MASK)
+            return [values[0] >> HASH_SHIFT], unknown
+        for position, value in zip(positions, values, strict=True):
             if value < 0:
                 owner = self._owner(position)
                 if owner is None:

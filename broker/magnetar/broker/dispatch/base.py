@@ -286,11 +286,9 @@ class Dispatcher(ABC):
 
     def _end(self, turn: Turn, *, wants_more: bool) -> None:
         """Pay for what was sent, and go on some time if the turn, and nothing else, is over."""
-        messages, size_bytes = turn.spent
-        if messages:
-            for limiter in self.context.limiters:
-                if limiter.is_active:
-                    limiter.spend(messages, size_bytes)
+        for limiter in self.context.limiters:
+            if limiter.is_active:
+                limiter.spend(*turn.spent)
         if wants_more and turn.is_over:
             self._wake_soon()
 

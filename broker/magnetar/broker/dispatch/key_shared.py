@@ -18,8 +18,6 @@ from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.dispatch.accounts import HASH_SHIFT
 from magnetar.broker.dispatch.base import DispatchContext, Turn
 from magnetar.broker.dispatch.encoding import (
-    CHECKSUM_VERSION_MIN,
-    append_message,
     open_messages,
 )
 from magnetar.broker.dispatch.keys import Key, KeyBook
@@ -30,7 +28,6 @@ from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
 from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import append_messages
 
 _SLICE_ENTRIES_MAX = 256
 
@@ -230,40 +227,6 @@ class KeySharedDispatcher(AccountedDispatcher):
         if not cursor.has_holes or cursor.is_untouched(ledger_id, ids[0], ids[-1]):
             return None
         return [cursor.remaining_words(Position(ledger_id, each)) for each in ids]
-
-    def _append(
-        self,
-        parts: list[bytes],
-        consumer: Consumer,
-        ledger_id: int,
-        ids: Sequence[int],
-        entries: Sequence[bytes],
-        words: Sequence[tuple[int, ...]] | None,
-    ) -> int:
-        """Append frames of entries; returns their size as sent. `words`: of these first."""
-        partition = self.context.partition
-        if words is None and consumer.peer.protocol_version >= CHECKSUM_VERSION_MIN:
-            append_messages(
-                parts,
-                consumer.consumer_id,
-                ledger_id=ledger_id,
-                entry_ids=ids,
-                payloads=entries,
-                partition=partition,
-                consumer_epoch=consumer.epoch,
-            )
-            return sum(map(len, entries))
-        sent_bytes = 0
-        for at, (entry_id, entry) in enumerate(zip(ids, entries, strict=True)):
-            sent_bytes += append_message(
-                parts,
-                consumer,
-                Position(ledger_id, entry_id),
-                entry,
-                partition=partition,
-                words=words[at] if words is not None else (),
-            )
-        return sent_bytes
 
     def _hand_out(
         self,

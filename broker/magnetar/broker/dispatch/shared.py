@@ -19,10 +19,11 @@ from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.dispatch.accounts import AccountsError
 from magnetar.broker.dispatch.affinity import ChunkAffinity
 from magnetar.broker.dispatch.base import DispatchContext, Turn
-from magnetar.broker.dispatch.encoding import append_message, open_messages
+from magnetar.broker.dispatch.encoding import open_messages
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ReplayLoader
 from magnetar.broker.entry import MARKER
+from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
 
 
@@ -80,8 +81,9 @@ class SharedDispatcher(AccountedDispatcher):
             return
         accounts = self.accounts
         turn_max = self.context.limits.round_robin_messages_max
-        for consumer in [each for each in self._parked if accounts.allowance(each) > 0]:
-            self._unpark(consumer)
+        if self._parked:
+            for consumer in [each for each in self._parked if accounts.allowance(each) > 0]:
+                self._unpark(consumer)
         outgoing: Outgoing = {}
         markers: list[Position] = []
         has_more = may_go_on = True
@@ -92,7 +94,7 @@ class SharedDispatcher(AccountedDispatcher):
                 break
             credit = min(accounts.allowance(ready), turn_max, turn.messages)
             before = turn.messages
-            if not self._send_again(ready, credit, turn, outgoing):
+            if self._replay.waiting and not self._send_again(ready, credit, turn, outgoing):
                 break  # what is to be sent again is being read, and goes first
             if turn.messages == before:
                 may_go_on = self._send_new(ready, credit, turn, outgoing, markers)
@@ -148,66 +150,81 @@ class SharedDispatcher(AccountedDispatcher):
     ) -> bool:
         """Send up to the credit of entries that nobody had yet; False: there is no more now."""
         cursor, delays = self.context.cursor, self.context.delays
-        partition = self.context.partition
-        parts = outgoing.setdefault(consumer, [])
-        pending = consumer.pending
         while credit > 0 and turn.room > 0:
             found = self.source.next_run()
             if found is None:
                 return False
             run, index = found
-            chunks, entries, counts = run.chunks, run.entries, run.messages
-            delayed = run.delayed if delays is not None else ()
+            entries, counts = run.entries, run.messages
             ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
             has_holes = cursor.has_holes and not cursor.is_untouched(
-                ledger_id, first_entry_id + index, run.last.entry_id
+                ledger_id, first_entry_id + index, run.last_entry_id
             )
-            sent_bytes = 0
+            is_plain = not (has_holes or run.chunks or (delays is not None and run.delayed))
             ids: list[int] = []
             costs: list[int] = []
+            payloads: list[bytes] = []
+            words: list[tuple[int, ...]] | None = [] if has_holes else None
             room = turn.room
             stop = index
             for stop in range(index, len(entries)):
-                if credit <= 0 or sent_bytes >= room:
+                if credit <= 0 or room <= 0:
                     break
-                position = Position(ledger_id, first_entry_id + stop)
                 messages = counts[stop]
-                words: tuple[int, ...] = ()
-                if has_holes:
-                    if cursor.is_acked(position):
+                if not is_plain or messages == MARKER:
+                    position = Position(ledger_id, first_entry_id + stop)
+                    if has_holes and cursor.is_acked(position):
                         continue
-                    words = cursor.remaining_words(position)
-                if messages == MARKER:
-                    markers.append(position)
-                    continue
-                if delayed and stop in delayed:
-                    assert delays is not None
-                    if delays.withholds(run, stop):
+                    if self._goes_elsewhere(run, stop, consumer, turn, outgoing, markers):
                         continue
-                if chunks and (chunk := chunks.get(stop)) is not None:
-                    to = self._chosen(chunk, consumer, position)
-                    if to is not consumer:
-                        if to is not None:
-                            self._send_one(to, position, entries[stop], messages, turn, outgoing)
-                        continue
-                sent_bytes += append_message(
-                    parts, consumer, position, entries[stop], partition=partition, words=words
-                )
-                if words:
-                    messages = open_messages(messages, words)
-                ids.append(position[1])
+                    if words is not None:
+                        words.append(cursor.remaining_words(position))
+                        messages = open_messages(messages, words[-1])
+                ids.append(first_entry_id + stop)
                 costs.append(messages)
+                payloads.append(entries[stop])
                 credit -= messages
+                room -= len(entries[stop])
             else:
                 stop = len(entries)
             self.source.advance(run, stop)
-            pending.put(ledger_id, ids, costs)
-            sent_messages = sum(costs)
-            self.accounts.charge(consumer, sent_messages, sent_bytes)
-            turn.spend(sent_messages, sent_bytes)
-            if turn.is_over or not self.accounts.allowance(consumer):
+            if ids:
+                parts = outgoing.setdefault(consumer, [])
+                sent_bytes = self._append(parts, consumer, ledger_id, ids, payloads, words)
+                consumer.pending.put(ledger_id, ids, costs)
+                sent_messages = sum(costs)
+                self.accounts.charge(consumer, sent_messages, sent_bytes)
+                turn.spend(sent_messages, sent_bytes)
+            if turn.is_over or not consumer.is_ready or self.accounts.is_blocked:
                 break
         return True
+
+    def _goes_elsewhere(
+        self,
+        run: Run,
+        index: int,
+        consumer: Consumer,
+        turn: Turn,
+        outgoing: Outgoing,
+        markers: list[Position],
+    ) -> bool:
+        """Whether an entry is not for the consumer now: a marker, delayed, or a chunk of what
+        another one has. It is taken care of then."""
+        position = Position(run.ledger_id, run.first_entry_id + index)
+        messages = run.messages[index]
+        if messages == MARKER:
+            markers.append(position)
+            return True
+        delays = self.context.delays
+        if delays is not None and index in run.delayed and delays.withholds(run, index):
+            return True
+        chunk = run.chunks.get(index)
+        if chunk is None:
+            return False
+        to = self._chosen(chunk, consumer, position)
+        if to is not None and to is not consumer:
+            self._send_one(to, position, run.entries[index], messages, turn, outgoing)
+        return to is not consumer
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
         """Who gets a chunk; None: it cannot take it now, and the chunk is parked."""

@@ -110,12 +110,12 @@ class EntrySource:
         if self._after >= log_end:
             self._drop_ahead()  # the usual end of a turn, found without a look at what is acked
             return None
-        position = self._next_open(self._after)
+        position = self._next_open(self._after, log_end)
         if self._skipped is not None:
             last = self._skipped.passed_over(position)
             if last is not None:
                 self._after = self._pass_over(last)
-                position = self._next_open(self._after)
+                position = self._next_open(self._after, log_end)
         if position > (log_end if self._visibility.buffer is None else self._visibility.last):
             self._drop_ahead()
             return None
@@ -129,7 +129,7 @@ class EntrySource:
             ahead.popleft()
         run = self._cache.find(position)
         if run is not None:
-            return self._visible.see(run), run.index_of(position)
+            return self._visible.see(run), position.entry_id - run.first_entry_id
         self._read(position)
         return None
 
@@ -160,11 +160,15 @@ class EntrySource:
             after = last
         return after
 
-    def _next_open(self, after: Position) -> Position:
+    def _next_open(self, after: Position, log_end: Position | None = None) -> Position:
+        """The first entry after it that is not acknowledged. `log_end`: if that is known."""
         acks = self._acks
         if acks.has_holes:
             return acks.next_unacked(after)
-        return self._log.next_position(max(after, acks.mark_delete))
+        after = max(after, acks.mark_delete)
+        if log_end is not None and after.ledger_id == log_end.ledger_id and after < log_end:
+            return Position(after.ledger_id, after.entry_id + 1)  # nearly always
+        return self._log.next_position(after)
 
     def _drop_ahead(self) -> None:
         self._ahead.clear()

@@ -79,7 +79,7 @@ class NonPersistentTopic(Topic):
     def publish(self, batch: PublishBatch) -> None:
         """Answer at once, and pass on what is taken."""
         taken = batch.payloads[:IN_FLIGHT_MAX]
-        highest = batch.highest_ids if any(batch.highest_ids) else None
+        highest = batch.highest_ids if batch.has_highest_ids else None
         cut = len(taken)
         frames = encode_send_receipts(
             batch.producer_id,

@@ -162,7 +162,13 @@ class Topic:
             self.trace.stored(batch.traces, ledger_id, first_entry_id)
         if not self.subscriptions:
             return
-        run = Run(ledger_id, first_entry_id, batch.payloads, messages=batch.counts)
+        run = Run(
+            ledger_id,
+            first_entry_id,
+            batch.payloads,
+            messages=batch.counts,
+            is_plain=batch.is_plain,
+        )
         self.cache.add(run)
         self._wake_soon()
 

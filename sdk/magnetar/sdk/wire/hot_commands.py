@@ -39,9 +39,13 @@ def encode_send_receipts(
     too; 0 stands for "the SEND had none", and such a receipt does not carry the field either.
     Duplicates get ledger and entry id -1.
     """
+    varint = encode_varint
+    if highest_sequence_ids is None and len(sequence_ids) == 1:  # nothing to share
+        sequence, entry = varint(sequence_ids[0]), varint(entry_ids[0])
+        head, middle = _receipt_parts(producer_id, ledger_id, len(sequence), len(entry), 0)
+        return head + sequence + middle + entry
     parts: list[bytes] = []
     append = parts.append
-    varint = encode_varint
     sequence_width = entry_width = highest_width = -1
     head = middle = b""
     if highest_sequence_ids is None:

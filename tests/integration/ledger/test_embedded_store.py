@@ -17,6 +17,7 @@ from magnetar.ledger.errors import (
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
+    SessionExpiredError,
 )
 from magnetar.ledger.metadata import MetadataSettings, MetadataStore, WatchEvent, open_store
 from magnetar.ledger.metadata.embedded import EmbeddedStore
@@ -241,6 +242,37 @@ async def test_writes_that_wait_share_a_sync_and_each_has_its_own_outcome(path: 
     assert len(await again.children("/taken")) == 500
     assert await again.children("/taken/3") == ["below"]
     await again.close()
+
+
+async def test_ephemeral_nodes_share_a_sync_too_once_the_session_is_there(path: Path) -> None:
+    """Each ledger takes its id from one: a thousand topics would wait for a thousand syncs."""
+    store = await EmbeddedStore.open(str(path))
+    await store.create("/session", ephemeral=True)
+    before = _syncs()
+    names = await asyncio.gather(
+        *(store.create("/ids/ID-", ephemeral=True, sequential=True) for _ in range(200))
+    )
+    assert len(set(names)) == 200
+    assert _syncs() - before < 100
+    assert (await store.get(names[0])).is_ephemeral
+    await store.close()
+
+
+async def test_a_session_that_is_over_fails_its_ephemeral_nodes_and_no_other_writes(
+    path: Path,
+) -> None:
+    store = await EmbeddedStore.open(str(path))
+    await store.create("/session", ephemeral=True)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("DELETE FROM sessions")
+    outcomes = await asyncio.gather(
+        *(store.create(f"/n{number}", ephemeral=number % 2 == 1) for number in range(6)),
+        return_exceptions=True,
+    )
+    assert outcomes[::2] == ["/n0", "/n2", "/n4"]
+    assert all(isinstance(each, SessionExpiredError) for each in outcomes[1::2])
+    assert await store.create("/n1", ephemeral=True) == "/n1"  # in a new one
+    await store.close()
 
 
 async def test_who_reads_after_a_write_began_finds_it(path: Path) -> None:

@@ -137,12 +137,15 @@ class EmbeddedStore:
     ) -> str:
         check_new_path(path, sequential=sequential)
         check_value(path, value)
-        if ephemeral:
+        if not ephemeral:
+            create = partial(self._tree.create, path, value, session=None, sequential=sequential)
+        elif self._keeper.has_session:
+            create = partial(self._keeper.create_in_session, path, value, sequential=sequential)
+        else:
             # By itself: the keeper must know at once whether its session is there.
-            create = partial(self._keeper.create_node, path, value, sequential=sequential)
-            return (await self._write_alone(create)).path
-        call = partial(self._tree.create, path, value, session=None, sequential=sequential)
-        return (await self._write(call)).path
+            start = partial(self._keeper.create_node, path, value, sequential=sequential)
+            return (await self._write_alone(start)).path
+        return (await self._write(create)).path
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         check_path(path)

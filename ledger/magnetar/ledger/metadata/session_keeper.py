@@ -34,6 +34,11 @@ class SessionKeeper:
         self._session: int | None = None
         self._file: SessionFile | None = None
 
+    @property
+    def has_session(self) -> bool:
+        """Whether there is one. Any thread may ask."""
+        return self._session is not None
+
     def create_node(self, path: str, value: bytes, *, sequential: bool) -> Written:
         """Create an ephemeral node of this handle's session; starts one if there is none.
 
@@ -43,6 +48,17 @@ class SessionKeeper:
         """
         if self._session is None:
             self._start()
+        return self.create_in_session(path, value, sequential=sequential)
+
+    def create_in_session(self, path: str, value: bytes, *, sequential: bool) -> Written:
+        """The same, without starting one: that would not be certain within a transaction of others.
+
+        Raises:
+            SessionExpiredError: there is none (any more).
+            As `SqliteTree.create`.
+        """
+        if self._session is None:
+            raise SessionExpiredError("the session ended a moment ago")
         try:
             return self._tree.create(path, value, session=self._session, sequential=sequential)
         except SessionExpiredError:

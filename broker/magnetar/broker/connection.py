@@ -239,8 +239,13 @@ class Connection:
         self._is_resting = False
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._shares.use_bytes(held_bytes)
-        if not self.is_closed:
+        if self.is_closed:
+            return
+        try:
             self._handle(self._frames)
+        except BaseException:
+            self.drop()  # as the loop does with a connection whose `receive` fails
+            raise
 
     def _make_handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         table: dict[int, Callable[[BaseCommand], None]] = {

@@ -137,3 +137,24 @@ async def test_what_breaks_the_protocol_ends_the_connection_in_its_turn() -> Non
     assert not client.io.is_closed
     await turn()
     assert client.io.is_closed
+
+
+async def test_a_defect_in_a_later_turn_ends_the_connection_and_no_other() -> None:
+    harness = Harness()
+    failing, other = harness.client(), await fresh(harness.client())
+
+    def fail(_: object, __: object) -> None:
+        raise ZeroDivisionError
+
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    failing.send_bytes(PING_FRAME * (COMMANDS_MAX + 1))
+    other.send_bytes(PING_FRAME)
+    failing.connection.publishing.on_send = fail  # type: ignore[method-assign]
+    failing.send_bytes(send_frame(0, 0))
+    for _ in range(4):
+        await turn()
+    assert failing.io.is_closed
+    assert [type(each) for each in reported] == [ZeroDivisionError]
+    assert other.commands() == [BaseCommand.PONG]

@@ -55,12 +55,10 @@ class PendingAccounts:
         if not consumer.is_ready or self.is_blocked:
             return 0
         allowed = consumer.permits
-        per_consumer = self._per_consumer_max
-        if per_consumer > 0:
-            allowed = min(allowed, max(1, per_consumer - consumer.unacked_messages))
-        per_subscription = self._per_subscription_max
-        if per_subscription > 0:
-            allowed = min(allowed, max(1, per_subscription - self.unacked_messages))
+        if 0 < self._per_consumer_max < consumer.unacked_messages + allowed:
+            allowed = max(1, self._per_consumer_max - consumer.unacked_messages)
+        if 0 < self._per_subscription_max < self.unacked_messages + allowed:
+            allowed = max(1, self._per_subscription_max - self.unacked_messages)
         return allowed
 
     def charge(self, consumer: Consumer, messages: int, size_bytes: int) -> None:

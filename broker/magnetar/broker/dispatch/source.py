@@ -129,7 +129,8 @@ class EntrySource:
             ahead.popleft()
         run = self._cache.find(position)
         if run is not None:
-            return self._visible.see(run), position.entry_id - run.first_entry_id
+            index = position.entry_id - run.first_entry_id
+            return (run if self._visibility.buffer is None else self._visible.see(run)), index
         self._read(position)
         return None
 

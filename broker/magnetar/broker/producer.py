@@ -281,7 +281,8 @@ class Producer:
             )
             self.peer.write(receipts)
         self.peer.on_publishes_done(batch)
-        self._go_on()
+        if self._waiting or self._on_drained is not None:
+            self._go_on()
 
     def batch_answered(self, batch: PublishBatch, frames: bytes) -> None:
         """Send what the topic answers, after the answers to everything before it."""

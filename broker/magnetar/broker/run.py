@@ -27,6 +27,7 @@ class Run:
         "_messages",
         "entries",
         "first_entry_id",
+        "is_plain",
         "kept_words",
         "last_entry_id",
         "ledger_id",
@@ -54,6 +55,7 @@ class Run:
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
         self.kept_words = kept_words
+        self.is_plain = is_plain
         self._messages = messages
         self._key_hashes: list[int] | None = None
         self._chunks: Mapping[int, ChunkOf] | None = _NONE if is_plain else None

@@ -160,7 +160,9 @@ class SharedDispatcher(AccountedDispatcher):
             has_holes = cursor.has_holes and not cursor.is_untouched(
                 ledger_id, first_entry_id + index, run.last_entry_id
             )
-            is_plain = not (has_holes or run.chunks or (delays is not None and run.delayed))
+            is_plain = not has_holes and (
+                run.is_plain or not (run.chunks or (delays is not None and run.delayed))
+            )
             ids: list[int] = []
             costs: list[int] = []
             payloads: list[bytes] = []

@@ -45,7 +45,7 @@ class PublishBatch:
     has_highest_ids = False
     """One of `highest_ids` is set."""
     is_plain = True
-    """None of the entries is delayed or a chunk."""
+    """None of the entries is delayed, a chunk or a marker."""
     open_chunks: set[int] | None = None
     """Indexes of entries that are chunks before the last of their message; only noted for topics
     with deduplication."""

@@ -13,7 +13,7 @@ from magnetar.broker import naming, replies
 from magnetar.broker.access import SHARED, Access
 from magnetar.broker.admission import check_initial_subscription
 from magnetar.broker.connection_part import ConnectionPart
-from magnetar.broker.entry import admit, messages_in
+from magnetar.broker.entry import MARKER, admit, messages_in
 from magnetar.broker.errors import (
     BrokerMetadataError,
     MessageChecksumError,
@@ -62,6 +62,7 @@ class Publishing(ConnectionPart):
     def __init__(self, connection: "Connection") -> None:
         super().__init__(connection)
         self._settings = connection.services.settings
+        self._message_bytes_max = self._settings.message_bytes_max
         self._budget = connection.services.budget
         self._clock = connection.services.clock
         self._latency = connection.services.counters.publish_latency
@@ -96,7 +97,7 @@ class Publishing(ConnectionPart):
         Raises:
             ProtocolViolationError: there is no such producer.
         """
-        producer_id = send.producer_id
+        producer_id, sequence_id, highest_id, txn = send
         batch = self._batches.get(producer_id)
         if batch is None:
             producer = self._producers.get(producer_id)
@@ -107,12 +108,11 @@ class Publishing(ConnectionPart):
                 return
             batch = self._batches[producer_id] = PublishBatch(producer)
         size = len(payload)
-        sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
         try:
             metadata = admit(payload)
-            if size > self._settings.message_bytes_max:
+            if size > self._message_bytes_max:
                 self._check_size(payload)
-            if send.txn is not None and not self._takes_transactions(producer_id):
+            if txn is not None and not self._takes_transactions(producer_id):
                 return
             if highest_id and highest_id < sequence_id:
                 raise BrokerMetadataError(
@@ -134,7 +134,7 @@ class Publishing(ConnectionPart):
         batch.highest_ids.append(highest_id)
         if highest_id:
             batch.has_highest_ids = True
-        if metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
+        if messages == MARKER or metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
             batch.is_plain = False
         batch.messages += messages
         batch.size_bytes += size

@@ -46,7 +46,7 @@ class Run:
     ) -> None:
         """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
         entry, which of its messages compaction has kept, as ack_set words; () is all of them.
-        `is_plain`: it is known that none of the entries is delayed or a chunk."""
+        `is_plain`: it is known that none of the entries is delayed, a chunk or a marker."""
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
@@ -58,8 +58,9 @@ class Run:
         self.is_plain = is_plain
         self._messages = messages
         self._key_hashes: list[int] | None = None
-        self._chunks: Mapping[int, ChunkOf] | None = _NONE if is_plain else None
-        self._delayed: Mapping[int, int] | None = _NONE if is_plain else None
+        none = _NONE if is_plain else None
+        self._chunks: Mapping[int, ChunkOf] | None = none
+        self._delayed: Mapping[int, int] | None = none
 
     @property
     def first(self) -> Position:

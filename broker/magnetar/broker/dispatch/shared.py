@@ -12,6 +12,7 @@ Source: protocol sheet sections 8 to 11.
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from magnetar.broker.chunks import ChunkOf, chunk_of
 from magnetar.broker.consumer import SHARED, Consumer
@@ -25,6 +26,23 @@ from magnetar.broker.dispatch.replay import ReplayLoader
 from magnetar.broker.entry import MARKER
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
+
+
+class _Picked(NamedTuple):
+    """What one consumer is sent of a run: open messages, bytes and ack_set words of each entry."""
+
+    stop: int
+    """The index behind the last entry that was looked at."""
+    ids: Sequence[int]
+    messages: Sequence[int]
+    entries: Sequence[bytes]
+    words: Sequence[tuple[int, ...]] | None
+    """None: none of them is acknowledged in part."""
+
+
+def _all_of(run: Run) -> _Picked:
+    ids = range(run.first_entry_id, run.last_entry_id + 1)
+    return _Picked(len(run.entries), ids, run.messages, run.entries, None)
 
 
 class SharedDispatcher(AccountedDispatcher):
@@ -149,57 +167,91 @@ class SharedDispatcher(AccountedDispatcher):
         markers: list[Position],
     ) -> bool:
         """Send up to the credit of entries that nobody had yet; False: there is no more now."""
-        cursor, delays = self.context.cursor, self.context.delays
+        cursor = self.context.cursor
         while credit > 0 and turn.room > 0:
             found = self.source.next_run()
             if found is None:
                 return False
             run, index = found
-            entries, counts = run.entries, run.messages
-            ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
             has_holes = cursor.has_holes and not cursor.is_untouched(
-                ledger_id, first_entry_id + index, run.last_entry_id
+                run.ledger_id, run.first_entry_id + index, run.last_entry_id
             )
-            is_plain = not has_holes and (
-                run.is_plain or not (run.chunks or (delays is not None and run.delayed))
-            )
-            ids: list[int] = []
-            costs: list[int] = []
-            payloads: list[bytes] = []
-            words: list[tuple[int, ...]] | None = [] if has_holes else None
-            room = turn.room
-            stop = index
-            for stop in range(index, len(entries)):
-                if credit <= 0 or room <= 0:
-                    break
-                messages = counts[stop]
-                if not is_plain or messages == MARKER:
-                    position = Position(ledger_id, first_entry_id + stop)
-                    if has_holes and cursor.is_acked(position):
-                        continue
-                    if self._goes_elsewhere(run, stop, consumer, turn, outgoing, markers):
-                        continue
-                    if words is not None:
-                        words.append(cursor.remaining_words(position))
-                        messages = open_messages(messages, words[-1])
-                ids.append(first_entry_id + stop)
-                costs.append(messages)
-                payloads.append(entries[stop])
-                credit -= messages
-                room -= len(entries[stop])
+            if (
+                run.is_plain
+                and index == 0
+                and not has_holes
+                and sum(run.messages) <= credit
+                and run.size_bytes <= turn.room
+            ):
+                picked = _all_of(run)  # as nearly always at the tail: there is nothing to choose
             else:
-                stop = len(entries)
-            self.source.advance(run, stop)
-            if ids:
-                parts = outgoing.setdefault(consumer, [])
-                sent_bytes = self._append(parts, consumer, ledger_id, ids, payloads, words)
-                consumer.pending.put(ledger_id, ids, costs)
-                sent_messages = sum(costs)
+                picked = self._pick(
+                    run, index, consumer, credit, turn, outgoing, markers, has_holes=has_holes
+                )
+            self.source.advance(run, picked.stop)
+            if picked.ids:
+                sent_bytes = self._append(
+                    outgoing.setdefault(consumer, []),
+                    consumer,
+                    run.ledger_id,
+                    picked.ids,
+                    picked.entries,
+                    picked.words,
+                )
+                consumer.pending.put(run.ledger_id, picked.ids, picked.messages)
+                sent_messages = sum(picked.messages)
+                credit -= sent_messages
                 self.accounts.charge(consumer, sent_messages, sent_bytes)
                 turn.spend(sent_messages, sent_bytes)
             if turn.is_over or not consumer.is_ready or self.accounts.is_blocked:
                 break
         return True
+
+    def _pick(
+        self,
+        run: Run,
+        index: int,
+        consumer: Consumer,
+        credit: int,
+        turn: Turn,
+        outgoing: Outgoing,
+        markers: list[Position],
+        *,
+        has_holes: bool,
+    ) -> _Picked:
+        """The entries from an index on that the consumer is sent, up to the credit."""
+        cursor, delays = self.context.cursor, self.context.delays
+        entries, counts = run.entries, run.messages
+        is_plain = not has_holes and (
+            run.is_plain or not (run.chunks or (delays is not None and run.delayed))
+        )
+        ids: list[int] = []
+        messages_of: list[int] = []
+        picked: list[bytes] = []
+        words: list[tuple[int, ...]] | None = [] if has_holes else None
+        room = turn.room
+        stop = index
+        for stop in range(index, len(entries)):
+            if credit <= 0 or room <= 0:
+                break
+            messages = counts[stop]
+            if not is_plain or messages == MARKER:
+                position = Position(run.ledger_id, run.first_entry_id + stop)
+                if has_holes and cursor.is_acked(position):
+                    continue
+                if self._goes_elsewhere(run, stop, consumer, turn, outgoing, markers):
+                    continue
+                if words is not None:
+                    words.append(cursor.remaining_words(position))
+                    messages = open_messages(messages, words[-1])
+            ids.append(run.first_entry_id + stop)
+            messages_of.append(messages)
+            picked.append(entries[stop])
+            credit -= messages
+            room -= len(entries[stop])
+        else:
+            stop = len(entries)
+        return _Picked(stop, ids, messages_of, picked, words)
 
     def _goes_elsewhere(
         self,

@@ -4,7 +4,7 @@ import asyncio
 
 from magnetar.broker.connection import COMMAND_COST_BYTES
 from magnetar.broker.settings import BrokerSettings
-from magnetar.sdk.wire import PING_FRAME, BaseCommand, encode_command
+from magnetar.sdk.wire import PING_FRAME, BaseCommand, Send, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, send_frame
 
@@ -143,7 +143,7 @@ async def test_a_defect_in_a_later_turn_ends_the_connection_and_no_other() -> No
     harness = Harness()
     failing, other = harness.client(), await fresh(harness.client())
 
-    def fail(_: object, __: object) -> None:
+    def fail(send: Send, payload: bytes) -> None:
         raise ZeroDivisionError
 
     reported: list[object] = []

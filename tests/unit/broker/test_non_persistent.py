@@ -101,6 +101,23 @@ async def test_a_subscription_of_each_type_gets_every_message_once(kind: int) ->
         assert not keys[0] & keys[1]
 
 
+async def test_consumers_of_failover_are_told_who_is_active() -> None:
+    harness = Harness()
+
+    async def change(client: Client) -> bool:
+        answer = await client.next(BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        return bool(answer.active_consumer_change.is_active)
+
+    first = await joined(harness, subType=Sub.Failover, consumer_name="a")
+    assert await change(first)
+    standby = await joined(harness, subType=Sub.Failover, consumer_name="b", priority_level=1)
+    assert not await change(standby)
+    await settle()
+    assert first.commands() == []
+    first.connection.lost()
+    assert await change(standby)
+
+
 async def test_a_type_that_is_not_the_subscriptions_is_refused() -> None:
     harness = Harness()
     await joined(harness, subType=Sub.Shared)

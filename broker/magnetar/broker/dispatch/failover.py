@@ -53,6 +53,13 @@ def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> C
     return ring[points[at % len(points)]]
 
 
+def tell_active(consumer: Consumer, *, is_active: bool) -> None:
+    """Tell a consumer whether it is the active one, if its client knows the word."""
+    if consumer.is_closed or consumer.peer.protocol_version < NOTICE_VERSION_MIN:
+        return
+    consumer.peer.write(replies.active_consumer_change(consumer.consumer_id, is_active=is_active))
+
+
 class FailoverDispatcher(SingleActiveDispatcher):
     """Sends to the active consumer; tells all of them who that is."""
 
@@ -109,11 +116,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self.wake()
 
     def _notify(self, consumer: Consumer) -> None:
-        if consumer.is_closed or consumer.peer.protocol_version < NOTICE_VERSION_MIN:
-            return
-        consumer.peer.write(
-            replies.active_consumer_change(consumer.consumer_id, is_active=consumer is self._chosen)
-        )
+        tell_active(consumer, is_active=consumer is self._chosen)
 
     def _cancel_switch(self) -> None:
         if self._switch is not None:

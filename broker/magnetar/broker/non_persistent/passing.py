@@ -5,12 +5,13 @@ Failover, the next one in turn of Shared, the one that has the key's hash of Key
 pending, nothing is redelivered, and every message has the id 0:0.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from magnetar.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
-from magnetar.broker.dispatch.failover import choose_active
+from magnetar.broker.dispatch.failover import choose_active, tell_active
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
 from magnetar.broker.entry import MARKER
@@ -48,9 +49,20 @@ class PassingDispatcher(Dispatcher):
             (self.selector.add if is_new else self.selector.remove)(consumer)
         elif self.sub_type in (EXCLUSIVE, FAILOVER):
             context = self.context
-            self._active = choose_active(
-                self.consumers, topic=context.topic, partition=context.partition
+            former, self._active = (
+                self._active,
+                choose_active(self.consumers, topic=context.topic, partition=context.partition),
             )
+            if self.sub_type == FAILOVER:
+                # A newcomer is told after the answer to its SUBSCRIBE.
+                if self._active is not former:
+                    asyncio.get_running_loop().call_soon(self._tell, *self.consumers)
+                elif is_new:
+                    asyncio.get_running_loop().call_soon(self._tell, consumer)
+
+    def _tell(self, *consumers: Consumer) -> None:
+        for consumer in consumers:
+            tell_active(consumer, is_active=consumer is self._active)
 
     def conflict_of(self, consumer: Consumer) -> Consumer | None:
         """A consumer that has some of the hashes that this one wants."""

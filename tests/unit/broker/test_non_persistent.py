@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, position_in, send_frame, settle
@@ -125,11 +127,39 @@ async def test_a_type_that_is_not_the_subscriptions_is_refused() -> None:
     assert answer.error.error == pb.ServerError.ConsumerBusy
 
 
-async def test_there_is_no_place_to_seek_and_no_last_message() -> None:
+@pytest.mark.parametrize(
+    "target", [{"message_publish_time": 5}, {"message_id": pb.MessageIdData(ledgerId=0, entryId=0)}]
+)
+async def test_a_seek_succeeds_and_leads_to_what_comes_next(target: dict[str, Any]) -> None:
+    harness = Harness()
+    consumer, client = await joined(harness, 1), await producer(harness)
+    client.publish(0)
+    assert bodies(consumer) == [b"0"]
+    request_id = await consumer.seek(**target)
+    assert (await consumer.next()).close_consumer.consumer_id == 0
+    assert (await consumer.next()).success.request_id == request_id
+    client.publish(1)
+    assert (await consumer.subscribe(topic=TOPIC)).type == BaseCommand.SUCCESS
+    consumer.flow(2)
+    client.publish(2)
+    assert bodies(consumer) == [b"2"]
+
+
+async def test_there_is_no_place_for_an_operator_to_reset_to() -> None:
+    harness = Harness()
+    await joined(harness)
+    (topic,) = harness.topics.loaded
+    with pytest.raises(NotAllowedError):
+        await topic.subscriptions["s"].seek(None, nowhere)
+
+
+async def nowhere() -> tuple[Position, tuple[int, ...]]:
+    return Position(0, 0), ()
+
+
+async def test_there_is_no_last_message() -> None:
     harness = Harness()
     consumer = await joined(harness)
-    await consumer.seek(message_publish_time=5)
-    assert (await consumer.next()).error.error == pb.ServerError.NotAllowedError
     consumer.send(
         BaseCommand.GET_LAST_MESSAGE_ID,
         getLastMessageId=pb.CommandGetLastMessageId(consumer_id=0, request_id=4),

@@ -32,11 +32,15 @@ class PassingSubscription(Subscription):
         consumer: Consumer | None,
         find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
     ) -> None:
-        """
+        """Every position is where it is: what comes next. The consumer is closed as after any
+        seek, so that it comes back with all of its credit.
+
         Raises:
-            NotAllowedError
+            NotAllowedError: an operator asks, to whom it would mean nothing.
         """
-        raise NotAllowedError(f"{self.topic} keeps nothing: there is no place to seek")
+        if consumer is None:
+            raise NotAllowedError(f"{self.topic} keeps nothing: there is no place to reset to")
+        await super().seek(consumer, find)
 
     def _in_the_way(self, consumer: Consumer) -> Consumer | None:
         if consumer.sub_type == EXCLUSIVE:

@@ -342,8 +342,13 @@ class Publishing(ConnectionPart):
         )
 
     async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
-        """The subscription that a dead-letter producer wants, so that nothing is missed by it."""
+        """The subscription that a dead-letter producer wants, so that nothing is missed by it.
+
+        A topic that keeps nothing needs none.
+        """
         naming.check_subscription(subscription)
+        if not topic.name.is_persistent:
+            return
         if subscription not in topic.subscriptions:
             check_initial_subscription(str(topic.name), topic.policies, subscription)
         topics = self._connection.services.topics

@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.broker.policies.model import NamespaceRecord, PolicySet
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -155,6 +156,19 @@ async def test_there_is_no_place_for_an_operator_to_reset_to() -> None:
 
 async def nowhere() -> tuple[Position, tuple[int, ...]]:
     return Position(0, 0), ()
+
+
+async def test_subscriptions_appear_although_those_that_are_kept_must_not() -> None:
+    """Nobody could create them another way: over HTTP there are none of such topics."""
+    harness = Harness()
+    harness.policies.namespaces["public/default"] = NamespaceRecord(
+        policies=PolicySet(auto_subscription_creation=False)
+    )
+    await joined(harness)
+    dead_letters = await harness.client().produce(topic=TOPIC, initial_subscription_name="dlq")
+    assert dead_letters.type == BaseCommand.PRODUCER_SUCCESS, dead_letters
+    (topic,) = harness.topics.loaded
+    assert list(topic.subscriptions) == ["s"]
 
 
 async def test_there_is_no_last_message() -> None:

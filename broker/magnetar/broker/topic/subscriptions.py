@@ -129,7 +129,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 self._topic.policies,
                 self._by_name,
                 name,
-                is_durable=is_durable,
+                # One that keeps nothing may appear anywhere: nobody can create it beforehand.
+                is_durable=is_durable and self._topic.name.is_persistent,
                 is_asked_for=is_asked_for,
             )
             subscription = self._by_name[name] = self._subscription_class(

@@ -97,6 +97,8 @@ def code_of(answer: BaseCommand) -> int:
         "lookupTopicResponse",
         "partitionMetadataResponse",
         "consumerStatsResponse",
+        "getSchemaResponse",
+        "getOrCreateSchemaResponse",
         "ackResponse",
         "newTxnResponse",
         "addPartitionToTxnResponse",
@@ -108,7 +110,8 @@ def code_of(answer: BaseCommand) -> int:
     ):
         if answer.HasField(name):
             part = getattr(answer, name)
-            return int(part.error_code if name == "consumerStatsResponse" else part.error)
+            has_code = "error_code" in part.DESCRIPTOR.fields_by_name
+            return int(part.error_code if has_code else part.error)
     raise AssertionError(f"no refusal: {answer}")
 
 

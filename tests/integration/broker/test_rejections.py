@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from magnetar.sdk.wire import encode_command
+from magnetar.sdk.wire import BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.raw_connection import RawConnection
 from tests.integration.broker.refusing import (
@@ -290,6 +290,122 @@ ROWS |= {
     "consumer of a coordinator's log": (
         pb.NotAllowedError,
         lambda place: place.subscribe(topic=_COORDINATOR),
+    ),
+}
+
+
+_STRING = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
+_INT32 = pb.Schema(name="i", type=pb.Schema.Int32, schema_data=b"")
+
+
+def _key_shared(place: Place, consumer_id: int, mode: int, **fields: object) -> BaseCommand:
+    meta = pb.KeySharedMeta(keySharedMode=mode, **fields)  # type: ignore[arg-type]
+    return place.subscribe(consumer_id, subType=_KEY_SHARED, keySharedMeta=meta)
+
+
+ROWS |= {
+    "compacted reading on a key-shared subscription": (
+        pb.NotAllowedError,
+        lambda place: place.subscribe(subType=_KEY_SHARED, read_compacted=True),
+    ),
+    "durable consumer of a reader's subscription": (
+        pb.NotAllowedError,
+        after(lambda place: place.subscribe(durable=False), Place.subscribe),
+    ),
+    "subscription of deduplication": (
+        pb.ProducerBusy,
+        lambda place: place.subscribe(subscription="pulsar.dedup"),
+    ),
+    "subscription of replication": (
+        pb.ProducerBusy,
+        lambda place: place.subscribe(subscription="pulsar.repl.other"),
+    ),
+    "sticky consumer without hash ranges": (
+        pb.ConsumerAssignError,
+        lambda place: _key_shared(place, 1, pb.STICKY),
+    ),
+    "hash ranges beyond the last hash": (
+        pb.ConsumerAssignError,
+        lambda place: place.sticky(1, 0, 65_536),
+    ),
+    "hash ranges of one consumer that overlap": (
+        pb.ConsumerAssignError,
+        lambda place: _key_shared(
+            place,
+            1,
+            pb.STICKY,
+            hashRanges=[pb.IntRange(start=0, end=9), pb.IntRange(start=9, end=20)],
+        ),
+    ),
+    "delivery in order beside delivery out of order": (
+        pb.ConsumerBusy,
+        after(
+            lambda place: _key_shared(place, 1, pb.AUTO_SPLIT, allowOutOfOrderDelivery=True),
+            lambda place: _key_shared(place, 2, pb.AUTO_SPLIT),
+        ),
+    ),
+    "unsubscribe of a standby": (
+        pb.MetadataError,
+        after(
+            lambda place: place.subscribe(subType=pb.CommandSubscribe.Failover),
+            after_own(
+                lambda place: place.subscribe(subType=pb.CommandSubscribe.Failover),
+                lambda _: command("unsubscribe", consumer_id=1),
+            ),
+        ),
+    ),
+    "producer of another schema": (
+        pb.IncompatibleSchema,
+        after(
+            lambda place: place.producer(schema=_STRING),
+            lambda place: place.producer(schema=_INT32),
+        ),
+    ),
+    "consumer of another schema": (
+        pb.IncompatibleSchema,
+        after(
+            lambda place: place.producer(schema=_STRING),
+            lambda place: place.subscribe(schema=_INT32),
+        ),
+    ),
+    "schema of a topic that has none": (
+        pb.TopicNotFound,
+        after(Place.producer, lambda place: command("getSchema", topic=place.topic)),
+    ),
+    "schema of a version that is none": (
+        pb.IncompatibleSchema,
+        after(
+            lambda place: place.producer(schema=_STRING),
+            lambda place: command("getSchema", topic=place.topic, schema_version=b""),
+        ),
+    ),
+    "new schema of a topic that nobody uses": (
+        pb.TopicNotFound,
+        lambda place: command("getOrCreateSchema", topic=place.topic, schema=_STRING),
+    ),
+    "watch of a pattern that is too long": (
+        pb.NotAllowedError,
+        lambda _: command(
+            "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern="x" * 51
+        ),
+    ),
+    "watch of a pattern that is none": (
+        pb.NotAllowedError,
+        lambda _: command(
+            "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern="("
+        ),
+    ),
+    "watch of an unknown namespace": (
+        pb.TopicNotFound,
+        lambda _: command(
+            "watchTopicList", watcher_id=1, namespace="public/nowhere", topics_pattern=".*"
+        ),
+    ),
+    "lookup for a listener that nobody has": (
+        pb.NotAllowedError,
+        lambda place: command(
+            "lookupTopic", topic=place.topic, advertised_listener_name="elsewhere"
+        ),
     ),
 }
 

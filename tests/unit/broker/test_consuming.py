@@ -5,6 +5,13 @@ from typing import Any
 
 import pytest
 
+from magnetar.cursors import (
+    CursorError,
+    CursorFencedError,
+    CursorUnavailableError,
+    InvalidCursorNodeError,
+    SubscriptionCursor,
+)
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -177,6 +184,54 @@ async def test_a_topic_that_does_not_load_ends_the_connection_not_the_subscribe(
     assert client.received() == []
     producer = harness.client()
     assert (await producer.produce()).error.error == pb.ServerError.ServiceNotReady
+
+
+class _Cursors:
+    """Fails to open cursors as often as it is told."""
+
+    def __init__(self, harness: Harness, error: CursorError, times: int) -> None:
+        self._open = harness.topics.open_cursor
+        self._error = error
+        self.failures_left = times
+
+    async def open(self, *arguments: Any) -> SubscriptionCursor:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise self._error
+        return await self._open(*arguments)
+
+
+@pytest.mark.parametrize("error", [CursorUnavailableError, CursorFencedError])
+async def test_subscribe_waits_for_a_cursor_that_cannot_be_opened_just_now(
+    error: type[CursorError],
+) -> None:
+    """Trap 10, too."""
+    harness = Harness(topic_load_retry_ms=1)
+    cursors = _Cursors(harness, error("the store is away, or somebody else's"), 3)
+    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    assert (await harness.client().subscribe()).type == BaseCommand.SUCCESS
+    assert not cursors.failures_left
+
+
+async def test_it_does_not_wait_for_ever() -> None:
+    harness = Harness(topic_load_retry_ms=1, topic_load_timeout_ms=1000)
+    cursors = _Cursors(harness, CursorUnavailableError("the store is away"), 1 << 30)
+    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    client = harness.client()
+    client.send_subscribe()
+    await settle()
+    assert client.received() == []
+    harness.clock.advance(1000)
+    await client.closed()
+    assert client.received() == []
+
+
+async def test_a_cursor_that_never_opens_is_told_at_once() -> None:
+    harness = Harness()
+    cursors = _Cursors(harness, InvalidCursorNodeError("garbage"), 1)
+    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    answer = await harness.client().subscribe()
+    assert answer.error.error == pb.ServerError.PersistenceError
 
 
 async def test_the_compacted_view_of_a_topic_is_the_topic_while_nothing_compacts() -> None:

@@ -4,6 +4,7 @@ The topic is loaded, the subscription is created if need be, and a new one begin
 says.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,9 @@ class Attacher(ConnectionPart):
         self._services = connection.services
 
     async def attach(self, request: CommandSubscribe) -> Attached:
-        """Load the topic and join the subscription; a topic that closes meanwhile is loaded again.
+        """Load the topic and join the subscription; a topic that closes meanwhile is loaded again,
+        and a cursor that cannot be opened now is tried again: an error would hang the official
+        client (trap 10).
 
         Raises:
             RequestError
@@ -100,6 +103,8 @@ class Attacher(ConnectionPart):
             except ServiceNotReadyError:
                 if self._services.clock.monotonic_s() >= deadline_s:
                     raise
+                if not topic.is_closed:
+                    await asyncio.sleep(self._services.settings.topic_load_retry_ms / 1000)
             else:
                 return Attached(consumer, subscription, topic)
 

@@ -12,12 +12,13 @@ from magnetar.broker.errors import (
     BrokerPersistenceError,
     ConsumerBusyError,
     NotAllowedError,
+    RequestError,
     ServiceNotReadyError,
 )
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import probe
 from magnetar.broker.subscription import Subscription
-from magnetar.cursors import Cursor, CursorError, SubscriptionCursor
+from magnetar.cursors import Cursor, CursorError, CursorFencedError, SubscriptionCursor
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
@@ -63,8 +64,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         Raises:
             ConsumerBusyError, NotAllowedError: see `Subscription.join`, and the policies.
             SubscriptionNotFoundError: by the policies it does not appear by itself.
-            ServiceNotReadyError: the topic was closed meanwhile.
-            BrokerPersistenceError: the cursor cannot be opened now.
+            ServiceNotReadyError: the topic was closed meanwhile, or its cursor does not open now.
+            BrokerPersistenceError: the cursor cannot be opened at all.
         """
         topic = self._topic
         admission.check_type(self._label, topic.policies, TYPE_NAMES[consumer.sub_type])
@@ -78,7 +79,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 try:
                     await self._admit(subscription, consumer)
                     is_new = not subscription.is_open
-                    await self._open(subscription, open_cursor)
+                    try:
+                        await self._open(subscription, open_cursor)
+                    except CursorError as error:
+                        raise self._not_joined(subscription, error) from error
                     if is_new and consumer.start is not None:
                         subscription.placed(consumer.start)
                     await subscription.join(consumer)
@@ -86,6 +90,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     self._drop_if_unused(subscription)
                     raise
                 return subscription
+
+    def _not_joined(self, subscription: Subscription, error: CursorError) -> RequestError:
+        """What a consumer is told, or rather not told yet, whose cursor does not open."""
+        text = f"subscription {subscription.name} of {self._label}: {error}"
+        # Who has lost the log hears of that before long, and the topic is loaded anew.
+        if error.retryable or isinstance(error, CursorFencedError):
+            return ServiceNotReadyError(text)
+        return BrokerPersistenceError(text)
 
     async def ensure(self, name: str, open_cursor: OpenCursor) -> None:
         """Have a durable subscription, without a consumer.
@@ -98,6 +110,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         async with subscription.lock:
             try:
                 await self._open(subscription, open_cursor)
+            except CursorError as error:
+                self._drop_if_unused(subscription)
+                raise BrokerPersistenceError(
+                    f"subscription {subscription.name} of {self._label}: {error}"
+                ) from error
             except BaseException:
                 self._drop_if_unused(subscription)
                 raise
@@ -153,12 +170,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             return
         topic = self._topic
         async with topic.gate.placing():
-            try:
-                cursor = await open_cursor()
-            except CursorError as error:
-                raise BrokerPersistenceError(
-                    f"subscription {subscription.name} of {self._label}: {error}"
-                ) from error
+            cursor = await open_cursor()
             delays = topic.delayed.view_of(subscription) if topic.delayed is not None else None
 
             def on_progress() -> None:

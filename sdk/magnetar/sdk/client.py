@@ -37,7 +37,7 @@ from magnetar.sdk.reader import Reader
 from magnetar.sdk.schema import Schema, SchemaInfo, T
 from magnetar.sdk.schema_versions import get_or_create_schema, get_schema
 from magnetar.sdk.service_url import ServiceUrl
-from magnetar.sdk.session import Backoff
+from magnetar.sdk.session import Backoff, until
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,
@@ -356,7 +356,7 @@ class Client:
                         f"{topic}: not ready within {settings.operation_timeout_ms} ms; "
                         f"last: {error}"
                     ) from error
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(until(deadline_s, backoff.next_s(), clock))
                 continue
             if not count:
                 self._remember_plain(topic)

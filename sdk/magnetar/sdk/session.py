@@ -42,6 +42,11 @@ class Backoff:
         self._next_s = self._min_s
 
 
+def until(deadline_s: float, pause_s: float, clock: Clock) -> float:
+    """A pause that ends no later than the deadline: the last attempt is made then."""
+    return max(0.0, min(pause_s, deadline_s - clock.monotonic_s()))
+
+
 class Session:
     """See the module's text. `start` waits for the first attachment; `close` ends the task."""
 
@@ -147,7 +152,7 @@ class Session:
                 self.connection = None
                 if self._is_over(error, deadline_s):
                     return
-                await self._pause()
+                await self._pause(None if self.attachments else deadline_s)
                 continue
             if self.connection is connection:
                 self.attachments += 1
@@ -194,10 +199,13 @@ class Session:
         self._wake()
         return True
 
-    async def _pause(self) -> None:
+    async def _pause(self, deadline_s: float | None = None) -> None:
+        pause_s = self._backoff.next_s()
+        if deadline_s is not None and self._gives_up:
+            pause_s = until(deadline_s, pause_s, self._clock)
         self._lost.clear()
         try:
-            async with asyncio.timeout(self._backoff.next_s()):
+            async with asyncio.timeout(pause_s):
                 await self._lost.wait()
         except TimeoutError:
             pass  # the usual end of a pause

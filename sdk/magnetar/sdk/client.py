@@ -45,6 +45,7 @@ from magnetar.sdk.settings import (
     ProducerSettings,
     ReaderSettings,
     SubscriptionType,
+    check_settings,
 )
 from magnetar.sdk.table_view import TableView, TableViewSettings
 from magnetar.sdk.tls import tls_context
@@ -73,8 +74,9 @@ class Client:
         Raises:
             InvalidUrlError: the URL cannot be used.
             TlsFileError: a certificate, or list of authorities, cannot be used.
+            TypeError: settings of something else.
         """
-        self._settings = settings or ClientSettings()
+        self._settings = check_settings(settings or ClientSettings(), ClientSettings)
         service_url = ServiceUrl.parse(url)
         if network is None:
             network = SystemNetwork(tls_context(self._settings) if service_url.is_tls else None)
@@ -140,9 +142,10 @@ class Client:
             IncompatibleSchemaError: the topic has another schema, which this one does not fit.
             ServiceError: the broker refused; its class says why.
             BrokerUnavailableError, OperationTimeoutError: not ready in time.
+            TypeError: settings of something else.
         """
         name = self._parse(topic)
-        chosen = settings or ProducerSettings()
+        chosen = check_settings(settings or ProducerSettings(), ProducerSettings)
         if schema is not None:
             schema = schema.for_topic()
             if schema.takes_topic_schema:
@@ -188,7 +191,7 @@ class Client:
         return await self._consuming.consumer(
             topic,
             subscription,
-            settings or ConsumerSettings(),
+            check_settings(settings or ConsumerSettings(), ConsumerSettings),
             cast("Schema[object] | None", schema),
         )
 
@@ -208,7 +211,10 @@ class Client:
         """
         self._check_open()
         return await self._consuming.reader(
-            topic, start, settings or ReaderSettings(), cast("Schema[object] | None", schema)
+            topic,
+            start,
+            check_settings(settings or ReaderSettings(), ReaderSettings),
+            cast("Schema[object] | None", schema),
         )
 
     async def table_view(

@@ -6,7 +6,7 @@ Frozen values with the unit last in each name; a value out of bounds raises Valu
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
 from magnetar.sdk.consuming.policies import (
@@ -42,6 +42,9 @@ __all__ = [
     "ReaderSettings",
     "SubscriptionType",
 ]
+
+
+SettingsT = TypeVar("SettingsT")
 
 
 class SubscriptionType(Enum):
@@ -106,6 +109,27 @@ _ACCESS_MODES = {
 def _check(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name} is {value}; allowed are {low} to {high}")
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse the text that other clients take in its place, before somebody else trips over it."""
+    if isinstance(value, kind):
+        return
+    if issubclass(kind, Enum):
+        allowed = f"allowed are {', '.join(f'{kind.__name__}.{each}' for each in kind.__members__)}"
+    else:
+        allowed = f"it is a {kind.__name__}(…)"
+    raise ValueError(f"{name} is {value!r}; {allowed}")
+
+
+def check_settings(settings: object, kind: type[SettingsT]) -> SettingsT:
+    """
+    Raises:
+        TypeError: these are no settings of this kind.
+    """
+    if not isinstance(settings, kind):
+        raise TypeError(f"settings are a {kind.__name__}(…), not {type(settings).__name__}")
+    return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +256,11 @@ class ProducerSettings:
     """Partitioned topics: how often to look whether partitions were added; 0: never."""
 
     def __post_init__(self) -> None:
+        _check_kind("compression", self.compression, Compression)
+        _check_kind("access_mode", self.access_mode, AccessMode)
+        _check_kind("hashing", self.hashing, Hashing)
+        if not callable(self.routing):
+            _check_kind("routing", self.routing, RoutingMode)
         _check("batch_messages_max", self.batch_messages_max, 1, 1_000_000)
         _check("batch_bytes_max", self.batch_bytes_max, 1, 64 * 1024 * 1024)
         _check("batch_delay_ms", self.batch_delay_ms, 0, 60_000)
@@ -340,6 +369,12 @@ class ConsumerSettings:
     """Bound on a payload after decompression: a small message must not fill the memory."""
 
     def __post_init__(self) -> None:
+        _check_kind("subscription_type", self.subscription_type, SubscriptionType)
+        _check_kind("initial_position", self.initial_position, InitialPosition)
+        _check_kind("key_shared", self.key_shared, KeySharedPolicy)
+        _check_kind("batch_receive", self.batch_receive, BatchReceivePolicy)
+        if self.dead_letters is not None:
+            _check_kind("dead_letters", self.dead_letters, DeadLetterPolicy)
         _check("receiver_queue_messages", self.receiver_queue_messages, 1, 10_000_000)
         _check("receiver_queue_messages_total", self.receiver_queue_messages_total, 1, 100_000_000)
         _check("ack_group_ms", self.ack_group_ms, 0, 60_000)

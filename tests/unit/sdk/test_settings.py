@@ -1,7 +1,10 @@
 """Settings refuse what cannot work, at the bound and beyond it."""
 
+from typing import Any
+
 import pytest
 
+from magnetar.sdk import Client
 from magnetar.sdk.settings import (
     AccessMode,
     ClientSettings,
@@ -29,6 +32,40 @@ def test_values_beyond_it_do_not() -> None:
         ReaderSettings(receiver_queue_messages=0)
     with pytest.raises(ValueError, match="reconnect_delay_max_ms"):
         ClientSettings(reconnect_delay_min_ms=5, reconnect_delay_max_ms=4)
+
+
+WRONG: list[tuple[type, dict[str, object], str]] = [
+    (ProducerSettings, {"compression": "lz4"}, "compression is 'lz4'; .*Compression.LZ4"),
+    (ProducerSettings, {"access_mode": "Exclusive"}, "access_mode is .*AccessMode.EXCLUSIVE"),
+    (ProducerSettings, {"routing": "single"}, "routing is .*RoutingMode.SINGLE_PARTITION"),
+    (ProducerSettings, {"hashing": 3}, "hashing is 3; .*Hashing.MURMUR3"),
+    (ConsumerSettings, {"subscription_type": "Shared"}, "subscription_type .*Type.SHARED"),
+    (ConsumerSettings, {"initial_position": "earliest"}, "initial_position .*Position.EARLIEST"),
+    (
+        ConsumerSettings,
+        {"dead_letters": "t", "subscription_type": SubscriptionType.SHARED},
+        r"dead_letters is 't'; it is a DeadLetterPolicy\(…\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), WRONG)
+def test_what_is_of_another_kind_is_refused_and_says_what_is_allowed(
+    kind: type, values: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**values)
+
+
+async def test_settings_of_something_else_are_refused() -> None:
+    client = Client()
+    wrong: Any = {"name": "x"}
+    with pytest.raises(TypeError, match=r"settings are a ProducerSettings\(…\), not dict"):
+        await client.producer("t", wrong)
+    wrong = ReaderSettings()
+    with pytest.raises(TypeError, match=r"ConsumerSettings\(…\), not ReaderSettings"):
+        await client.consumer("t", "s", wrong)
+    await client.close()
 
 
 def test_secrets_are_not_shown() -> None:

@@ -49,17 +49,36 @@ class OutgoingMessage:
         return base64.b64encode(key).decode() if isinstance(key, bytes) else key or ""
 
     def metadata(self) -> MessageMetadata | None:
-        """What it has beyond its payload; the required fields are added by the encoder."""
+        """What it has beyond its payload; the required fields are added by the encoder.
+
+        Raises:
+            TypeError: of another type than is declared; says which.
+        """
         if self.is_plain:
             return None
-        return MessageMetadata(
-            partition_key=None if self.key is None else self.metadata_key,
-            partition_key_b64_encoded=True if isinstance(self.key, bytes) else None,
-            ordering_key=self.ordering_key,
-            properties=[KeyValue(key=k, value=v) for k, v in (self.properties or {}).items()],
-            event_time=self.event_time_ms,
-            deliver_at_time=self.deliver_at_ms,
-        )
+        try:
+            return MessageMetadata(
+                partition_key=None if self.key is None else self.metadata_key,
+                partition_key_b64_encoded=True if isinstance(self.key, bytes) else None,
+                ordering_key=self.ordering_key,
+                properties=[KeyValue(key=k, value=v) for k, v in (self.properties or {}).items()],
+                event_time=self.event_time_ms,
+                deliver_at_time=self.deliver_at_ms,
+            )
+        except (TypeError, AttributeError):
+            raise TypeError(self._misfit()) from None
+
+    def _misfit(self) -> str:
+        """What is of no type that it may be."""
+        if not isinstance(self.key, (str, bytes, type(None))):
+            return f"key: text or bytes, not {self.key!r}"
+        if not isinstance(self.ordering_key, (bytes, type(None))):
+            return f"ordering_key: bytes, not {self.ordering_key!r}"
+        for name in ("event_time_ms", "deliver_at_ms"):
+            time = getattr(self, name)
+            if not isinstance(time, (int, type(None))):
+                return f"{name}: whole milliseconds since 1970, not {time!r}"
+        return f"properties: a mapping of texts to texts, not {self.properties!r:.200}"
 
 
 def single_metadata(extra: MessageMetadata) -> bytes:

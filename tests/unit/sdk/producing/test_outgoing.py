@@ -1,0 +1,22 @@
+"""What a message says of itself has types, and what has another is named."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.sdk import OutgoingMessage
+
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"key": 5}, "key: text or bytes, not 5"),
+    ({"ordering_key": "text"}, "ordering_key: bytes, not 'text'"),
+    ({"properties": {"a": 1}}, "properties: a mapping of texts to texts, not {'a': 1}"),
+    ({"properties": ["a"]}, "properties: a mapping of texts to texts"),
+    ({"event_time_ms": 1.5}, "event_time_ms: whole milliseconds since 1970, not 1.5"),
+    ({"deliver_at_ms": "soon"}, "deliver_at_ms: whole milliseconds since 1970, not 'soon'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), MISFITS, ids=[each[1] for each in MISFITS])
+def test_what_is_of_no_type_that_it_may_be_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        OutgoingMessage(payload=b"x", **fields).metadata()

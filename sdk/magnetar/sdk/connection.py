@@ -239,6 +239,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.failure is None:
             reason = f": {error}" if error else ""
+            if not self._heard:
+                reason += "; it said nothing: does this port want TLS (pulsar+ssl://)?"
             self._lose(BrokerUnavailableError(f"the connection to {self.name} broke{reason}"))
         if not self._closed.done():
             self._closed.set_result(None)
@@ -249,6 +251,10 @@ class Connection(asyncio.Protocol):
             commands = self._decoder.feed(data)
         except FrameError as error:
             _log.warning("bad_frame peer=%s: %s", self.name, error)
+            if data.startswith(b"HTTP/") and not self._connected.done():
+                text = f"{self.name} answers in HTTP: clients connect to the broker's service port"
+                self.fail(BrokerUnavailableError(f"{text}, 6650 by default"))
+                return
             self.fail(BrokerUnavailableError(f"{self.name} sent no valid frame: {error}"))
             return
         receipts: list[CommandSendReceipt] = []

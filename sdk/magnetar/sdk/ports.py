@@ -54,8 +54,13 @@ class SystemNetwork:
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await loop.create_connection(factory, host, port, ssl=self._tls)
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, _ = await loop.create_connection(factory, host, port, ssl=self._tls)
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            if self._tls is None or str(error):
+                raise
+            raise ConnectionResetError("it broke off TLS: does this port speak it?") from error
         return transport
 
 

@@ -290,10 +290,18 @@ class Consumer(ABC):
     def acknowledge_cumulative(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
     ) -> Awaitable[None] | None:
-        """Acknowledge everything up to and including `what` (not for Shared subscriptions).
+        """Acknowledge everything up to and including `what`. In a transaction, as `acknowledge`.
 
-        In a transaction, as `acknowledge`.
+        Raises:
+            NotSupportedError: on a Shared or Key_Shared subscription: what lies before `what` may
+                be with other consumers.
         """
+        kind = self._settings.subscription_type
+        if not kind.keeps_order:
+            raise NotSupportedError(
+                f"{self.topic}: acknowledge_cumulative is not for {kind.value} subscriptions: "
+                f"others may have what is before; use acknowledge or acknowledge_many"
+            )
         if transaction is None:
             self._acknowledger.add_cumulative(what)
             return None

@@ -25,7 +25,7 @@ SdkError                          root; `retryable`: may the same call succeed l
 
     ├── UnknownTopicError         an id that does not tell a consumer of several topics which it is
     ├── TooSlowError              more changes waited for a reader of a table view than may
-    ├── NotSupportedError         something that this client does not do yet
+    ├── NotSupportedError         something that this client does not do, or not here
     ├── TransactionEndedError     a transaction that is committed or aborted already, or must be
     ├── ForkedError               a client that was made before a fork, in the child
     └── AlreadyClosedError        the client, producer, consumer or reader is closed
@@ -169,7 +169,7 @@ class TooSlowError(ClientError):
 
 
 class NotSupportedError(ClientError):
-    """Something that this client does not do yet."""
+    """Something that this client does not do, or not here."""
 
 
 class TransactionEndedError(ClientError):

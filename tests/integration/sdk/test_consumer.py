@@ -15,7 +15,7 @@ from magnetar.sdk import (
     SubscriptionType,
 )
 from magnetar.sdk.consuming.topic_consumer import TopicConsumer
-from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError
+from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, NotSupportedError
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, ServerError
@@ -157,6 +157,17 @@ async def test_acknowledgements_are_sent_together(client: Client, broker: Script
     ack = (await broker.wait_command(BaseCommand.ACK, 2)).ack
     assert ack.ack_type == CommandAck.Cumulative
     assert broker.acked == {0, 1, 2, 3, 4}
+
+
+async def test_on_a_shared_subscription_nothing_is_acknowledged_up_to_a_message(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    """A broker would pass over it: what was taken for done would come again."""
+    await publish(client, [b"a"])
+    settings = ConsumerSettings(subscription_type=SubscriptionType.SHARED)
+    consumer = await client.consumer("t", "s", settings)
+    with pytest.raises(NotSupportedError, match="not for shared subscriptions"):
+        consumer.acknowledge_cumulative((await take(consumer, 1))[0])
 
 
 async def test_confirmed_acknowledgement_tells_the_brokers_error(

@@ -8,14 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from magnetar.sdk.authentication import (
+        BasicAuthentication,
+        OAuth2ClientCredentials,
+        TokenAuthentication,
+    )
     from magnetar.sdk.batch import MessageBatch
     from magnetar.sdk.client import Client
     from magnetar.sdk.consumer import Consumer
     from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
+    from magnetar.sdk.encryption import FileKeyReader
     from magnetar.sdk.errors import SdkError
     from magnetar.sdk.message import Message
     from magnetar.sdk.message_id import MessageId
     from magnetar.sdk.producer import Producer
+    from magnetar.sdk.producing.interceptors import ProducerInterceptor
+    from magnetar.sdk.producing.outgoing import OutgoingMessage
+    from magnetar.sdk.producing.routing import Hashing, RoutingMode
     from magnetar.sdk.reader import Reader
     from magnetar.sdk.settings import (
         AccessMode,
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessMode",
+    "BasicAuthentication",
     "BatchReceivePolicy",
     "Client",
     "ClientSettings",
@@ -43,36 +53,51 @@ __all__ = [
     "ConsumerInterceptor",
     "ConsumerSettings",
     "DeadLetterPolicy",
+    "FileKeyReader",
+    "Hashing",
     "InitialPosition",
     "KeySharedPolicy",
     "Message",
     "MessageBatch",
     "MessageId",
+    "OAuth2ClientCredentials",
+    "OutgoingMessage",
     "Producer",
+    "ProducerInterceptor",
     "ProducerSettings",
     "Reader",
     "ReaderSettings",
+    "RoutingMode",
     "SdkError",
     "SubscriptionType",
     "TableView",
     "TableViewSettings",
+    "TokenAuthentication",
     "Transaction",
     "TransactionState",
 ]
 
 _HOMES = {
+    "BasicAuthentication": "authentication",
     "Client": "client",
     "Compression": "wire.compression",
     "Consumer": "consumer",
     "ConsumerInterceptor": "consuming.interceptors",
+    "FileKeyReader": "encryption",
+    "Hashing": "producing.routing",
     "Message": "message",
     "MessageBatch": "batch",
     "MessageId": "message_id",
+    "OAuth2ClientCredentials": "authentication",
+    "OutgoingMessage": "producing.outgoing",
     "Producer": "producer",
+    "ProducerInterceptor": "producing.interceptors",
     "Reader": "reader",
+    "RoutingMode": "producing.routing",
     "SdkError": "errors",
     "TableView": "table_view",
     "TableViewSettings": "table_view",
+    "TokenAuthentication": "authentication",
     "Transaction": "transaction",
     "TransactionState": "transaction",
 }

@@ -1,22 +1,31 @@
 """The administration interface of brokers, as far as the driver asks it. Blocking.
 
 One connection is kept. A broker that does not serve the topic in question redirects; when one does
-not answer, the next one of the list is asked.
+not answer, the next one of the list is asked. If none does, or it says that it cannot now, a query
+that was answered before waits a while: brokers are restarted, topics move. One that begins does
+not: somebody may have written a wrong URL.
 """
 
 import http.client
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.topic_name import TopicName
 
+PATIENCE_S = 60.0
+"""How long a query waits for brokers that have answered it before."""
+
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 2.0
+_NOT_NOW = 503
 _REDIRECTS_MAX = 5
 _TIMEOUT_S = 30.0
 _ERROR_CHARACTERS_MAX = 300
@@ -40,12 +49,21 @@ class AdminClient:
         RefusedError: it says no.
     """
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        *,
+        clock: Clock | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._urls = [each.strip().rstrip("/") for each in options.admin_url.split(",")]
         self._urls = [each if "://" in each else f"http://{each}" for each in self._urls if each]
         self._headers = {**options.http_headers(), "Accept": "application/json"}
         self._options = options
         self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._clock = clock or SystemClock()
+        self._pause = pause
+        self._was_answered = False
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -65,6 +83,20 @@ class AdminClient:
         return self._ask("DELETE", path)
 
     def _ask(self, method: str, path: str, body: Json = None) -> Json:
+        give_up_at_s = self._clock.monotonic_s() + (PATIENCE_S if self._was_answered else 0.0)
+        pause_s = _PAUSE_S_MIN
+        while True:
+            try:
+                return self._ask_all(method, path, body)
+            except (UnreachableError, RefusedError) as error:
+                is_final = isinstance(error, RefusedError) and error.status != _NOT_NOW
+                if is_final or self._clock.monotonic_s() >= give_up_at_s:
+                    raise
+            self._pause(pause_s)
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    def _ask_all(self, method: str, path: str, body: Json) -> Json:
+        """One broker after the other, until one answers."""
         problems: list[str] = []
         for base in list(self._urls):
             try:
@@ -84,6 +116,7 @@ class AdminClient:
                 base = f"{target.scheme}://{target.netloc}"
                 path = target.path + (f"?{target.query}" if target.query else "")
                 continue
+            self._was_answered = self._was_answered or status != _NOT_NOW
             if status >= 400:
                 raise RefusedError(status, f"{path.split('?')[0]}: {_reason(status, data)}")
             return json.loads(data) if data.strip() else None

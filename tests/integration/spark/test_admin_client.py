@@ -1,0 +1,104 @@
+"""What the driver does when brokers are away: of a query that runs, and of one that begins."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from magnetar.sdk.spark.admin_client import PATIENCE_S, AdminClient, RefusedError
+from magnetar.sdk.spark.errors import UnreachableError
+from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
+from tests.processes import HOST, free_ports
+
+
+@contextmanager
+def broker(port: int, status: int = 200) -> Iterator[None]:
+    """Answers every question with `{}`, or with an error."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer((HOST, port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Time:
+    """Passes in pauses only."""
+
+    now_s: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def pause(self, pause_s: float) -> None:
+        self.now_s += pause_s
+        self.pauses.append(pause_s)
+
+
+def client_of(port: int, time: Time) -> AdminClient:
+    given = {"service.url": f"pulsar://{HOST}:1", "admin.url": f"http://{HOST}:{port}"}
+    options = ConnectionOptions.read(OptionReader(given))
+    return AdminClient(options, clock=time, pause=time.pause)
+
+
+def test_a_query_that_begins_is_told_at_once() -> None:
+    (port,) = free_ports(1)
+    time = Time()
+    with pytest.raises(UnreachableError, match=r"admin\.url: no broker answers"):
+        client_of(port, time).get("/x")
+    assert time.pauses == []
+
+
+@pytest.mark.parametrize("meanwhile", [None, 503], ids=["away", "not now"])
+def test_a_query_that_runs_waits_for_brokers_that_are_restarted(meanwhile: int | None) -> None:
+    (port,) = free_ports(1)
+    time = Time()
+    client = client_of(port, time)
+    with broker(port):
+        assert client.get("/x") == {}
+    client.close()
+    if meanwhile is not None:
+        with broker(port, meanwhile), pytest.raises(RefusedError):
+            client.get("/x")
+    else:
+        with pytest.raises(UnreachableError):
+            client.get("/x")
+    assert PATIENCE_S <= time.now_s < PATIENCE_S + 2
+    client.close()
+    with broker(port):
+        assert client.get("/x") == {}
+    client.close()
+
+
+def test_what_a_broker_refuses_is_not_asked_again() -> None:
+    (port,) = free_ports(1)
+    time = Time()
+    client = client_of(port, time)
+    with broker(port):
+        client.get("/x")
+    client.close()
+    with broker(port, 404), pytest.raises(RefusedError, match="404"):
+        client.get("/x")
+    client.close()
+    assert time.pauses == []

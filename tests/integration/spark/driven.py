@@ -31,10 +31,13 @@ class Checkpoint:
 class DrivenQuery:
     """One run of a query; another run on the same checkpoint is a restart."""
 
-    def __init__(self, options: Mapping[str, str], checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, options: Mapping[str, str], checkpoint: Checkpoint, schema: StructType = SCHEMA
+    ) -> None:
+        """`schema`: two columns, the second one `__topic`."""
         self._checkpoint = checkpoint
-        self._reader = cast(StreamReader, stream_reader(options, SCHEMA))
-        self.values: list[bytes] = []
+        self._reader = cast(StreamReader, stream_reader(options, schema))
+        self.values: list[Any] = []
         self.topics: list[str] = []
         self.batch_sizes: list[int] = []
 

@@ -16,8 +16,11 @@ from pulsar.schema import (
     String,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
 
 from magnetar.sdk.spark import MagnetarDataSource
+from magnetar.sdk.spark.columns import METADATA_FIELDS
+from tests.integration.spark.driven import Checkpoint, DrivenQuery
 from tests.integration.spark.support import options_for
 from tests.standalone import Standalone
 
@@ -46,6 +49,17 @@ class LongerFlight(Record):  # type: ignore[misc]
     seats = Map(Integer())
     origin = Place()
     gate = String(default="none", required_default=True)
+
+
+class GateFirst(Record):  # type: ignore[misc]
+    gate = String(default="none", required_default=True)
+    carrier = String()
+    number = Integer()
+    distance = Long()
+    late = Boolean()
+    tags = Array(String())
+    seats = Map(Integer())
+    origin = Place()
 
 
 def flight(number: int, kind: type[Record] = Flight, **more: str) -> Record:
@@ -94,3 +108,21 @@ def test_fields_are_columns_over_versions(
     assert (row["tags"], row["seats"]) == (["a", "b"], {"first": 7})
     assert row["origin"] == {"name": "EWR", "height": 1.5}
     assert row["__topic"] == topic
+
+
+@pytest.mark.parametrize("schema", [JsonSchema, AvroSchema], ids=["JSON", "AVRO"])
+def test_a_running_query_reads_a_version_that_came_after_its_start(
+    server: Standalone, client: pulsar.Client, topic: str, schema: type
+) -> None:
+    """By the definition of that version: by the one before, its bytes would be other fields."""
+    options = options_for(server, topic=topic, startingOffsets="earliest")
+    columns = StructType([StructField("carrier", StringType()), METADATA_FIELDS[1]])
+    producer = client.create_producer(topic, schema=schema(Flight))
+    producer.send(flight(0))
+    producer.close()
+    with DrivenQuery(options, Checkpoint(), columns) as query:
+        assert query.run_available().values == ["UA"]
+        producer = client.create_producer(topic, schema=schema(GateFirst))
+        producer.send(flight(1, GateFirst, gate="B7"))
+        producer.close()
+        assert query.run_available().values == ["UA", "UA"]

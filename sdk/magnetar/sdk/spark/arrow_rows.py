@@ -22,6 +22,7 @@ from magnetar.sdk.spark.columns import (
     PUBLISH_TIME,
     TOPIC,
 )
+from magnetar.sdk.spark.slices import NO_VERSION
 from magnetar.sdk.spark.values import ValueColumns
 from magnetar.sdk.wire.varint import encode_varint
 
@@ -79,7 +80,7 @@ class ArrowRows:
         ledger_id: int,
         entry_id: int,
         publish_ms: int,
-        schema_version: int = 0,
+        schema_version: int = NO_VERSION,
         indexes: Sequence[int] | None = None,
     ) -> int:
         """Add the messages of an entry; returns the number of the first row.
@@ -108,7 +109,7 @@ class ArrowRows:
         ledger_id: int,
         entry_id: int,
         publish_ms: int,
-        schema_version: int = 0,
+        schema_version: int = NO_VERSION,
     ) -> int:
         """Add the message of an entry that is no batch; returns the number of its row."""
         row, size = self.rows, len(part)

@@ -4,6 +4,7 @@ Everything that can be wrong with a query is found here, before a task runs.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar.sdk.message_id import MessageId
@@ -13,7 +14,9 @@ from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, sh
 from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
 from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.spark.topic_schema import written_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
+from magnetar.sdk.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from magnetar.sdk.spark.ledger_directory import LedgerDirectory
@@ -118,6 +121,7 @@ class SourceDriver:
         cuts: Mapping[str, int] | None = None,
     ) -> list[Slice]:
         """The tasks that read what lies between; `cuts` says of how many entries they are.
+        `value_schema` makes the columns; which versions messages were written with is asked here.
 
         Raises:
             DataLossError: a ledger was deleted meanwhile, and that is not allowed.
@@ -129,15 +133,29 @@ class SourceDriver:
             if name in states
             for plan in plan_slices(states[name], starts[name], end, entries_max=cuts[name])
         ]
+        schemas = self._value_schemas(plans, value_schema)
         if not self.options.reads_bookies:
-            return [self._broker_slice(plan, value_schema) for plan in plans]
-        return self._bookie_slices(plans, states, value_schema)
+            return [self._broker_slice(plan, schemas[plan.topic]) for plan in plans]
+        return self._bookie_slices(plans, states, schemas)
+
+    def _value_schemas(
+        self, plans: list[SlicePlan], value_schema: ValueSchema
+    ) -> dict[str, ValueSchema]:
+        """For each topic (or partition) with its versions."""
+        topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
+        if value_schema.kind != "AVRO":
+            return dict.fromkeys(topics, value_schema)
+        found = {
+            topic: replace(value_schema, versions=written_versions(self.admin, topic))
+            for topic in dict.fromkeys(topics.values())
+        }
+        return {name: found[topic] for name, topic in topics.items()}
 
     def _bookie_slices(
         self,
         plans: list[SlicePlan],
         states: Mapping[str, TopicState],
-        value_schema: ValueSchema,
+        schemas: Mapping[str, ValueSchema],
     ) -> list[Slice]:
         if not plans:
             return []
@@ -186,7 +204,7 @@ class SourceDriver:
                     skip_through_batch_index=plan.skip_through_batch_index,
                     stop_at_batch_index=plan.stop_at_batch_index,
                     settings=self.options.settings,
-                    value_schema=value_schema,
+                    value_schema=schemas[plan.topic],
                 )
             )
         return found

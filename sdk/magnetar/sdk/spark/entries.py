@@ -13,6 +13,7 @@ from typing import TypeVar
 from magnetar.sdk.spark.arrow_rows import ArrowRows, Part
 from magnetar.sdk.spark.batch_bodies import split_batch
 from magnetar.sdk.spark.errors import CorruptDataError
+from magnetar.sdk.spark.slices import NO_VERSION
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import SdkError
 from magnetar.sdk.wire.payload import split_payload
@@ -225,4 +226,4 @@ def _rows_of(
 def _version(metadata: MessageMetadata) -> int:
     """Of the schema that the message was written with: the broker's own number."""
     version: bytes = metadata.schema_version
-    return int.from_bytes(version, "big") if version else 0
+    return int.from_bytes(version, "big") if version else NO_VERSION

@@ -12,6 +12,12 @@ from pyspark.sql.datasource import InputPartition
 
 from magnetar.sdk.settings import ClientSettings
 
+NO_VERSION = -1
+"""Of the schema that a message was written with: it does not say."""
+
+LEDGERS_BEFORE_MAX = 3
+"""In so many ledgers before its slice the beginning of a message in chunks is looked for."""
+
 
 class Address(NamedTuple):
     """Where a bookie listens."""
@@ -86,7 +92,7 @@ class ValueSchema:
     definition: str = ""
     """The newest version: its fields are the columns."""
     versions: tuple[tuple[int, str], ...] = ()
-    """All versions, where messages say which one they were written with (AVRO)."""
+    """Of AVRO, in a slice: all versions of its topic. Each message says its own."""
 
 
 class Slice(InputPartition):

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from magnetar.sdk.spark.avro_types import fields_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 
 Part = bytes | memoryview
 
@@ -113,9 +113,8 @@ class StructuredValues:
         self, values: Sequence[Part], nulls: set[int], versions: Sequence[tuple[int, int]]
     ) -> pa.RecordBatch:
         rows: list[Mapping[str, object]] = []
-        newest = max(self._avro)
         for version, count in versions:
-            schema = self._avro.get(version, self._avro[newest])
+            schema = self._written_with(version)
             for value in values[len(rows) : len(rows) + count]:
                 if len(rows) in nulls:
                     rows.append({})
@@ -127,6 +126,19 @@ class StructuredValues:
                 assert isinstance(found, dict)
                 rows.append(found)
         return self._made(rows)
+
+    def _written_with(self, version: int) -> Any:
+        """What says how the bytes are to be read: another version may read them, and wrongly."""
+        if version == NO_VERSION:  # from a producer without a schema
+            return self._avro[min(self._avro)]
+        schema = self._avro.get(version)
+        if schema is None:
+            known = ", ".join(map(str, sorted(self._avro)))
+            raise SchemaMismatchError(
+                f"a value was written with version {version} of the topic's schema, which the "
+                f"topic does not have; it has {known}"
+            )
+        return schema
 
     def _made(self, rows: list[Mapping[str, object]]) -> pa.RecordBatch:
         try:

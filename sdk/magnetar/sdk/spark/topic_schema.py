@@ -13,6 +13,7 @@ _STRUCTURED = ("JSON", "AVRO")
 
 def value_schema_of(admin: AdminClient, topics: Iterable[str]) -> ValueSchema:
     """The schema that all these topics have; bytes if they have none, or one without fields.
+    Its versions are left out: they are each topic's own, see `written_versions`.
 
     Raises:
         SchemaMismatchError: topics of one query have different ones.
@@ -32,9 +33,8 @@ def value_schema_of(admin: AdminClient, topics: Iterable[str]) -> ValueSchema:
 
 
 def _schema_of(admin: AdminClient, topic: TopicName) -> ValueSchema:
-    path = f"/admin/v2/schemas/{topic.tenant}/{topic.namespace}/{_quoted(topic)}/schema"
     try:
-        schema = admin.get(path)
+        schema = admin.get(_path(topic))
     except RefusedError as error:
         if error.status == _NOT_FOUND:
             return ValueSchema()
@@ -42,17 +42,31 @@ def _schema_of(admin: AdminClient, topic: TopicName) -> ValueSchema:
     kind = str(schema.get("type", "BYTES"))
     if kind not in _STRUCTURED:
         return ValueSchema()
-    definition = str(schema["data"])
-    if kind == "JSON":
-        return ValueSchema(kind, definition)
-    listed = admin.get(path + "s")["getSchemaResponses"]
-    versions = tuple(
-        (int(each["version"]), str(each["data"])) for each in listed if each.get("type") == kind
+    return ValueSchema(kind, str(schema["data"]))
+
+
+def written_versions(admin: AdminClient, topic: TopicName) -> tuple[tuple[int, str], ...]:
+    """All versions that messages of the topic may have been written with, as AVRO.
+
+    Asked for *after* it was decided up to where the topic is read: producers register a version
+    before they write with it, so that none is missing.
+
+    Raises:
+        UnreachableError, RefusedError
+    """
+    try:
+        listed = admin.get(_path(topic) + "s")["getSchemaResponses"]
+    except RefusedError as error:
+        if error.status == _NOT_FOUND:
+            return ()
+        raise
+    return tuple(
+        (int(each["version"]), str(each["data"])) for each in listed if each.get("type") == "AVRO"
     )
-    return ValueSchema(kind, definition, versions)
 
 
-def _quoted(topic: TopicName) -> str:
+def _path(topic: TopicName) -> str:
     from urllib.parse import quote
 
-    return quote(topic.local_name, safe="")
+    name = quote(topic.local_name, safe="")
+    return f"/admin/v2/schemas/{topic.tenant}/{topic.namespace}/{name}/schema"

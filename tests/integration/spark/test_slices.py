@@ -1,19 +1,25 @@
 """Slices as executors read them: cut anywhere, with servers missing, through either way."""
 
+import asyncio
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pulsar
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from magnetar.sdk import Client
 from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.batch_reader import BatchReader, PushingBatchReader
-from magnetar.sdk.spark.errors import UnreachableError
+from magnetar.sdk.spark.columns import MESSAGE_ID, VALUE
+from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
 from magnetar.sdk.spark.slices import Slice
 from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.cluster import ProcessCluster
 from tests.integration.spark.driven import SCHEMA
 from tests.integration.spark.support import admin, options_for, publish
@@ -57,6 +63,95 @@ def test_a_message_in_chunks_is_whole_wherever_slices_are_cut(
 
     assert len(slices) >= 8, "a slice for each entry"
     assert read(reader, slices) == [b"first", huge[0], b"between", huge[1], b"last"]
+
+
+async def publish_in_chunks(server: Standalone, topic: str, chunks: list[bytes]) -> None:
+    """A message with each of its chunks in a ledger of its own, one before it and one behind."""
+    async with Client(server.url) as client, await client.producer(topic) as producer:
+        await producer.send(b"first")
+        for number, chunk in enumerate(chunks):
+            await asyncio.to_thread(admin, server, "PUT", f"{topic.replace('://', '/')}/unload")
+            fields = MessageMetadata(
+                uuid="u",
+                chunk_id=number,
+                num_chunks_from_msg=len(chunks),
+                total_chunk_msg_size=sum(map(len, chunks)),
+            )
+            await producer.send_entry(
+                chunk, messages=0, sequence_id=5, extra=fields.SerializePartialToString()
+            )
+            await producer.flush()
+        await producer.send(b"last")
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+async def test_a_message_in_chunks_is_whole_over_ledgers_and_behind_a_filter(
+    server: Standalone, topic: str, mode: str
+) -> None:
+    """The ledgers in which it begins have nothing else that the filter wants."""
+    await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
+    options = SourceOptions.read(
+        options_for(server, topic=topic, sliceBytes="1", readMode=mode), is_stream=False
+    )
+    columns = StructType([StructField(VALUE, BinaryType()), StructField(MESSAGE_ID, BinaryType())])
+
+    def rows(*filters: EqualTo) -> dict[bytes, bytes]:
+        reader = PushingBatchReader(options, columns)
+        reader.pushFilters(list(filters))
+        batches = [
+            batch
+            for each in reader.partitions()
+            for batch in reader.read(pickle.loads(pickle.dumps(each)))
+        ]
+        found = [column.to_pylist() for batch in batches for column in (batch.columns)]
+        return {
+            value: place
+            for values, places in zip(found[::2], found[1::2], strict=True)
+            for value, place in zip(values, places, strict=True)
+        }
+
+    ids = await asyncio.to_thread(rows)
+    assert list(ids) == [b"first", b"abcdef", b"last"]
+    wanted = EqualTo(("__messageId",), ids[b"abcdef"])
+    # The last chunk and what is behind it are in one ledger.
+    assert list(await asyncio.to_thread(rows, wanted)) == [b"abcdef", b"last"]
+
+
+async def test_a_message_whose_beginning_is_too_far_away_is_not_passed_over_in_silence(
+    server: Standalone, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
+    monkeypatch.setattr("magnetar.sdk.spark.slice_reader.CHUNK_LOOK_BACK_ENTRIES_MAX", 1)
+
+    def values(**more: str) -> list[bytes]:
+        return read(*planned(options_for(server, topic=topic, sliceBytes="1", **more)))
+
+    with pytest.raises(CorruptDataError, match="its beginning is not among the 1 entries before"):
+        await asyncio.to_thread(values)
+    assert await asyncio.to_thread(values, failOnDataLoss="false") == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+@pytest.mark.parametrize("fails", ["true", "false"], ids=["fails", "goes on"])
+def test_what_was_trimmed_since_it_was_planned_is_noticed(
+    server: Standalone, client: pulsar.Client, topic: str, mode: str, fails: str
+) -> None:
+    path = topic.replace("://", "/")
+    publish(client, topic, [b"%d" % number for number in range(10)])
+    options = options_for(server, topic=topic, readMode=mode, failOnDataLoss=fails)
+    reader, slices = planned(options)
+    admin(server, "PUT", f"{path}/unload")
+    publish(client, topic, [b"later"])
+    admin(server, "POST", f"{path}/trim")
+    if mode == "direct":
+        # Bookies collect what was deleted when they come to it.
+        for each in slices:
+            each.parts = tuple(replace(part, ledger_id=1 << 40) for part in each.parts)
+    if fails == "true":
+        with pytest.raises(DataLossError, match="failOnDataLoss"):
+            read(reader, slices)
+    else:
+        assert read(reader, slices) == []
 
 
 def test_bookies_are_read_while_brokers_and_a_bookie_are_down(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from magnetar.sdk.spark.planning import ledgers_within
 from magnetar.sdk.spark.slices import Slice
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
-from magnetar.sdk.spark.topic_states import TopicState
+from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 from magnetar.sdk.spark.values import value_columns
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -90,9 +90,7 @@ class BatchReader(DataSourceReader):
         """Without the ledgers that the filters rule out."""
         if self._ids is not None:
             wanted = {each.ledger_id for each in self._ids}
-            return replace(
-                state, ledgers=tuple(each for each in state.ledgers if each.ledger_id in wanted)
-            )
+            return _without(state, (each for each in state.ledgers if each.ledger_id in wanted))
         if (self._since_ms is None and self._until_ms is None) or not state.ledgers:
             return state
         kept = ledgers_within(
@@ -101,7 +99,15 @@ class BatchReader(DataSourceReader):
             since_ms=None if self._since_ms is None else self._since_ms - CLOCK_SKEW_MS,
             until_ms=None if self._until_ms is None else self._until_ms + CLOCK_SKEW_MS,
         )
-        return replace(state, ledgers=tuple(kept))
+        return _without(state, kept)
+
+
+def _without(state: TopicState, kept: Iterable[LedgerState]) -> TopicState:
+    ids = {each.ledger_id for each in kept}
+    return replace(
+        state,
+        ruled_out=frozenset(each.ledger_id for each in state.ledgers if each.ledger_id not in ids),
+    )
 
 
 class PushingBatchReader(BatchReader):

@@ -185,7 +185,7 @@ class EntryRows:
         self._chunk_bytes += len(body) - len(chunks.get(metadata.chunk_id, b""))
         chunks[metadata.chunk_id] = body
         if metadata.chunk_id == count - 1:
-            self._take_earlier(name, chunks, count, ledger_id, entry_id)
+            self._take_earlier(metadata, chunks, ledger_id, entry_id)
             del self._chunks[name]
             self._chunk_bytes -= sum(map(len, chunks.values()))
             if len(chunks) < count:
@@ -199,19 +199,25 @@ class EntryRows:
         return None
 
     def _take_earlier(
-        self, name: str, chunks: dict[int, bytes], count: int, ledger_id: int, entry_id: int
+        self, last: MessageMetadata, chunks: dict[int, bytes], ledger_id: int, entry_id: int
     ) -> None:
         """Look for missing chunks before the slice, or among what was dropped."""
+        count = last.num_chunks_from_msg
         if len(chunks) == count:
             return
         for payload in self._fetch_before(ledger_id, entry_id):
             metadata, body_at = split_payload(payload)
-            if metadata.uuid == name and metadata.num_chunks_from_msg == count:
+            if metadata.uuid == last.uuid and metadata.num_chunks_from_msg == count:
                 if metadata.chunk_id not in chunks:
                     chunks[metadata.chunk_id] = payload[body_at:]
                     self._chunk_bytes += len(payload) - body_at
                 if metadata.chunk_id == 0 or len(chunks) == count:
                     return
+            elif (
+                metadata.producer_name == last.producer_name
+                and metadata.sequence_id < last.sequence_id
+            ):
+                return  # what it sent before this message: the first chunk was never stored
 
 
 def _rows_of(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX
 from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 
 
@@ -37,6 +38,8 @@ def ranges_between(state: TopicState, start: MessageId, end: MessageId) -> list[
     """
     found: list[EntryRange] = []
     for ledger in state.ledgers:
+        if ledger.ledger_id in state.ruled_out:
+            continue
         first, last = 0, ledger.entries - 1
         if ledger.ledger_id == start.ledger_id:
             first = start.entry_id if start.batch_index >= 0 else start.entry_id + 1
@@ -83,7 +86,8 @@ def plan_slices(
     plans = []
     for number, ranges in enumerate(groups):
         at = order.index(ranges[0].ledger_id)
-        before = tuple((each, ledgers[each].entries - 1) for each in order[max(0, at - 1) : at])
+        earlier = order[max(0, at - LEDGERS_BEFORE_MAX) : at]
+        before = tuple((each, ledgers[each].entries - 1) for each in earlier)
         is_first, is_last = number == 0, number == len(groups) - 1
         first_id, last_id = ranges[0], ranges[-1]
         skips = is_first and (first_id.ledger_id, first_id.first) == (

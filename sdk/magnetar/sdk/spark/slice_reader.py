@@ -11,19 +11,21 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
-from magnetar.sdk.spark.errors import DataLossError, one_line_errors
+from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, one_line_errors
 from magnetar.sdk.spark.fallback_reads import FallbackReads
-from magnetar.sdk.spark.slices import LedgerPart, Slice
+from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX, LedgerPart, Slice
 from magnetar.sdk.spark.values import value_columns
 from magnetar.sdk.spark.worker_process import settle_worker
 
 _log = logging.getLogger(__name__)
 
-CHUNK_LOOK_BACK_ENTRIES_MAX = 20_000
+CHUNK_LOOK_BACK_ENTRIES_MAX = 200_000
 """How far before the end of a message its first chunk is looked for."""
 
-_LOOK_BACK_ENTRIES = 32
-"""Entries that are fetched together on the way back."""
+_LOOK_BACK_ENTRIES_MIN = 16
+_LOOK_BACK_ENTRIES_MAX = 1024
+_LOOK_BACK_BYTES = 1 << 20
+"""Entries that are fetched together on the way back: about so many bytes of them."""
 
 
 def read_slice(schema: StructType, wanted: Slice) -> Iterator[pa.RecordBatch]:
@@ -98,7 +100,11 @@ class _SliceReader:
             _log.warning("%s: passed over what is gone: %s", self._slice.topic, error)
 
     def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
-        left = CHUNK_LOOK_BACK_ENTRIES_MAX
+        """
+        Raises:
+            CorruptDataError: all that may be looked at was.
+        """
+        left, step = CHUNK_LOOK_BACK_ENTRIES_MAX, _LOOK_BACK_ENTRIES_MIN
         parts = [*self._slice.before, *self._slice.parts]
         at = next(n for n, each in enumerate(parts) if each.ledger_id == ledger_id)
         reads = _reads_of(self._slice)
@@ -107,17 +113,31 @@ class _SliceReader:
             for part in reversed(parts[: at + 1]):
                 last = min(last, part.last)
                 while last >= 0 and left > 0:
-                    first = max(0, last - _LOOK_BACK_ENTRIES + 1)
+                    first = max(0, last - step + 1)
                     some = _widened(part, first, last)
                     found = [each for _, payloads in reads.entries(some) for each in payloads]
                     yield from reversed(found)
-                    left -= len(found)
+                    left -= last - first + 1
                     last = first - 1
+                    is_small = sum(map(len, found)) < _LOOK_BACK_BYTES
+                    step = min(2 * step, _LOOK_BACK_ENTRIES_MAX) if is_small else step
                 last = (1 << 63) - 1
+            if left <= 0 or len(self._slice.before) >= LEDGERS_BEFORE_MAX:
+                self._beginning_not_found(CHUNK_LOOK_BACK_ENTRIES_MAX - left)
         except DataLossError:
             return  # the message has lost its beginning, and is no message any more
         finally:
             reads.close()
+
+    def _beginning_not_found(self, entries: int) -> None:
+        """There is more before, so that nobody can tell whether the message was lost."""
+        said = (
+            f"it is the end of a message in chunks, and its beginning is not among the {entries} "
+            f"entries before it"
+        )
+        if self._slice.settings.fail_on_data_loss:
+            raise CorruptDataError(f"{said}; set failOnDataLoss to false to leave it out")
+        _log.warning("%s: a message is left out: %s", self._slice.topic, said)
 
 
 class _Reads(Protocol):

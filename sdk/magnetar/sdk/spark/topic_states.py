@@ -52,6 +52,8 @@ class TopicState:
     """Subscription -> through where everything is acknowledged."""
     aborted: Mapping[int, bytes] = field(default_factory=dict)
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
+    ruled_out: frozenset[int] = frozenset()
+    """Ledgers of these in which no message ends that is wanted. One may begin there, in chunks."""
 
     @property
     def first_ledger_id(self) -> int:

@@ -1,6 +1,7 @@
 """Entries of every kind become the rows of their messages, with ids and times of their own."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -9,7 +10,7 @@ from magnetar.sdk.batch import encode_batch, encode_plain_batch
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.columns import METADATA_FIELDS
-from magnetar.sdk.spark.entries import EntryRows
+from magnetar.sdk.spark.entries import EntryRows, FetchBefore
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.spark.values import value_columns
 from magnetar.sdk.wire.payload import encode_payload
@@ -25,14 +26,14 @@ def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
 class Rows:
     """What a slice becomes, without a bookie."""
 
-    def __init__(self) -> None:
+    def __init__(self, fetch_before: FetchBefore = nothing_before) -> None:
         self._rows = ArrowRows(
             SCHEMA, topic="t", partition=3, values=value_columns(SCHEMA, ValueSchema())
         )
         self._entries = EntryRows(
             self._rows,
             topic="t",
-            fetch_before=nothing_before,
+            fetch_before=fetch_before,
             decompressed_bytes_max=1 << 20,
             chunked_bytes_max=1 << 20,
         )
@@ -107,3 +108,40 @@ def test_what_is_left_of_a_batch_keeps_its_keys_times_and_properties() -> None:
     assert column(batch, "__messageProperties") == [[], [("a", "b")], []]
     assert micros(batch, "__eventTime") == [1_700_000_000_001_000, None, 1_700_000_000_004_000]
     assert ids(batch) == [(7, 9, 3, 1), (7, 9, 3, 2), (7, 9, 3, 4)]
+
+
+def stored(body: bytes, **fields: object) -> bytes:
+    """An entry of the producer `p`."""
+    metadata = MessageMetadata(producer_name="p", publish_time=1)
+    for name, value in fields.items():
+        setattr(metadata, name, value)
+    return encode_payload(metadata.SerializeToString(), body)
+
+
+def test_a_message_that_never_began_is_looked_for_up_to_the_one_before_it() -> None:
+    """A producer sends its messages one behind the other: before that one there is no chunk."""
+    chunked: dict[str, Any] = {
+        "uuid": "u",
+        "num_chunks_from_msg": 3,
+        "sequence_id": 5,
+        "publish_time": 1,
+    }
+    before = [
+        stored(b"b", chunk_id=1, **chunked),
+        stored(b"of somebody else", sequence_id=1, producer_name="q"),
+        stored(b"", marker_type=10, producer_name="", sequence_id=0),
+        stored(b"what it sent before", sequence_id=4),
+        stored(b"a", chunk_id=0, **chunked),
+    ]
+    taken: list[bytes] = []
+
+    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+        for each in before:
+            taken.append(each)
+            yield each
+
+    rows = Rows(fetch_before)
+    rows.add(20, b"c", chunk_id=2, **chunked)
+    rows.add(21, b"whole", sequence_id=6, publish_time=1)
+    assert column(rows.take(), "value") == [b"whole"]
+    assert taken == before[:4]

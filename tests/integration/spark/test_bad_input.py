@@ -1,7 +1,9 @@
 """Bad input is one clear line when the query begins, not a stack from a worker later."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pulsar
 import pyarrow as pa
@@ -10,10 +12,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
+from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.spark import MagnetarDataSource
-from magnetar.sdk.spark.errors import MagnetarSparkError, UnreachableError
+from magnetar.sdk.spark.errors import (
+    DataLossError,
+    MagnetarSparkError,
+    OptionError,
+    UnreachableError,
+)
 from magnetar.sdk.spark.slices import Address, Slice
-from tests.integration.spark.support import load, options_for, publish
+from tests.integration.spark.driven import SCHEMA
+from tests.integration.spark.support import admin, load, options_for, publish
 from tests.processes import HOST, free_ports
 from tests.standalone import Standalone
 
@@ -90,6 +99,46 @@ def test_spark_shows_it_in_one_line(
     text = str(failure.value).split("SQLSTATE")[0].strip()
     assert "Traceback" not in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("made", "message"), [(False, "no such file"), (True, "there is no cluster in it")]
+)
+async def test_a_metadata_store_of_nobody_is_told_from_ledgers_that_are_gone(
+    server: Standalone, filled: str, tmp_path: Path, made: bool, message: str
+) -> None:
+    """Nothing would be read of it, which with failOnDataLoss false nobody would notice."""
+    url = f"embedded:{tmp_path / 'metadata.db'}"
+    if made:
+        await (await open_store(url)).close()
+    options = options_for(server, topic=filled, failOnDataLoss="false") | {"metadata.url": url}
+    source = MagnetarDataSource(options)
+    reader = await asyncio.to_thread(source.reader, source.schema())
+    with pytest.raises(OptionError, match=f"option metadata.url: .*{message}"):
+        await asyncio.to_thread(reader.partitions)
+    assert (tmp_path / "metadata.db").exists() is made
+
+
+def test_an_offset_that_was_trimmed(server: Standalone, client: pulsar.Client, topic: str) -> None:
+    """Batch and stream are told before anything is read; or go on with what is left."""
+    path = topic.replace("://", "/")
+    publish(client, topic, [b"trimmed"])
+    ledger = admin(server, "GET", f"{path}/internalStats")["ledgers"][0]["ledgerId"]
+    admin(server, "PUT", f"{path}/unload")
+    publish(client, topic, [b"left"])
+    admin(server, "POST", f"{path}/trim")
+    options = options_for(server, topic=topic, startingOffsets=f'{{"{topic}": "{ledger}:0"}}')
+    source = MagnetarDataSource(options)
+    expected = f"{ledger}:0 was trimmed; the topic begins with ledger"
+    with pytest.raises(DataLossError, match=expected):
+        source.reader(SCHEMA).partitions()
+    stream = source.streamReader(SCHEMA)
+    with pytest.raises(DataLossError, match=expected):
+        stream.initialOffset()
+    stream.stop()
+    reader = MagnetarDataSource({**options, "failOnDataLoss": "false"}).reader(SCHEMA)
+    rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch[0]]
+    assert [row.as_py() for row in rows] == [b"left"]
 
 
 def test_columns_that_a_topic_does_not_have(

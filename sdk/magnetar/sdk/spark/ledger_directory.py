@@ -9,10 +9,11 @@ import asyncio
 import random
 import threading
 from collections.abc import Coroutine, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import InvalidPathError, LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
@@ -35,8 +36,15 @@ class LedgerDirectory:
     def __init__(self, metadata_url: str) -> None:
         """
         Raises:
-            OptionError: no metadata store at this URL.
+            OptionError: no metadata store at this URL, or none of a cluster.
         """
+        file = metadata_url.removeprefix("embedded:")
+        if file != metadata_url and not Path(file).exists():
+            raise OptionError(
+                "metadata.url",
+                f"{metadata_url}: no such file; where it is on another machine, leave the option "
+                f"out and read through brokers",
+            )
         self._url = metadata_url
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -86,6 +94,9 @@ class LedgerDirectory:
         client = LedgerClient(
             self._store, network=SystemNetwork(), clock=SystemClock(), random=random.Random()
         )
+        if await client.registry.find_instance_id() is None:
+            await self._store.close()
+            raise InvalidPathError("there is no cluster in it: is its path that of the brokers?")
         await client.start()
         return client
 

@@ -1,10 +1,11 @@
 """Batch queries: what was published comes out, whichever way it is stored."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pulsar
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from tests.integration.spark.support import admin, load, options_for, publish
 from tests.standalone import Standalone
@@ -77,6 +78,34 @@ def test_partitions_slices_and_columns(
     assert sorted(row.value.encode() for row in rows) == sorted(VALUES)
     assert {row["__topic"] for row in rows} == {f"{topic}-partition-{n}" for n in range(3)}
     assert frame.rdd.getNumPartitions() > 3
+
+
+def test_filters_reach_the_source_where_spark_is_told_to_push_them(
+    spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Of three ledgers only the one that may have what is wanted is read."""
+    for number in range(3):
+        publish(client, topic, [b"%d" % number])
+        admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+    options = options_for(server, topic=topic, sliceBytes="1")
+    rows = load(spark, options).collect()
+    assert [row.value for row in rows] == [b"0", b"1", b"2"]
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    try:
+        middle = load(spark, options).where(f.col("__messageId") == rows[1]["__messageId"])
+        assert [row.value for row in middle.collect()] == [b"1"]
+        assert middle.rdd.getNumPartitions() == 1
+        since = f.lit(rows[0]["__publishTime"])
+        everything = load(spark, options).where(f.col("__publishTime") >= since)
+        assert len(everything.collect()) == 3
+        assert everything.rdd.getNumPartitions() == 3
+        later = f.lit(datetime.now(UTC) + timedelta(days=1))
+        nothing = load(spark, options).where(f.col("__publishTime") > later)
+        assert nothing.collect() == []
+        assert nothing.rdd.getNumPartitions() == 1
+    finally:
+        spark.conf.unset(name)
 
 
 def test_a_query_begins_and_ends_where_it_is_told(

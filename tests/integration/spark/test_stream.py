@@ -1,5 +1,6 @@
 """Streaming queries: every message once over restarts, growth and failures."""
 
+import re
 from pathlib import Path
 
 import pulsar
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.spark.streams import Collected, run, start
 from tests.integration.spark.support import admin, options_for, publish
+from tests.processes import ROOT
 from tests.standalone import Standalone
 
 
@@ -87,6 +89,30 @@ def test_new_partitions_and_topics_appear_in_a_running_query(
         query.stop()
     assert sorted(collected.values) == sorted(numbered(0, 60))
     assert collected.topics == {second, *(f"{first}-partition-{n}" for n in range(3))}
+
+
+def test_the_example_of_the_guide_runs(
+    spark: SparkSession, server: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """From its session to its end, in the session of the tests."""
+    topic = "persistent://public/default/flights-of-the-guide"
+    publish(client, topic, numbered(0, 20))
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    options = options_for(server)
+    for name, here in (
+        ("pulsar://broker-1:6650,broker-2:6650", options["service.url"]),
+        ("http://broker-1:8080,http://broker-2:8080", options["admin.url"]),
+        ("zk://zookeeper-1:2181/magnetar", options["metadata.url"]),
+        ("persistent://public/default/flights", topic),
+        ("/lake/", f"{tmp_path}/"),
+    ):
+        assert name in example
+        example = example.replace(name, here)
+    exec(example, {})
+    rows = spark.read.parquet(str(tmp_path / "flights")).select("value").collect()
+    assert sorted(bytes(row[0]) for row in rows) == sorted(numbered(0, 20))
 
 
 def test_a_topic_that_is_deleted_under_a_query_fails_it_in_one_line(

@@ -21,9 +21,9 @@ class ArchivedRows:
     ids: list[tuple[int, int, int]]
 
 
-def commits(directory: Path) -> int:
-    """How many commits there were."""
-    return state_of(directory).next_commit
+def last_batch(directory: Path) -> int:
+    """The last micro-batch that is archived; -1: none yet."""
+    return state_of(directory).batch_id
 
 
 def state_of(directory: Path) -> ArchiveState:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.chaos.pipeline.archives import Row, commits, read_rows, state_of
+from tests.chaos.pipeline.archives import Row, last_batch, read_rows, state_of
 from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
 from tests.chaos.pipeline.jobs import Job, run_job
 from tests.chaos.pipeline.publishing import flight_rows, publish_end, publish_rows, weather_rows
@@ -165,16 +165,16 @@ class _Drill:
         return job
 
     def _got_on(self, job: Job, arguments: list[str]) -> Job:
-        """The job when it has committed once more. One that has ended by itself is started again:
+        """The job when one more batch is archived. One that has ended by itself is started again:
         Spark gives a Python process ten seconds to answer, whatever else the machine does."""
-        before = commits(self._directory / "first")
+        before = last_batch(self._directory / "first")
         for _ in range(_OWN_ENDS_MAX):
 
             def has_got_on(job: Job = job) -> bool:
-                return commits(self._directory / "first") > before or not job.is_running
+                return last_batch(self._directory / "first") > before or not job.is_running
 
             wait_until(has_got_on, "the archive gets on", within_s=PROGRESS_TIMEOUT_S)
-            if commits(self._directory / "first") > before:
+            if last_batch(self._directory / "first") > before:
                 return job
             self._story.tell("the job has ended by itself, and is started again")
             self._story.own_ends += 1

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
 from magnetar.sdk.spark.pipeline.archive import ArchiveSettings, archive, show_archive
+from magnetar.sdk.spark.pipeline.archive_log import Commit
+from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
 from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError, PipelineError
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
@@ -141,10 +143,43 @@ def test_what_came_later_is_added_also_without_the_checkpoint(
     assert [value for value, *_ in found.rows] == [value for value, *_ in stage.rows]
 
 
-def test_two_jobs_on_one_archive_are_noticed(spark: SparkSession, first: Path) -> None:
-    from magnetar.sdk.spark.pipeline.archive_log import Commit
-    from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
+def test_a_lost_checkpoint_makes_no_row_come_twice_over_several_batches(
+    spark: SparkSession, stage: Stage
+) -> None:
+    """A new query reads from the beginning again, in batches smaller than what is archived."""
+    topic = "persistent://public/default/pipeline-lost-checkpoint"
+    publish_rows(stage.url, topic, stage.rows[:500], stage.log_path)
+    for number in range(2):
+        checkpoint = str(stage.directory / f"lost-checkpoint-{number}")
+        settings = stage.archive_of(topic, "lost", checkpoint=checkpoint, entries_max=2)
+        archive(spark, settings)
+    assert [row[0] for row in read_rows(stage.directory / "lost").rows] == [
+        value for value, *_ in stage.rows[:500]
+    ]
 
+
+def test_a_job_that_starts_takes_no_rows_from_one_that_runs(
+    spark: SparkSession, stage: Stage
+) -> None:
+    """What the first one has written and not committed looks like that of a job that was killed."""
+    output = str(stage.directory / "contended")
+    one = ArchiveStore(spark, output)
+    directory = one.new_directory()
+    frame = spark.range(5).selectExpr(
+        "id", "'t' AS topic", "'2013-01-01' AS day", "id AS __ledgerId", "id AS __entryId",
+        "cast(id AS int) AS __batchIndex",
+    )  # fmt: skip
+    frame.write.partitionBy("topic", "day").parquet(one.storage.at(directory))
+    other = ArchiveStore(spark, output)
+    assert other.remove_leftovers() == 1
+    written = one.written(directory)
+    late = Commit(add=written.files, query="q", batch_id=0, watermarks=written.watermarks)
+    with pytest.raises(ArchiveBusyError, match="another job"):
+        one.commit(late)
+    assert other.remove_leftovers() == 0
+
+
+def test_two_jobs_on_one_archive_are_noticed(spark: SparkSession, first: Path) -> None:
     one, other = (ArchiveStore(spark, str(first)) for _ in range(2))
     one.commit(Commit())
     with pytest.raises(ArchiveBusyError, match="another job"):

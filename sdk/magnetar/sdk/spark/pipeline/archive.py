@@ -8,7 +8,7 @@ at the next start. When a checkpoint is lost, a new query goes on by the archive
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +43,7 @@ LOOK_S = 1
 
 _ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
 _ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
+_BEFORE_ALL = (-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,57 +156,54 @@ class _BatchWriter:
         state = store.state
         if state.holds(name, batch_id):
             return
-        placed = archive_rows(rows)
-        if state.query and state.query != name:
-            placed = _behind(placed, state.watermarks)
+        placed = archive_rows(rows, state.watermarks)
         directory = store.new_directory()
         placed.repartition(TOPIC).sortWithinPartitions(*ORDER).write.partitionBy(
             TOPIC, DAY
         ).parquet(store.storage.at(directory))
         written = store.written(directory)
+        if not written.files:  # markers, beginnings of chunks, or all of it was archived before
+            store.storage.delete(directory)
         store.commit(
             Commit(add=written.files, query=name, batch_id=batch_id, watermarks=written.watermarks)
         )
         compact(self._spark, store, self._compaction, only_full_groups=True)
 
 
-def archive_rows(rows: DataFrame) -> DataFrame:
-    """Rows of the source as they are archived: with their topic, day, and place in the topic."""
+def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
+    """Rows of the source as they are archived: with their topic, day, and place in the topic.
+
+    What the watermarks say is archived is left out, whichever batch of whichever query has it: one
+    whose checkpoint was lost reads from the beginning for as many batches as there are.
+    """
     schema = StructType([*rows.schema.fields, *_ID_FIELDS])
-    placed = rows.mapInArrow(_split_ids, schema)
+    marks = {topic: astuple(mark) for topic, mark in watermarks.items()}
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (_placed(batch, marks) for batch in batches)
+
+    placed = rows.mapInArrow(place, schema)
     return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(
         DAY, f.date_format(PUBLISH_TIME, "yyyy-MM-dd")
     )
 
 
-def _split_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    parse = MessageIdData.FromString
-    for batch in batches:
-        ids = [parse(each) for each in batch.column(MESSAGE_ID).to_pylist()]
-        columns = [
-            pa.array([each.ledgerId for each in ids], pa.int64()),
-            pa.array([each.entryId for each in ids], pa.int64()),
-            pa.array([each.batch_index for each in ids], pa.int32()),
-        ]
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, *columns], names=[*batch.schema.names, LEDGER, ENTRY, INDEX]
-        )
-
-
-def _behind(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
-    """Only what is not archived yet, by the watermarks."""
-    if not watermarks:
-        return rows
-    session = rows.sparkSession
-    marks = session.createDataFrame(
-        [(t, w.ledger_id, w.entry_id, w.batch_index) for t, w in watermarks.items()],
-        f"{TOPIC} string, l long, e long, i int",
+def _placed(batch: pa.RecordBatch, marks: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
+    """With the parts of the ids as columns, and without the rows up to the marks."""
+    ids = list(map(MessageIdData.FromString, batch.column(MESSAGE_ID).to_pylist()))
+    places = [(each.ledgerId, each.entryId, each.batch_index) for each in ids]
+    columns = [
+        pa.array([place[at] for place in places], kind)
+        for at, kind in enumerate((pa.int64(), pa.int64(), pa.int32()))
+    ]
+    made = pa.RecordBatch.from_arrays(
+        [*batch.columns, *columns], names=[*batch.schema.names, LEDGER, ENTRY, INDEX]
     )
-    is_new = f.col("l").isNull() | (
-        f.struct(LEDGER, ENTRY, INDEX) > f.struct(f.col("l"), f.col("e"), f.col("i"))
-    )
-    joined = rows.join(f.broadcast(marks), TOPIC, "left").where(is_new)
-    return joined.drop("l", "e", "i").select(*rows.columns)
+    topics = batch.column(SOURCE_TOPIC).to_pylist()
+    is_new = [
+        place > marks.get(topic, _BEFORE_ALL) for topic, place in zip(topics, places, strict=True)
+    ]
+    return made if all(is_new) else made.filter(pa.array(is_new, pa.bool_()))
 
 
 def _check_columns(names: list[str]) -> None:

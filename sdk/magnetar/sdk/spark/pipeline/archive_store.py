@@ -77,16 +77,24 @@ class ArchiveStore:
         return f"{DATA}/{COMMIT}={self.state.next_commit:08d}-{suffix}"
 
     def remove_leftovers(self) -> int:
-        """Delete directories that no commit names: of jobs that were killed. Returns how many."""
+        """Delete directories that no commit names: of jobs that were killed. Returns how many.
+
+        Raises:
+            ArchiveBusyError: another job has committed meanwhile.
+        """
         used = {path.split("/")[1] for path in self.state.files}
         leftovers = [name for name in self.storage.names(DATA) if name not in used]
+        if leftovers:
+            # A job that still runs looks like one that was killed. It must not commit what is
+            # deleted here: this takes the number that it would commit under, and ends it.
+            self.commit(Commit())
         for name in leftovers:
             self.storage.delete(f"{DATA}/{name}")
         return len(leftovers)
 
     def written(self, directory: str) -> Written:
         """What was just written to a directory, as it reads back."""
-        if not self.storage.names(directory):
+        if not any(name.startswith(f"{TOPIC}=") for name in self.storage.names(directory)):
             return Written((), {})
         counts = (
             self._spark.read.option("basePath", self.storage.at(DATA))

@@ -17,6 +17,7 @@ from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.errors import (
     DataLossError,
     MagnetarSparkError,
+    OffsetError,
     OptionError,
     UnreachableError,
 )
@@ -136,9 +137,24 @@ def test_an_offset_that_was_trimmed(server: Standalone, client: pulsar.Client, t
     with pytest.raises(DataLossError, match=expected):
         stream.initialOffset()
     stream.stop()
+    ending = {"startingOffsets": "earliest", "endingOffsets": options["startingOffsets"]}
+    with pytest.raises(DataLossError, match=f"option endingOffsets: .*{expected}"):
+        MagnetarDataSource({**options, **ending}).reader(SCHEMA).partitions()
     reader = MagnetarDataSource({**options, "failOnDataLoss": "false"}).reader(SCHEMA)
     rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch[0]]
     assert [row.as_py() for row in rows] == [b"left"]
+
+
+def test_an_end_before_the_beginning(server: Standalone, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, [b"0", b"1", b"2"], batching_enabled=False)
+    ledger = admin(server, "GET", f"{topic.replace('://', '/')}/internalStats")["ledgers"][0]
+    places = [f'{{"{topic}": "{ledger["ledgerId"]}:{entry}"}}' for entry in range(3)]
+    options = options_for(server, topic=topic, startingOffsets=places[1], endingOffsets=places[0])
+    with pytest.raises(OffsetError, match=r"endingOffsets: .*:0 is before .*:1, where starting"):
+        MagnetarDataSource(options).reader(SCHEMA).partitions()
+    reader = MagnetarDataSource({**options, "endingOffsets": places[1]}).reader(SCHEMA)
+    rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch[0]]
+    assert [row.as_py() for row in rows] == [b"1"]
 
 
 def test_columns_that_a_topic_does_not_have(

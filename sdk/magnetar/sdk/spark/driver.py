@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
-from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, shown_id
+from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
 from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
 from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
@@ -76,7 +76,8 @@ class SourceDriver:
         """Where a batch query ends: offsets, the last entry that is read.
 
         Raises:
-            OffsetError: what the options say does not fit the topics.
+            OffsetError: what the options say does not fit the topics, or ends before it begins.
+            DataLossError: it was trimmed.
         """
         options = self.options
         if options.ending_ms is not None:
@@ -94,7 +95,8 @@ class SourceDriver:
             elif at == MessageId.EARLIEST:
                 found[name] = BEFORE_FIRST
             else:
-                _check_reached("endingOffsets", state, at)
+                self._check_there("endingOffsets", state, at)
+                _check_order(name, options.starting.of(name), at)
                 found[name] = at
         return found
 
@@ -226,14 +228,17 @@ class SourceDriver:
             return BEFORE_FIRST
         if at == MessageId.LATEST:
             return state.end
+        self._check_there(option, state, at)
+        return before(at)
+
+    def _check_there(self, option: str, state: TopicState, at: MessageId) -> None:
         _check_reached(option, state, at)
         if at.ledger_id < state.first_ledger_id and self.options.settings.fail_on_data_loss:
             raise DataLossError(
                 f"option {option}: {state.name}: message {shown_id(at)} was trimmed; the topic "
-                f"begins with ledger {state.first_ledger_id} now: start there, or set "
+                f"begins with ledger {state.first_ledger_id} now: name a later one, or set "
                 f"failOnDataLoss to false"
             )
-        return before(at)
 
 
 def _check_names(option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]) -> None:
@@ -251,4 +256,15 @@ def _check_reached(option: str, state: TopicState, at: MessageId) -> None:
         raise OffsetError(
             f"option {option}: {state.name}: message {shown_id(at)} does not exist; the last one "
             f"is {shown_id(state.end)}"
+        )
+
+
+def _check_order(name: str, first: MessageId | None, last: MessageId) -> None:
+    """Of the two messages that the options name."""
+    if first is None or first in (MessageId.EARLIEST, MessageId.LATEST):
+        return
+    if reach(last) < (first.ledger_id, first.entry_id, max(0, first.batch_index)):
+        raise OffsetError(
+            f"option endingOffsets: {name}: {shown_id(last)} is before {shown_id(first)}, where "
+            f"startingOffsets begins"
         )

@@ -107,11 +107,11 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_starts_in_a_moment() -> None:
-    """The bound leaves room for a busy machine; `tests/bench` has the figure."""
-    began_s = time.monotonic()
+def test_it_starts_in_under_half_a_second() -> None:
+    """Of this process's own time: what it waits for a busy machine is in `embedded_bench`."""
+    began_s = time.process_time()
     with Broker():
-        assert time.monotonic() - began_s < 20
+        assert time.process_time() - began_s < 0.5
 
 
 def test_the_fixtures_give_one_broker_and_a_topic_for_each_test(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class SinkOptions:
     """Full name; empty: each row says its own in `__topic`."""
     deduplication: Deduplication
     producer_name: str
-    """Instead of the query's id (stream) or a random one (batch)."""
+    """Before the query's id (stream), or instead of a random one (batch)."""
     encoding: Encoding
     schema_name: str
     compression: Compression

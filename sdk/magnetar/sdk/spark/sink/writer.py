@@ -86,9 +86,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         with one_line_errors():
             batch_id, query = _property(context, _BATCH_ID), _property(context, _QUERY_ID)
-            task = TaskIdentity(
-                self.plan.options.producer_name or query, int(batch_id), context.partitionId()
-            )
+            if self.plan.options.producer_name:
+                # Not instead of the id: with a new checkpoint batches are counted from 0 again, and
+                # under the name of the last ones they would be taken for stored.
+                query = f"{self.plan.options.producer_name}-{query}"
+            task = TaskIdentity(query, int(batch_id), context.partitionId())
             return TaskWritten(write_task(self.plan, task, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

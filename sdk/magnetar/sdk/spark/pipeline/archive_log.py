@@ -176,6 +176,11 @@ def fold(commits: Iterable[tuple[int, str]]) -> ArchiveState:
     return state or ArchiveState()
 
 
+def removed_by(text: str) -> frozenset[str]:
+    """The paths that a commit removes from the archive."""
+    return frozenset(json.loads(text).get("remove", ()))
+
+
 def _commit(body: Mapping[str, object]) -> Commit:
     batch = body.get("batch")
     commit = Commit(

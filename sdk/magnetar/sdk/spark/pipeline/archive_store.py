@@ -19,6 +19,7 @@ from magnetar.sdk.spark.pipeline.archive_log import (
     encode_state,
     fold,
     number_of,
+    removed_by,
 )
 from magnetar.sdk.spark.pipeline.errors import ArchiveError
 from magnetar.sdk.spark.pipeline.storage import Storage
@@ -77,11 +78,15 @@ class ArchiveStore:
         return f"{DATA}/{COMMIT}={self.state.next_commit:08d}-{suffix}"
 
     def remove_leftovers(self) -> int:
-        """Delete directories that no commit names: of jobs that were killed. Returns how many.
+        """Delete what jobs that were killed have left: directories that no commit names, and files
+        that the last one has removed. Returns how many directories.
 
         Raises:
             ArchiveBusyError: another job has committed meanwhile.
         """
+        for path in self._removed_last() - self.state.files.keys():
+            # Nobody finds them by the log; who reads the directory as a table finds rows twice.
+            self.storage.delete(path)
         used = {path.split("/")[1] for path in self.state.files}
         leftovers = [name for name in self.storage.names(DATA) if name not in used]
         if leftovers:
@@ -132,9 +137,19 @@ class ArchiveStore:
         return reader.option("mergeSchema", "true").parquet(*urls).drop(COMMIT)
 
     def _load(self) -> ArchiveState:
-        numbers = sorted(
-            number for name in self.storage.names(LOG) if (number := number_of(name)) is not None
-        )
         return fold(
-            (number, self.storage.read(f"{LOG}/{commit_name(number)}")) for number in numbers
+            (number, self.storage.read(f"{LOG}/{commit_name(number)}"))
+            for number in self._commit_numbers()
+        )
+
+    def _removed_last(self) -> frozenset[str]:
+        """What the last commit removes: before the next one all of it is deleted."""
+        numbers = self._commit_numbers()
+        if not numbers:
+            return frozenset()
+        return removed_by(self.storage.read(f"{LOG}/{commit_name(numbers[-1])}"))
+
+    def _commit_numbers(self) -> list[int]:
+        return sorted(
+            number for name in self.storage.names(LOG) if (number := number_of(name)) is not None
         )

@@ -144,7 +144,7 @@ def test_what_came_later_is_added_also_without_the_checkpoint(
 
 
 def test_a_lost_checkpoint_makes_no_row_come_twice_over_several_batches(
-    spark: SparkSession, stage: Stage
+    spark: SparkSession, server: Standalone, stage: Stage
 ) -> None:
     """A new query reads from the beginning again, in batches smaller than what is archived."""
     topic = "persistent://public/default/pipeline-lost-checkpoint"
@@ -156,6 +156,8 @@ def test_a_lost_checkpoint_makes_no_row_come_twice_over_several_batches(
     assert [row[0] for row in read_rows(stage.directory / "lost").rows] == [
         value for value, *_ in stage.rows[:500]
     ]
+    subscriptions = admin(server, "GET", f"{topic.replace('://', '/')}/subscriptions")
+    assert len(subscriptions) == 1, "none is left behind, which would hold messages for ever"
 
 
 def test_a_job_that_starts_takes_no_rows_from_one_that_runs(

@@ -180,6 +180,21 @@ def test_a_topic_that_is_trimmed_under_a_query(
         assert read(options, checkpoint).values == left
 
 
+def test_a_new_query_under_an_old_subscription_begins_where_it_says(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """As after the loss of a checkpoint: everything is held anew, by the one that there is."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10))
+    first = Checkpoint()
+    read(options, first)
+    publish(client, topic, numbered(10, 20))
+    read(options, first)
+    assert read(options, Checkpoint()).values == numbered(0, 20)
+    assert held_at(server, topic) == f"{first.planned[0]['topics'][topic].partition(':')[0]}:-1"
+    assert admin(server, "GET", f"{path_of(topic)}/subscriptions") == ["held"]
+
+
 def test_a_ledger_that_was_read_and_trimmed_is_no_loss(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

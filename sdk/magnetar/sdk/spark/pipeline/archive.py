@@ -6,6 +6,7 @@ batch that is run again finds its commit and does nothing; a directory without a
 at the next start. When a checkpoint is lost, a new query goes on by the archive's watermarks.
 """
 
+import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field
@@ -111,7 +112,11 @@ def show_archive(store: ArchiveStore) -> None:
 
 
 def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) -> StreamingQuery:
-    options = {**settings.brokers.source_options(), "startingOffsets": "earliest"}
+    options = {
+        **settings.brokers.source_options(),
+        "startingOffsets": "earliest",
+        "subscriptionName": subscription_of(store.storage.url),
+    }
     if settings.topics:
         options["topics"] = settings.topics
     else:
@@ -131,6 +136,12 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
     query = stream.start()
     writer.know(str(query.id))
     return query
+
+
+def subscription_of(url: str) -> str:
+    """What holds the messages that are not archived yet. It follows from the archive alone: with a
+    lost checkpoint a random name would be lost too, and would hold messages for ever."""
+    return f"archive-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 class _BatchWriter:

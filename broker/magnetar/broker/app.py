@@ -9,6 +9,7 @@ who asks.
 import json
 from typing import TYPE_CHECKING
 
+from magnetar.broker.body_limit import BodyLimit
 from magnetar.broker.console.forwarding import Forwarding
 from magnetar.broker.console.serving import ConsoleFiles
 from magnetar.broker.errors import AuthenticationError, AuthorizationError
@@ -117,8 +118,9 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
         tls_network=lambda: broker.network if has_tls else None,
     )
     open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}
+    bytes_max = broker.services.settings.http_body_bytes_max
     application = Authentication(
-        BrokerApplication(broker, page, interface),
+        BodyLimit(BrokerApplication(broker, page, interface), bytes_max=bytes_max),
         authenticator=broker.services.authenticator,
         audit=broker.security.audit,
         certificate_roles=broker.certificate_roles,

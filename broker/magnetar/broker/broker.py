@@ -20,6 +20,7 @@ from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.health.health import BrokerHealth
 from magnetar.broker.health.heartbeat import Heartbeat, open_heartbeat_log
+from magnetar.broker.http_connections import HttpBounds
 from magnetar.broker.http_server import HttpServer
 from magnetar.broker.inactive_topics import InactiveTopics
 from magnetar.broker.keeping.composition import Keeping
@@ -254,6 +255,8 @@ class Broker:
             host=settings.plain_host or settings.host,
             port=settings.http_port,
             make_websocket=self._make_websocket,
+            bounds=_http_bounds(settings),
+            on_refused=self._count_refused,
         )
         self.websocket: WebSocketService | None = None
         self._https: HttpServer | None = None
@@ -424,8 +427,13 @@ class Broker:
             make_websocket=self._make_websocket,
             tls=self.security.tls.context,
             certificate_roles=self.certificate_roles,
+            bounds=_http_bounds(settings),
+            on_refused=self._count_refused,
         )
         await self._https.start()
+
+    def _count_refused(self) -> None:
+        self.services.counters.connections_refused += 1
 
     async def _stop_http(self) -> None:
         await self._http.stop()
@@ -501,6 +509,14 @@ class Broker:
     def _next_producer_name(self) -> str:
         self._producer_names += 1
         return f"{self.name}-{self._instance}-{self._producer_names}"
+
+
+def _http_bounds(settings: BrokerSettings) -> HttpBounds:
+    return HttpBounds(
+        connections_max=settings.http_connections_max,
+        per_address_max=settings.connections_per_address_max,
+        request_timeout_s=settings.http_request_timeout_ms / 1000,
+    )
 
 
 def _in_url(host: str) -> str:

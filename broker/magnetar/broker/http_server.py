@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.errors import ListenError
+from magnetar.broker.http_connections import HttpBounds, HttpConnections
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.security.http import Application
 
@@ -31,11 +32,14 @@ class HttpServer:
         make_websocket: Callable[[], Callable[..., asyncio.Protocol] | None] = lambda: None,
         tls: "ssl.SSLContext | None" = None,
         certificate_roles: dict[tuple[str, int], str] | None = None,
+        bounds: HttpBounds | None = None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         """Both are called when the server starts. `make_websocket` gives what takes sockets over
         whose clients ask for an upgrade (see `websocket/`); None: nothing does. `tls`: serve over
         TLS. `certificate_roles`: gets the names in verified certificates of clients, by their
-        address, while they are connected."""
+        address, while they are connected. `on_refused`: a connection beyond `bounds` came."""
+        self._connections = HttpConnections(bounds or HttpBounds(), on_refused=on_refused)
         self._tls = tls
         self._roles = certificate_roles
         self._make_app = make_app
@@ -70,6 +74,8 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
+            # Whatever else is installed: this one bounds the head of a request, to 64 KiB.
+            http="h11",
             # Any callable will do, whatever the type says.
             ws=self._make_websocket() or "none",  # type: ignore[arg-type]
             timeout_graceful_shutdown=1,
@@ -80,6 +86,8 @@ class HttpServer:
         config.ssl = self._tls
         if self._roles is not None:
             config.http_protocol_class = _noting(config.http_protocol_class, self._roles)
+        config.http_protocol_class = self._connections.bounded(config.http_protocol_class)
+        self._connections.start()
         self._server = Server(config)
         self._serving = asyncio.get_running_loop().create_task(
             self._server.serve(sockets=[listener]), name="http-server"
@@ -103,6 +111,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Finish open requests, within a second."""
+        self._connections.stop()
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True

@@ -166,7 +166,26 @@ class SecuritySettings(BaseSettings):
         default=100, ge=0, description="Most events of the audit log; 0 = there is none."
     )
     connections_per_address_max: int = Field(
-        default=0, ge=0, description="Connections from one address at once; 0 = any number."
+        default=0,
+        ge=0,
+        description="Connections from one address at once: of the binary protocol, of HTTP and of "
+        "WebSockets so many each; 0 = any number.",
+    )
+    http_connections_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="HTTP connections of a port at once, WebSockets not counted; more are closed.",
+    )
+    http_request_timeout_ms: int = Field(
+        default=60_000,
+        ge=100,
+        description="Time an HTTP client has to send a request, head and body; then it is closed.",
+    )
+    http_body_bytes_max: int = Field(
+        default=4 << 20,
+        ge=1024,
+        le=64 << 20,
+        description="Largest body of an HTTP request; larger ones get 413.",
     )
     commands_per_s_max: int = Field(
         default=0,

@@ -6,6 +6,7 @@ A few clients serve all sessions; a topic always goes by the same one.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -87,6 +88,7 @@ class WebSocketService:
         empty: it need not."""
         self.settings: WebSocketSettings = services.settings
         self._host = services.settings.host
+        self._per_address_max = services.settings.connections_per_address_max
         self.clock: Clock = services.clock
         self._topics = services.topics
         self._authenticator = services.authenticator
@@ -100,7 +102,9 @@ class WebSocketService:
         )
         self._scheme = "pulsar+ssl" if over_tls else "pulsar"
         self._clients: list[Client] = []
-        self._connections: dict[WebSocketConnection, None] = {}
+        self._connections: dict[WebSocketConnection, str] = {}
+        """With the address of each."""
+        self._per_address: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: dict[Session, _Listed] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -159,7 +163,11 @@ class WebSocketService:
         most = self.settings.websocket_sessions_max
         if len(self._connections) >= most:
             raise UpgradeRefusedError(503, f"there are {most} WebSocket sessions already")
-        self._connections[connection] = None
+        host, limit = connection.peer.rpartition(":")[0], self._per_address_max
+        if 0 < limit <= self._per_address[host]:
+            raise UpgradeRefusedError(429, f"there are {limit} WebSocket sessions from {host}")
+        self._connections[connection] = host
+        self._per_address[host] += 1
 
     async def session_for(self, connection: WebSocketConnection, request: Request) -> Session:
         headers = _joined(request)
@@ -211,7 +219,11 @@ class WebSocketService:
                 listed.connection.close(CLOSE_NOT_ALLOWED, str(error))
 
     def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
-        self._connections.pop(connection, None)
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._per_address[host] -= 1
+            if not self._per_address[host]:
+                del self._per_address[host]
         if session is not None:
             self._close_soon(session)
 

@@ -1,0 +1,145 @@
+"""Bounds of HTTP connections: how many there are, and how long one may hold its place for nothing.
+
+A connection *waits* while the next request has not come whole, head and body. One that waits too
+long is closed: whoever opens many and says nothing, or says it a byte a minute, would else take
+the files of the process away from its clients. A socket that became a WebSocket is not counted any
+more; its bounds are that service's.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+_log = structlog.get_logger()
+
+_LOOKS_PER_TIMEOUT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HttpBounds:
+    """Of one port."""
+
+    connections_max: int = 10_000
+    """More are closed on arrival."""
+    per_address_max: int = 0
+    """From one address; 0 = any number."""
+    request_timeout_s: float = 60.0
+    """For the head and the body of a request, from when the connection could begin it."""
+
+
+class HttpConnections:
+    """The connections of one port."""
+
+    def __init__(
+        self, bounds: HttpBounds, *, on_refused: Callable[[], None] = lambda: None
+    ) -> None:
+        self._bounds = bounds
+        self._on_refused = on_refused
+        self._connections: dict[Any, str] = {}
+        self._per_address: Counter[str] = Counter()
+        self._looking: asyncio.TimerHandle | None = None
+        self._is_full = False
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def start(self) -> None:
+        """Begin to look for those that wait too long."""
+        self._look_later()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def bounded(self, base: Any) -> Any:
+        """uvicorn's class of connections `base`, with these bounds."""
+        connections = self
+
+        class Bounded(base):  # type: ignore[misc]  # uvicorn chooses the class when it runs
+            waits_since_s: float | None = None
+            """None: it did not wait at the last look."""
+            is_ended = False
+            _is_admitted = False
+
+            def connection_made(self, transport: asyncio.Transport) -> None:
+                peer = transport.get_extra_info("peername")
+                self._is_admitted = connections.admit(self, peer[0] if peer else "?")
+                if not self._is_admitted:
+                    transport.abort()
+                    return
+                super().connection_made(transport)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                connections.forget(self)
+                if self._is_admitted:
+                    super().connection_lost(exc)
+
+            def handle_websocket_upgrade(self, *arguments: Any) -> None:
+                connections.forget(self)
+                super().handle_websocket_upgrade(*arguments)
+
+            def on_response_complete(self) -> None:
+                self.waits_since_s = None
+                super().on_response_complete()
+
+        return Bounded
+
+    def admit(self, connection: Any, host: str) -> bool:
+        """Take a new one in; False: there are too many."""
+        bounds = self._bounds
+        is_full = len(self._connections) >= bounds.connections_max
+        if is_full and not self._is_full:  # one line, not one per refused client
+            self._is_full = True
+            _log.warning("http_connections_full", connections=len(self._connections))
+        if is_full or 0 < bounds.per_address_max <= self._per_address[host]:
+            self._on_refused()
+            return False
+        self._connections[connection] = host
+        self._per_address[host] += 1
+        return True
+
+    def forget(self, connection: Any) -> None:
+        """It is gone, or a WebSocket."""
+        host = self._connections.pop(connection, None)
+        if host is None:
+            return
+        self._is_full = False
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+    def _look_later(self) -> None:
+        pause_s = self._bounds.request_timeout_s / _LOOKS_PER_TIMEOUT
+        self._looking = asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _look(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            if not _is_waiting(connection):
+                connection.waits_since_s = None
+            elif connection.waits_since_s is None:
+                connection.waits_since_s = now_s
+            elif now_s - connection.waits_since_s >= self._bounds.request_timeout_s:
+                connection.waits_since_s = now_s
+                _end(connection)
+        self._look_later()
+
+
+def _is_waiting(connection: Any) -> bool:
+    """Whether it is the client's turn."""
+    cycle = connection.cycle
+    return cycle is None or cycle.response_complete or cycle.more_body
+
+
+def _end(connection: Any) -> None:
+    """Politely at first: an answer may still be on its way. Then for good."""
+    if connection.is_ended:
+        connection.transport.abort()
+    else:
+        connection.is_ended = True
+        connection.transport.close()

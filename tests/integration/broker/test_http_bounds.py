@@ -1,0 +1,151 @@
+"""What one HTTP client may take of a broker: the size of a body, connections, and time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import websockets
+from websockets.exceptions import InvalidStatus
+
+from tests.integration.broker.broker_on_bookies import broker_on
+from tests.integration.broker.http.http_calls import request
+from tests.integration.ledger.cluster import cluster_of
+
+BYTES_MAX = 4096
+PATH = "/admin/v2/namespaces/public/default/properties"
+HEAD = f"PUT {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+END_S = 20.0
+"""A test gives up after it."""
+
+
+@pytest.fixture
+async def port(tmp_path: Path) -> AsyncIterator[int]:
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(
+            cluster,
+            http_body_bytes_max=BYTES_MAX,
+            http_request_timeout_ms=1000,
+            http_connections_max=6,
+            connections_per_address_max=3,
+        ) as broker,
+    ):
+        # Made by the first request, which takes longer than one may here.
+        assert (await request(broker.http_port, "GET", "/admin/v2/clusters")).status == 200
+        yield broker.http_port
+
+
+class Raw:
+    """A socket that says what it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> "Raw":
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def answer(self) -> tuple[int, dict[str, str]]:
+        async with asyncio.timeout(END_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.partition("content-length: ")[2].split("\r\n")[0])
+            return int(head.split()[1]), json.loads(await self.reader.readexactly(length) or "{}")
+
+    async def end(self) -> bytes:
+        """What still comes until the broker closes."""
+        async with asyncio.timeout(END_S):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(port: int) -> None:
+    raw = await Raw.open(port)
+    raw.writer.write(f"{HEAD}Content-Length: {1 << 40}\r\n\r\n".encode())
+    status, body = await raw.answer()
+    assert (status, f"at most {BYTES_MAX} bytes" in body["reason"]) == (413, True)
+    raw.close()
+
+
+async def test_a_body_that_turns_out_too_long_is_cut_off_there(port: int) -> None:
+    raw = await Raw.open(port)
+    raw.writer.write(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+    for _ in range(2 * BYTES_MAX // 1024):
+        raw.writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
+    status, body = await raw.answer()
+    assert (status, f"at most {BYTES_MAX} bytes" in body["reason"]) == (413, True)
+    raw.close()
+
+
+async def test_a_body_of_the_largest_size_is_taken(port: int) -> None:
+    value = "v" * (BYTES_MAX - len('{"k": ""}'))
+    assert (await request(port, "PUT", PATH, {"k": value})).status == 204
+    assert (await request(port, "PUT", PATH, {"k": value + "v"})).status == 413
+
+
+@pytest.mark.parametrize(
+    "said", ["", "GET /admin/v2/clus", f"{HEAD}Content-Length: 100\r\n\r\nhalf"]
+)
+async def test_who_does_not_finish_a_request_is_closed(port: int, said: str) -> None:
+    raw = await Raw.open(port)
+    raw.writer.write(said.encode())
+    await raw.end()
+    raw.close()
+
+
+async def test_a_byte_now_and_then_holds_no_connection(port: int) -> None:
+    raw = await Raw.open(port)
+
+    async def drip() -> None:
+        while True:
+            raw.writer.write(b"G")
+            await asyncio.sleep(0.05)  # slower than anybody is, faster than the bound
+
+    dripping = asyncio.create_task(drip())
+    await raw.end()
+    dripping.cancel()
+    raw.close()
+
+
+async def test_a_connection_that_is_used_stays(port: int) -> None:
+    """For longer than a request may take, with a rest between requests."""
+    raw = await Raw.open(port)
+    for _ in range(20):
+        raw.writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        async with asyncio.timeout(END_S):
+            head = await raw.reader.readuntil(b"\r\n\r\n")
+            await raw.reader.readuntil(b"0\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(0.1)  # the rest
+    raw.close()
+
+
+async def test_one_address_has_so_many_connections_and_web_sockets_are_counted_apart(
+    port: int,
+) -> None:
+    base = f"ws://127.0.0.1:{port}/ws/v2/producer/persistent/public/default"
+    sockets = [await websockets.connect(f"{base}/t{n}") for n in range(3)]
+    with pytest.raises(InvalidStatus) as caught:
+        await websockets.connect(f"{base}/t3")
+    assert caught.value.response.status_code == 429
+    idle = [await Raw.open(port) for _ in range(3)]
+    beyond = await Raw.open(port)
+    assert await beyond.end() == b""
+    for raw in (*idle, beyond):
+        raw.close()
+    await sockets[0].close()
+    async with asyncio.timeout(END_S):
+        while True:
+            try:
+                await (await websockets.connect(f"{base}/t3")).close()
+                break
+            except (InvalidStatus, ConnectionError, websockets.InvalidMessage):
+                await asyncio.sleep(0.01)  # until the broker has seen them go
+    for socket in sockets[1:]:
+        await socket.close()

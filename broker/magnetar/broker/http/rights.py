@@ -97,6 +97,8 @@ def _of_topics(
             name = _named(domain, tenant, namespace, topic)
             if name is not None:
                 return Action.CONSUME, Subscription(name, parameters["sub"])
+        case [topic, _, "dispatchRate"]:  # Of a subscription, whatever its name is.
+            return _of_name(domain, tenant, namespace, topic, Action.ADMINISTER)
         case [topic, what, *_] if what in _LOOKED_UP and method == "GET":
             return _of_name(domain, tenant, namespace, topic, Action.LOOKUP)
         case [topic, what, *_] if what in _CONSUMED:

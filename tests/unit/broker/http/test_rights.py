@@ -37,6 +37,10 @@ P = "/admin/v2/persistent/t/n"
         ("GET", f"{P}/x/ledger/1/entry/2", (Action.CONSUME, TOPIC)),
         ("POST", f"{P}/x/subscription/s/skip_all", (Action.CONSUME, Subscription(NAME, "s"))),
         ("DELETE", f"{P}/x/truncate", (Action.ADMINISTER, TOPIC)),
+        ("PUT", f"{P}/x/backlogSize", (Action.CONSUME, TOPIC)),
+        # Of subscriptions that are called as something else that consumers may ask for.
+        ("POST", f"{P}/x/ledger/dispatchRate", (Action.ADMINISTER, TOPIC)),
+        ("GET", f"{P}/x/stats/dispatchRate", (Action.ADMINISTER, TOPIC)),
         ("GET", "/lookup/v2/topic/persistent/t/n/x", (Action.LOOKUP, TOPIC)),
         ("GET", "/admin/v2/schemas/t/n/x/schema", (Action.LOOKUP, TOPIC)),
         ("POST", "/admin/v2/schemas/t/n/x/schema", (Action.PRODUCE, TOPIC)),

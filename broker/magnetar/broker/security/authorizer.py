@@ -13,7 +13,7 @@ import structlog
 
 from magnetar.broker.errors import AuthorizationError, NamespaceNotFoundError
 from magnetar.broker.policies.followed import Followed
-from magnetar.broker.policies.model import NamespaceRecord, TenantRecord, tenant_path
+from magnetar.broker.policies.model import AuthMode, NamespaceRecord, TenantRecord, tenant_path
 from magnetar.broker.policies.records import read_record
 from magnetar.broker.security.actions import Action, Resource, namespace_of, tenant_of
 from magnetar.broker.security.audit import Audit
@@ -130,6 +130,7 @@ class Authorizer:
             record.permissions,
             record.topic_permissions,
             record.subscription_permissions,
+            wants_prefix=record.subscription_auth_mode is AuthMode.PREFIX,
         )
 
     async def _admins_of(self, tenant: str) -> frozenset[str]:

@@ -5,7 +5,8 @@ In this order:
 1. A super user may do everything.
 2. An administrator of a tenant may do everything in it, but not create or delete the tenant.
 3. Other actions than those below are for the two above.
-4. A subscription to which roles were granted is for those roles alone.
+4. A subscription to which roles were granted is for those roles alone. Where the namespace wants
+   names of subscriptions to begin with the role, others are for nobody.
 5. PRODUCE and CONSUME need a grant to the role in the namespace or on the topic; LOOKUP needs one
    of either; LIST_TOPICS needs CONSUME in the namespace. FUNCTIONS, SOURCES, SINKS and PACKAGES
    need their own.
@@ -46,6 +47,8 @@ class Grants:
     """By the full name of a topic of that namespace; of a partitioned one, not of partitions."""
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By subscription, for all topics of the namespace: the roles that alone may use it."""
+    wants_prefix: bool = False
+    """Names of subscriptions must begin with the role (`subscriptionAuthMode`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def decide(role: str, action: Action, resource: Resource, grants: Grants) -> Dec
     if not isinstance(resource, Cluster) and role and role in grants.tenant_admins:
         return ALLOWED
     if not role or not _is_granted(role, action, resource, grants):
-        return Denied(_missing(role, action, resource))
+        return Denied(_missing(role, action, resource, grants))
     return ALLOWED
 
 
@@ -90,6 +93,8 @@ def _is_granted(role: str, action: Action, resource: Resource, grants: Grants) -
             owners = grants.subscriptions.get(name, ())
             if owners and role not in owners:
                 return False
+            if grants.wants_prefix and not name.startswith(role):
+                return False
             return _is_granted(role, action, Topic(topic), grants)
         case Topic(name):
             own = grants.topics.get(str(name.partitioned), {}).get(role, ())
@@ -99,7 +104,7 @@ def _is_granted(role: str, action: Action, resource: Resource, grants: Grants) -
             return action in GRANTABLE and action in given
 
 
-def _missing(role: str, action: Action, resource: Resource) -> str:
+def _missing(role: str, action: Action, resource: Resource, grants: Grants) -> str:
     who = f"role {role!r}" if role else "nobody"
     if action == Action.ADMINISTER:
         needed = (
@@ -110,7 +115,10 @@ def _missing(role: str, action: Action, resource: Resource) -> str:
         return f"{who} may not administer {resource}: that takes {needed}"
     if action == Action.LOOKUP:
         return f"{who} may neither produce to nor consume from {resource}"
-    return f"{who} may not {_WORDS.get(action, f'use {action.value} in')} {resource}"
+    said = f"{who} may not {_WORDS.get(action, f'use {action.value} in')} {resource}"
+    if grants.wants_prefix and isinstance(resource, Subscription):
+        said += ": names of subscriptions begin with the role here"
+    return said
 
 
 _WORDS = {

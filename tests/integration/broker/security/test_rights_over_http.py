@@ -132,6 +132,22 @@ def test_each_role_reaches_what_it_was_granted_and_nothing_else(server: Secured)
             assert (status == 403) == (name not in allowed), (role, method, path, answer)
 
 
+def test_subscriptions_can_be_kept_for_roles_that_their_names_begin_with(server: Secured) -> None:
+    grant(server, "reader", "consume")
+    assert server.as_role("acme-admin", "PUT", TOPIC)[0] in (204, 409)
+    mode = "/admin/v2/namespaces/acme/ns/subscriptionAuthMode"
+    assert server.as_role("acme-admin", "POST", mode, "Prefix")[0] == 204
+    try:
+        for name, status in (("somebody-1", 403), ("reader-1", 204)):
+            path = f"{TOPIC}/subscription/{name}"
+            got, answer = server.as_role("reader", "PUT", path)
+            assert got == status, (name, answer)
+        assert server.as_role("acme-admin", "PUT", f"{TOPIC}/subscription/any")[0] == 204
+    finally:
+        assert server.as_role("acme-admin", "POST", mode, "None")[0] == 204
+    assert server.as_role("reader", "PUT", f"{TOPIC}/subscription/somebody-1")[0] == 204
+
+
 def test_a_refusal_says_which_right_is_missing(server: Secured) -> None:
     status, answer = server.as_role("other-admin", "GET", "/admin/v2/namespaces/acme/ns")
     assert status == 403

@@ -1,5 +1,7 @@
 """Rights x actions: who may do what with what, as one table, tested whole."""
 
+from dataclasses import replace
+
 import pytest
 
 from magnetar.broker.security.actions import (
@@ -97,6 +99,25 @@ def test_every_action_on_every_resource_is_decided_as_the_table_says(role: str) 
         if decide(role, action, resource, GRANTS).is_allowed
     }
     assert allowed == MAY[role]
+
+
+def test_where_names_begin_with_the_role_no_other_subscription_is_anybodys() -> None:
+    """But for whoever administers the tenant."""
+    grants = replace(GRANTS, wants_prefix=True)
+    for name, allowed in {
+        "reader-1": {"root", "acme-admin", "reader"},
+        "reader": {"root", "acme-admin", "reader"},
+        "mine": {"root", "acme-admin"},
+        "audit": {"root", "acme-admin"},
+        "one-topic.a": {"root", "acme-admin", "one-topic"},
+    }.items():
+        wanted = Subscription(TOPIC, name)
+        found = {r for r in ROLES if decide(r, Action.CONSUME, wanted, grants).is_allowed}
+        assert found == allowed, name
+    assert decide("reader", Action.CONSUME, Topic(TOPIC), grants).is_allowed
+    denied = decide("reader", Action.CONSUME, Subscription(TOPIC, "mine"), grants)
+    assert isinstance(denied, Denied)
+    assert "begin with the role" in denied.reason
 
 
 def test_without_any_grant_nobody_may_do_anything() -> None:

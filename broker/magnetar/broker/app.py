@@ -16,6 +16,7 @@ from magnetar.broker.errors import AuthenticationError, AuthorizationError
 from magnetar.broker.late_application import LateApplication
 from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Cluster
+from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.security.http import Application, Authentication, Receive, Scope, Send
 from magnetar.broker.websocket.origins import is_allowed
 
@@ -118,6 +119,7 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
         tls_network=lambda: broker.network if has_tls else None,
     )
     open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}
+    names = own_names(broker.services.settings)
     bytes_max = broker.services.settings.http_body_bytes_max
     application = Authentication(
         BodyLimit(BrokerApplication(broker, page, interface), bytes_max=bytes_max),
@@ -129,12 +131,19 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """The console's files are for everybody: it asks for credentials itself."""
-        if console.is_for(scope):
+        if scope["path"] not in open_paths and not is_own_name(_host_of(scope), names):
+            await _refuse(send, 403, REFUSED_NAME)
+        elif console.is_for(scope):
             await console.answer(scope, send)
         else:
             await application(scope, receive, send)
 
     return app
+
+
+def _host_of(scope: Scope) -> str | None:
+    found: bytes | None = dict(scope["headers"]).get(b"host")
+    return None if found is None else found.decode("latin-1")
 
 
 def _json(value: object) -> bytes:

@@ -1,10 +1,14 @@
 """GET /health and GET /metrics of a real broker."""
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 
 import pytest
+import websockets
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from magnetar.broker.errors import ListenError
 from magnetar.sdk.wire import BaseCommand
@@ -14,11 +18,16 @@ from tests.integration.ledger.cluster import cluster_of
 
 
 async def _get(
-    port: int, path: str, *, method: str = "GET", origin: str | None = None
+    port: int,
+    path: str,
+    *,
+    method: str = "GET",
+    origin: str | None = None,
+    host: str = "localhost",
 ) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     more = "" if origin is None else f"Origin: {origin}\r\n"
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{more}Connection: close\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n"
     writer.write(head.encode())
     answer = (await reader.read()).decode()
     writer.close()
@@ -92,7 +101,36 @@ async def test_a_page_of_another_origin_changes_nothing(tmp_path: Path) -> None:
             for method in ("PUT", "POST", "DELETE"):
                 status, body = await _get(broker.http_port, path, method=method, origin=origin)
                 assert (status, "websocket_origins" in body) == (403, True), (origin, method, body)
-        assert (await _get(broker.http_port, path, method="PUT", origin="http://x"))[0] == 204
+        own = await _get(broker.http_port, path, method="PUT", origin="http://localhost")
+        assert own[0] == 204
         # Reading is the browser's to allow: without our word it shows a page nothing.
         stats = await _get(broker.http_port, f"{path}/stats", origin="https://elsewhere.example")
         assert stats[0] == 200
+
+
+async def test_a_name_that_leads_here_by_a_trick_reaches_nothing(tmp_path: Path) -> None:
+    """A page's own name may lead to loopback: to its browser the broker is then a part of it."""
+    settings = {"advertised_host": "own.example", "websocket_origins": "http://listed.example:8080"}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        port = broker.http_port
+        for path in ("/", "/console/index.html", "/metrics", "/admin/v2/clusters"):
+            status, body = await _get(port, path, host=f"evil.example:{port}")
+            assert (status, "websocket_origins" in body) == (403, True), path
+        for host in ("127.0.0.1", f"[::1]:{port}", "LOCALHOST", "own.example", "listed.example:1"):
+            assert (await _get(port, "/admin/v2/clusters", host=host))[0] == 200, host
+        assert (await _get(port, "/health", host="probe.example"))[0] == 200
+        url = f"ws://evil.example:{port}/ws/v2/reader/persistent/public/default/t"
+        with pytest.raises(InvalidStatus) as caught:
+            await websockets.connect(
+                url, host="127.0.0.1", port=port, origin=Origin(f"http://evil.example:{port}")
+            )
+        assert caught.value.response.status_code == 403
+
+
+async def test_a_broker_that_asks_for_credentials_goes_by_any_name(tmp_path: Path) -> None:
+    secret = "data:;base64," + base64.b64encode(b"k" * 32).decode()
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, token_secret_key=secret, metrics_open=True) as broker,
+    ):
+        assert (await _get(broker.http_port, "/metrics", host="any.example"))[0] == 200

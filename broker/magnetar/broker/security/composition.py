@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Callable
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import structlog
@@ -20,6 +19,7 @@ from magnetar.broker.security.authenticator import (
     TokenMethod,
 )
 from magnetar.broker.security.authorizer import Authorizer, Namespaces
+from magnetar.broker.security.host_names import is_loopback
 from magnetar.broker.security.issuers import Fetch, Freshness, Issuers
 from magnetar.broker.security.keys import (
     ReadFile,
@@ -106,7 +106,7 @@ class Security:
             ListenError
         """
         settings = self._settings
-        if not _is_loopback(host) and not settings.has_authentication and not settings.insecure:
+        if not is_loopback(host) and not settings.has_authentication and not settings.insecure:
             raise ListenError(
                 f"refusing to listen on {host} without authentication: anybody who reaches it "
                 "could do everything. Set up authentication (docs/security.md), listen on "
@@ -265,15 +265,6 @@ class Security:
         )
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
     made: list[Network] = []
 
@@ -284,7 +275,7 @@ def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
 
     async def fetch(url: str) -> bytes:
         parts = urlsplit(url)
-        if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise OSError(f"{url} is not https")
         over: Callable[[], Network] = secured if parts.scheme == "https" else lambda: network
         try:

@@ -18,6 +18,7 @@ from websockets.http11 import Request
 
 from magnetar.broker import naming
 from magnetar.broker.errors import RequestError
+from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.security.revoking import IsConcerned
 from magnetar.broker.websocket.access import Rights, rights_of
 from magnetar.broker.websocket.connection import WebSocketConnection
@@ -88,6 +89,7 @@ class WebSocketService:
         empty: it need not."""
         self.settings: WebSocketSettings = services.settings
         self._host = services.settings.host
+        self._own_names = own_names(services.settings)
         self._per_address_max = services.settings.connections_per_address_max
         self.clock: Clock = services.clock
         self._topics = services.topics
@@ -171,6 +173,8 @@ class WebSocketService:
 
     async def session_for(self, connection: WebSocketConnection, request: Request) -> Session:
         headers = _joined(request)
+        if not is_own_name(headers.get("host"), self._own_names):
+            raise UpgradeRefusedError(403, REFUSED_NAME)
         if not is_allowed(
             headers.get("origin"), headers.get("host"), self.settings.websocket_origins
         ):

@@ -16,7 +16,7 @@ class WebSocketSettings(BaseSettings):
         default="",
         description="Web pages that may connect, and change things over HTTP: their origins with "
         "commas between, as https://console.example. Empty: pages of the same host and port only. "
-        "*: any.",
+        "*: any. Without authentication a broker at loopback answers to these hosts, too.",
     )
     websocket_sessions_max: int = Field(
         default=20_000, ge=1, description="WebSocket sessions at once; more get 503."

@@ -1,0 +1,55 @@
+"""By which names a broker may be asked over HTTP, while it asks nobody who they are. Pure.
+
+A page that somebody visits can have its own name lead to their loopback address (DNS rebinding): to
+the browser the broker is then a part of the page, which may read and change everything. So a broker
+without authentication that only its own machine reaches answers to names of its own alone.
+"""
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from magnetar.broker.settings import BrokerSettings
+
+REFUSED_NAME = (
+    "this broker asks nobody who they are, and answers to its own names only: localhost, "
+    "addresses, advertised_host, and the hosts in websocket_origins"
+)
+
+
+def own_names(settings: BrokerSettings) -> frozenset[str] | None:
+    """The names that a broker answers to, beside localhost and addresses; None: to all."""
+    entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
+    if settings.has_authentication or not is_loopback(settings.host) or "*" in entries:
+        return None
+    names = (_name_of(entry.partition("://")[2]) for entry in entries)
+    return frozenset({settings.advertised_host.lower(), *names} - {""})
+
+
+def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:
+    """Whether a broker that answers to `names` is meant by this Host header; None: there was none,
+    and no browser."""
+    if host is None or names is None:
+        return True
+    name = _name_of(host)
+    return name in names or name.endswith(".localhost") or _is_address(name) or name == "localhost"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only the own machine reaches an address to listen on."""
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _name_of(host: str) -> str:
+    """Without a port, without the brackets of an IPv6 address, in lower case; "": it is none."""
+    try:
+        return urlsplit(f"//{host.strip()}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

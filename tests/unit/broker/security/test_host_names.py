@@ -1,0 +1,45 @@
+"""Which names a broker answers to that asks nobody who they are."""
+
+import pytest
+
+from magnetar.broker.security.host_names import is_own_name, own_names
+from magnetar.broker.settings import BrokerSettings
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (None, True),
+        ("localhost:8080", True),
+        ("LocalHost", True),
+        ("a.localhost", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("192.0.2.7:80", True),
+        ("broker.example:1", True),
+        ("Listed.example", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("xlocalhost", False),
+        ("evil.example:@localhost", True),  # what is before @ is no name
+        ("", False),
+        ("[::1", False),
+    ],
+)
+def test_without_authentication_a_broker_at_loopback_answers_to_its_own_names(
+    host: str | None, expected: bool
+) -> None:
+    settings = BrokerSettings(
+        advertised_host="broker.example", websocket_origins="https://listed.example:8443, x"
+    )
+    assert is_own_name(host, own_names(settings)) is expected
+
+
+@pytest.mark.parametrize(
+    "settings", [{"host": "0.0.0.0"}, {"tls_auth": True}, {"websocket_origins": "a, *"}]
+)
+def test_a_broker_that_others_are_to_reach_answers_to_all_names(
+    settings: dict[str, object],
+) -> None:
+    assert own_names(BrokerSettings.model_construct(**settings)) is None

@@ -1,6 +1,7 @@
 """Every route of the HTTP interface, asked by everybody: nobody reaches another tenant's things."""
 
 import http.client
+import re
 from typing import Any
 
 import pytest
@@ -34,9 +35,8 @@ PARAMETERS = {
 Route = tuple[str, str]
 
 
-@pytest.fixture(scope="module")
-def routes(server: Secured) -> list[Route]:
-    """All of them, with the names of the tenant acme in their paths."""
+def routes_of(server: Secured, tenant: str) -> list[Route]:
+    """All of them, with the names of a tenant in their paths."""
     status, description = server.as_role("root", "GET", "/openapi.json")
     assert status == 200, description
     found: list[Route] = []
@@ -45,10 +45,15 @@ def routes(server: Secured) -> list[Route]:
         for part in path.split("/"):
             if part.startswith("{"):
                 name = part.strip("{}")
-                path = path.replace(part, PARAMETERS.get(name, "1"))
+                path = path.replace(part, {**PARAMETERS, "tenant": tenant}.get(name, "1"))
         found += [(method.upper(), path) for method in methods]
-    assert len(found) > 150
+    assert len(found) > 500
     return found
+
+
+@pytest.fixture(scope="module")
+def routes(server: Secured) -> list[Route]:
+    return routes_of(server, "acme")
 
 
 def statuses(server: Secured, routes: list[Route], headers: dict[str, str]) -> dict[Route, int]:
@@ -114,6 +119,73 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/metrics", None): set(),
 }
 """Whom each request is for, beside super users."""
+
+
+_T = r"/admin/v2/(non-)?persistent/acme/ns"
+_NAME = rf"{_T}/secret"
+_STATS = "(partitions|stats|partitioned-stats|internalStats|partitioned-internalStats)"
+_SCHEMA = "/admin/v2/schemas/acme/ns/secret"
+_WHO_USES_IT = (
+    rf"GET /lookup/v2/topic/persistent/acme/ns/secret(/bundle)?|GET {_NAME}/{_STATS}"
+    rf"|GET {_SCHEMA}/(schema|schema/1|schemas|metadata)|POST {_SCHEMA}/(compatibility|version)"
+)
+ALL_ROUTES = {
+    "writer": rf"{_WHO_USES_IT}|POST {_SCHEMA}/schema",
+    "reader": (
+        rf"{_WHO_USES_IT}|GET {_T}(/partitioned|/0x00000000_0x40000000)?"
+        r"|GET /admin/v2/namespaces/acme/ns/topics"
+        rf"|GET {_NAME}/(subscriptions|lastMessageId|getMessageIdByIndex|examinemessage|backlog)"
+        rf"|GET {_NAME}/(messageid/1|ledger/1/entry/1)|PUT {_NAME}/backlogSize"
+        rf"|(GET|PUT|POST|DELETE) {_NAME}/subscription/s(/.*)?"
+    ),
+    "one-topic": rf"{_WHO_USES_IT}|POST {_SCHEMA}/schema",
+}
+"""Every route there is, and the ones among them that a role reaches; all others it does not."""
+
+
+@pytest.mark.parametrize("role", ALL_ROUTES)
+def test_of_all_routes_a_role_reaches_those_of_its_rights_and_no_other(
+    server: Secured, routes: list[Route], role: str
+) -> None:
+    grant(server, "writer", "produce")
+    grant(server, "reader", "consume")
+    path = "/admin/v2/persistent/acme/ns/secret/permissions/one-topic"
+    for each in (path, path.replace("persistent", "non-persistent")):
+        assert server.as_role("acme-admin", "POST", each, ["produce"])[0] == 204
+    got = statuses(server, routes, bearer(token_for(role)))
+    wrong = {
+        (method, path): status
+        for (method, path), status in got.items()
+        if (method, path) not in OPEN
+        and (status != 403) != bool(re.fullmatch(ALL_ROUTES[role], f"{method} {path}"))
+    }
+    assert wrong == {}
+    assert any(status < 300 for status in got.values())
+
+
+OF_THE_CLUSTER = (
+    r".* /admin/v2/(clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups)(/.*)?"
+    r"|.* /admin/v2/(worker|proxy-stats|functions)(/.*)?|.* /admin/v3/.*"
+    r"|GET /admin/v2/tenants|(PUT|POST|DELETE) /admin/v2/tenants/.*"
+    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies)"
+    # What moves load between brokers, or chooses machines.
+    r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split)?"
+    r"|(POST|DELETE) /admin/v2/namespaces/own/ns/(persistence/bookieAffinity|resourcegroup.*)"
+)
+
+
+def test_an_administrator_reaches_all_of_a_tenant_and_nothing_of_the_cluster(
+    server: Secured,
+) -> None:
+    server.make_tenant("own", "own-admin")
+    got = statuses(server, routes_of(server, "own"), bearer(token_for("own-admin")))
+    wrong = {
+        (method, path): status
+        for (method, path), status in got.items()
+        if (method, path) not in OPEN
+        and (status == 403) != bool(re.fullmatch(OF_THE_CLUSTER, f"{method} {path}"))
+    }
+    assert wrong == {}
 
 
 def test_each_role_reaches_what_it_was_granted_and_nothing_else(server: Secured) -> None:

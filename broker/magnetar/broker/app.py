@@ -118,7 +118,7 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
         timeout_s=timeout_s,
         tls_network=lambda: broker.network if has_tls else None,
     )
-    open_paths = {"/health", "/metrics"} if broker.metrics_open else {"/health"}
+    open_paths = {"/health", "/status.html"} | ({"/metrics"} if broker.metrics_open else set())
     names = own_names(broker.services.settings)
     bytes_max = broker.services.settings.http_body_bytes_max
     application = Authentication(

@@ -1,8 +1,9 @@
 """Authentication of HTTP and WebSocket requests: a layer around the whole application.
 
 It puts the identity of whoever asks into the request's state, as `identity`, and answers 401 to
-those who cannot prove any. What the identity may do is for the routes to ask. `/health` is open to
-all, since load balancers have no credentials, and so is `/metrics` if the settings say so.
+those who cannot prove any. What the identity may do is for the routes to ask. `/health` and
+`/status.html` are open to all, since load balancers have no credentials, and so is `/metrics` if
+the settings say so.
 """
 
 import json

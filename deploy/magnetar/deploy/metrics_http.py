@@ -5,7 +5,7 @@ Imported late: FastAPI takes its time.
 
 from collections.abc import Callable, Sequence
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
@@ -52,9 +52,15 @@ def make_metrics_app(
         return now
 
     @app.post("/gc", status_code=202)
-    async def answer_gc(major: bool = False) -> None:
-        """Begin a round of garbage collection; what it does is in the log and in the metrics."""
+    async def answer_gc(request: Request, major: bool = False) -> Response:
+        """Begin a round of garbage collection; what it does is in the log and in the metrics.
+
+        403 for web pages: a browser lets any page ask, and says so by this header.
+        """
+        if "origin" in request.headers:
+            return Response("web pages may ask for nothing here\n", status_code=403)
         request_gc(major)
+        return Response(status_code=202)
 
     @app.get("/metrics")
     async def answer_metrics() -> Response:

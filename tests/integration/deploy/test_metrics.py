@@ -6,6 +6,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import READY_TIMEOUT_S
 from tests.integration.deploy.commands import magnetar
 from tests.processes import HOST, ServerProcess, magnetar_command
@@ -56,6 +58,12 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
             "read_only_reasons": [],
         }
         assert get(f"{http_url}/nothing")[0] == 404
+        from_page = {"Origin": "http://elsewhere.example"}
+        page = urllib.request.Request(f"{http_url}/gc", method="POST", headers=from_page)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(page, timeout=10)
+        assert refused.value.code == 403
+        refused.value.close()
         asked = urllib.request.Request(f"{http_url}/gc?major=true", method="POST")
         with urllib.request.urlopen(asked, timeout=10) as answer:
             assert answer.status == 202

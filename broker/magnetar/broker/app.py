@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
+_METRICS = ("/metrics", "/metrics/")
+"""Pulsar's servers send askers from one to the other, so scrapers are told either."""
 _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -36,7 +38,7 @@ class BrokerApplication:
         self._page = page
         self._interface = interface
         self._origins = broker.services.settings.websocket_origins
-        self._own = {"/health": self._health, "/metrics": self._metrics}
+        self._own = {"/health": self._health} | dict.fromkeys(_METRICS, self._metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._own.get(scope["path"]) if scope["type"] == "http" else None
@@ -59,6 +61,9 @@ class BrokerApplication:
             )
             await _refuse(send, 403, reason)
             return
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            # As for a GET, and the server keeps the body back.
+            scope = {**scope, "method": "GET"}
         await self._interface(scope, receive, send)
 
     def _is_own(self, scope: Scope) -> bool:
@@ -118,7 +123,7 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
         timeout_s=timeout_s,
         tls_network=lambda: broker.network if has_tls else None,
     )
-    open_paths = {"/health", "/status.html"} | ({"/metrics"} if broker.metrics_open else set())
+    open_paths = {"/health", "/status.html", *(_METRICS if broker.metrics_open else ())}
     names = own_names(broker.services.settings)
     bytes_max = broker.services.settings.http_body_bytes_max
     application = Authentication(

@@ -69,6 +69,9 @@ async def test_probes_take_no_other_methods_and_head_has_no_body(tmp_path: Path)
             status, body = await _get(broker.http_port, path, method="DELETE")
             assert (status, "Method Not Allowed" in body) == (405, True)
             assert await _get(broker.http_port, path, method="HEAD") == (200, "")
+        for path, status in (("/status.html", 200), ("/admin/v2/tenants/nobody", 404)):
+            assert await _get(broker.http_port, path, method="HEAD") == (status, "")
+        assert (await _get(broker.http_port, "/metrics/"))[0] == 200
 
 
 async def test_first_requests_wait_for_the_interface_to_be_made_and_none_is_refused(

@@ -27,6 +27,7 @@ from magnetar.broker.websocket.errors import (
     CLOSE_UNSUPPORTED,
     BadFrameError,
     UpgradeRefusedError,
+    refusal_here,
     refusal_of,
 )
 from magnetar.broker.websocket.session import Session
@@ -188,7 +189,7 @@ class WebSocketConnection(asyncio.Protocol):
         except SdkError as error:
             self._refuse(refusal_of(error))
         except (RequestError, LedgerError) as error:
-            self._refuse(UpgradeRefusedError(500, str(error)))
+            self._refuse(refusal_here(error))
         except Exception:  # noqa: BLE001
             # A defect of ours: the client is not left waiting, and the log tells.
             _log.exception("websocket_upgrade_failed", peer=self.peer)

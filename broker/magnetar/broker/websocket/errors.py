@@ -10,6 +10,7 @@ Source: WebSocket sheet, section 6.
 from enum import IntEnum
 from typing import Final
 
+from magnetar.broker.errors import NamespaceNotFoundError
 from magnetar.sdk.errors import (
     InvalidUrlError,
     NotSupportedError,
@@ -136,3 +137,10 @@ def refusal_of(error: SdkError) -> UpgradeRefusedError:
         error = error.__cause__
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     return UpgradeRefusedError(status, str(error))
+
+
+def refusal_here(error: Exception) -> UpgradeRefusedError:
+    """The same when this broker could not look something up itself."""
+    return UpgradeRefusedError(
+        404 if isinstance(error, NamespaceNotFoundError) else 500, str(error)
+    )

@@ -712,6 +712,8 @@ async def test_what_may_not_appear_by_itself_is_404(server: Standalone) -> None:
         topic = Topic(port, name)
         for opening in (topic.producer(), topic.consumer(), topic.reader()):
             assert await status_of(opening) == 404
+    pattern = "/ws/v3/consumer/s?topicsPattern=persistent://public/no-such-namespace/.*"
+    assert await status_of(open_socket(port, pattern)) == 404
     assert await status_of(open_socket(port, "/other")) == 404
     assert await status_of(open_socket(port, "/admin/v2/tenants")) == 404
 

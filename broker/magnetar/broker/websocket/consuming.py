@@ -13,6 +13,7 @@ from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import END_OF_TOPIC
 from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
 from magnetar.broker.websocket.proxy_stats import Traffic
+from magnetar.broker.websocket.queue_size import FIRST, QueueSize
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.sources import Sources
@@ -40,6 +41,8 @@ class _Receiving:
         self._settings = settings
         self._clock = clock
         self._sources = Sources(on_ready=self._pump_soon)
+        self._sizes: dict[Consumer, QueueSize] = {}
+        self._topics_opened = 1
         self.traffic = Traffic()
         self._socket: Socket | None = None
         self._pump_handle: asyncio.Handle | None = None
@@ -85,6 +88,15 @@ class _Receiving:
     async def _open_one(self, topic: TopicName) -> Consumer:
         raise NotImplementedError
 
+    def _queue_size(self, messages_max: int) -> QueueSize:
+        """Of one of the consumers, which share what a session may hold."""
+        most = max(1, min(messages_max, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
+        return QueueSize(
+            messages_max=most,
+            bytes_max=self._settings.websocket_queue_bytes_max // self._topics_opened,
+            first=max(1, FIRST // self._topics_opened),
+        )
+
     def _check_count(self, topics: Sequence[TopicName]) -> None:
         most = self._settings.websocket_topics_max
         if len(topics) > most:
@@ -106,6 +118,9 @@ class _Receiving:
             if taken is None:
                 break
             consumer, messages = taken
+            size = sum(len(each.data) for each in messages)
+            if self._sizes[consumer].took(len(messages), size):
+                consumer.resize_queue(self._sizes[consumer].messages)
             deliveries = core.deliver(messages, now_s)
             if deliveries.dead:
                 self._put_dead(consumer, deliveries.dead)
@@ -113,7 +128,7 @@ class _Receiving:
                 consumer.acknowledge_many(deliveries.discarded)
             if deliveries.frames:
                 self.traffic.messages += len(deliveries.frames)
-                self.traffic.payload_bytes += sum(len(each.data) for each in messages)
+                self.traffic.payload_bytes += size
                 socket.send(deliveries.frames)
                 self._after_sent(consumer, messages[-1].message_id)
 
@@ -145,7 +160,6 @@ class ConsumerSession(_Receiving):
         self._rights = rights
         self._links = links
         self._dead_letters = DeadLetters(links, endpoint.subscription, parameters.dead_letter_topic)
-        self._topics_opened = 1
         self._ack_timer: asyncio.TimerHandle | None = None
         self._unsubscribing: asyncio.Task[None] | None = None
 
@@ -212,9 +226,8 @@ class ConsumerSession(_Receiving):
 
     async def _open_one(self, topic: TopicName) -> Consumer:
         parameters = self._parameters
-        queue = max(1, parameters.queue_messages)
-        queue = max(1, min(queue, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
-        return await self._links.client_for(topic).consumer(
+        size = self._queue_size(parameters.queue_messages)
+        consumer = await self._links.client_for(topic).consumer(
             str(topic),
             self._endpoint.subscription,
             ConsumerSettings(
@@ -222,12 +235,14 @@ class ConsumerSession(_Receiving):
                 subscription_type=parameters.subscription_type,
                 initial_position=parameters.initial_position,
                 durable=parameters.durable,
-                receiver_queue_messages=queue,
+                receiver_queue_messages=size.messages,
                 batch_index_ack=True,
                 nack_delay_ms=parameters.nack_delay_ms,
                 priority_level=parameters.priority_level,
             ),
         )
+        self._sizes[consumer] = size
+        return consumer
 
     def _carry_out(self, effect: Effect) -> None:
         if effect.ask is Ask.UNSUBSCRIBE:
@@ -319,20 +334,23 @@ class ReaderSession(_Receiving):
             raise UpgradeRefusedError(
                 400, f"messageId: on {self._topic}, which is partitioned, earliest or latest only"
             )
+        self._topics_opened = max(1, len(topics))
         await self._sources.open(topics, self._open_one)
 
     async def check_rights(self) -> None:
         await self._rights.check_read(self._topic)
 
     async def _open_one(self, topic: TopicName) -> Consumer:
+        size = self._queue_size(self._parameters.queue_messages)
         reader = await self._links.client_for(topic).reader(
             str(topic),
             self._parameters.start,
             ReaderSettings(
                 name=self._parameters.name,
-                receiver_queue_messages=max(1, self._parameters.queue_messages),
+                receiver_queue_messages=size.messages,
             ),
         )
+        self._sizes[reader.consumer] = size
         return reader.consumer
 
     def _after_sent(self, consumer: Consumer, last: MessageId) -> None:

@@ -52,6 +52,12 @@ class WebSocketSettings(BaseSettings):
         ge=1,
         description="Largest receiverQueueSize of a WebSocket consumer; larger ones are cut.",
     )
+    websocket_queue_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=1,
+        description="Bytes of messages that brokers may send ahead for a session, by the size of "
+        "those before them; receiverQueueSize is cut to what fits.",
+    )
     websocket_unacknowledged_max: int = Field(
         default=50_000,
         ge=1,

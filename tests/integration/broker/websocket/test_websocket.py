@@ -809,3 +809,44 @@ async def test_a_client_that_does_not_read_is_given_no_more_and_nothing_is_lost(
         for n in range(count):
             assert (await slow.payload())[:3] == f"{n:03}"
         await nothing_more(slow)
+
+
+async def test_for_a_client_that_takes_nothing_the_broker_holds_little(topic: Topic) -> None:
+    """A thousand large messages sent ahead would be gigabytes, for each such client."""
+    count, size = 40, 500_000
+    expected = [f"{n:03}" for n in range(count)]
+
+    async def sent_ahead() -> int:
+        stats = (await admin(topic, "GET", "stats")).json
+        return sum(each["unackedMessages"] for each in stats["subscriptions"]["s"]["consumers"])
+
+    query = "pullMode=true&subscriptionType=Shared"  # of those it is counted what they have
+    async with topic.consumer(query) as consumer, topic.producer() as producer:
+        await producer.publish_ok(*[each + "x" * size for each in expected])
+
+        async def has_begun() -> bool:
+            return await sent_ahead() > 0
+
+        await until(has_begun, "messages are sent ahead")
+        await nothing_more(consumer)
+        assert await sent_ahead() <= 8
+        await consumer.permit(20)
+        got = [(await consumer.payload())[:3] for _ in range(20)]
+        await nothing_more(consumer)
+        assert await sent_ahead() * size <= 2 * (8 << 20)
+        await consumer.permit(count)
+        got += [(await consumer.payload())[:3] for _ in range(20)]
+        assert got == expected
+        # And with small ones it becomes what was asked for.
+        await producer.publish_ok(*["small"] * 3000)
+        await consumer.permit(500)
+        for _ in range(500):
+            await consumer.payload()
+
+        async def is_large() -> bool:
+            return await sent_ahead() >= 900
+
+        await consumer.permit(1500)
+        for _ in range(1500):
+            await consumer.payload()
+        await until(is_large, "a whole queue is sent ahead")

@@ -113,8 +113,11 @@ async def test_a_page_of_another_origin_changes_nothing(tmp_path: Path) -> None:
 
 async def test_a_name_that_leads_here_by_a_trick_reaches_nothing(tmp_path: Path) -> None:
     """A page's own name may lead to loopback: to its browser the broker is then a part of it."""
-    settings = {"advertised_host": "own.example", "websocket_origins": "http://listed.example:8080"}
-    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+    own, listed = "own.example", "http://listed.example:8080"
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, advertised_host=own, websocket_origins=listed) as broker,
+    ):
         port = broker.http_port
         for path in ("/", "/console/index.html", "/metrics", "/admin/v2/clusters"):
             status, body = await _get(port, path, host=f"evil.example:{port}")

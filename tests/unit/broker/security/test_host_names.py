@@ -1,5 +1,7 @@
 """Which names a broker answers to that asks nobody who they are."""
 
+from typing import Any
+
 import pytest
 
 from magnetar.broker.security.host_names import is_own_name, own_names
@@ -40,6 +42,6 @@ def test_without_authentication_a_broker_at_loopback_answers_to_its_own_names(
     "settings", [{"host": "0.0.0.0"}, {"tls_auth": True}, {"websocket_origins": "a, *"}]
 )
 def test_a_broker_that_others_are_to_reach_answers_to_all_names(
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     assert own_names(BrokerSettings.model_construct(**settings)) is None

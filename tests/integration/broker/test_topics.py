@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import log_path, topic_of
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
@@ -216,3 +217,44 @@ async def test_a_topic_is_loaded_once_even_if_somebody_hears_late_that_it_may_be
         answer.set()
         assert await slow is topic
         assert not topic.is_closed
+
+
+async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_that_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    """It began to load what was being deleted meanwhile, and was told to try again."""
+    name = parse_topic_name(TOPIC)
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            await broker.services.topics.get(name)
+        async with broker_on(cluster) as broker:
+            topics = broker.services.topics
+            check, finish = topics.creation.check, topics.removal._deletion.finish
+            is_asked, answer = asyncio.Event(), asyncio.Event()
+            is_marked, go_on = asyncio.Event(), asyncio.Event()
+
+            async def check_slowly(name: TopicName, *, may_create: bool) -> None:
+                await check(name, may_create=may_create)
+                is_asked.set()
+                await answer.wait()
+
+            async def finish_slowly(name: TopicName) -> None:
+                is_marked.set()
+                await go_on.wait()
+                await finish(name)
+
+            topics.creation.check = check_slowly  # type: ignore[method-assign]
+            late = asyncio.ensure_future(topics.get(name, may_create=False))
+            await is_asked.wait()
+            topics.creation.check = check  # type: ignore[method-assign]
+            topics.removal._deletion.finish = finish_slowly  # type: ignore[method-assign]
+            deleting = asyncio.ensure_future(topics.removal.delete(name, is_forced=True))
+            await is_marked.wait()
+            answer.set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert name not in topics.loaded
+            go_on.set()
+            await deleting
+            with pytest.raises(TopicNotFoundError):
+                await late

@@ -106,6 +106,8 @@ class TopicLoader:
                 topic = table.served.get(name)
                 if name in table.closing or (topic is not None and not topic.is_closed):
                     continue  # Somebody who heard it sooner has loaded it meanwhile.
+                if self._removal.held(name) is not None:
+                    continue  # Or deletes it.
             await asyncio.shield(self._start(name))
 
     def _start(self, name: TopicName) -> "asyncio.Task[Topic]":

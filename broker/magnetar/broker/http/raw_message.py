@@ -101,6 +101,9 @@ def _of_metadata(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
     for field, name in _BYTES:
         if metadata.HasField(field):
             yield name, base64.b64encode(getattr(metadata, field)).decode()
+    if metadata.HasField("num_chunks_from_msg"):  # The Java client looks for them among properties.
+        yield "PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)
+        yield "PROPERTY-CHUNK-ID", str(metadata.chunk_id)
     if metadata.HasField("compression"):
         yield "compression", CompressionType.Name(metadata.compression)
     if metadata.replicate_to:

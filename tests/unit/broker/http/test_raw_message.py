@@ -70,3 +70,9 @@ def test_what_is_no_message_is_refused() -> None:
         raw_message(AT, b"\x0e\x01nothing")
     with pytest.raises(BrokerPersistenceError):
         raw_message(AT, entry(b"junk", compression=Compression.ZLIB.wire, uncompressed_size=9))
+
+
+def test_a_part_of_a_chunked_message_says_so_where_tools_look() -> None:
+    found, _ = raw_message(AT, entry(num_chunks_from_msg=3, chunk_id=0, total_chunk_msg_size=9))
+    assert found["X-Pulsar-PROPERTY-TOTAL-CHUNKS"] == found["X-Pulsar-num-chunks-from-msg"] == "3"
+    assert found["X-Pulsar-PROPERTY-CHUNK-ID"] == found["X-Pulsar-chunk-id"] == "0"

@@ -12,7 +12,7 @@ from magnetar.broker.settings import BrokerSettings
 
 REFUSED_NAME = (
     "this broker asks nobody who they are, and answers to its own names only: localhost, "
-    "addresses, advertised_host, and the hosts in websocket_origins"
+    "addresses, what it advertises, and the hosts in websocket_origins"
 )
 
 
@@ -21,7 +21,8 @@ def own_names(settings: BrokerSettings) -> frozenset[str] | None:
     entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
     if settings.has_authentication or not is_loopback(settings.host) or "*" in entries:
         return None
-    names = (_name_of(entry.partition("://")[2]) for entry in entries)
+    urls = [*entries, *settings.advertised_listeners.split(",")]
+    names = (_name_of(url.partition("://")[2]) for url in urls)
     return frozenset({settings.advertised_host.lower(), *names} - {""})
 
 

@@ -20,6 +20,7 @@ from magnetar.broker.settings import BrokerSettings
         ("192.0.2.7:80", True),
         ("broker.example:1", True),
         ("Listed.example", True),
+        ("outside.example:8080", True),
         ("evil.example", False),
         ("localhost.evil.example", False),
         ("127.0.0.1.evil.example", False),
@@ -33,7 +34,9 @@ def test_without_authentication_a_broker_at_loopback_answers_to_its_own_names(
     host: str | None, expected: bool
 ) -> None:
     settings = BrokerSettings(
-        advertised_host="broker.example", websocket_origins="https://listed.example:8443, x"
+        advertised_host="broker.example",
+        advertised_listeners="out:pulsar://outside.example:6650",
+        websocket_origins="https://listed.example:8443, x",
     )
     assert is_own_name(host, own_names(settings)) is expected
 

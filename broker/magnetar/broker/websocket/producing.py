@@ -59,6 +59,9 @@ class ProducerSession:
         )
         self.traffic = Traffic()
         self._producers: list[Producer] = []
+        self._budgeted_bytes = 0
+        """What it has of the budget of all sessions."""
+        self._waits_for_budget = False
         self._socket: Socket | None = None
         self._flush: asyncio.Handle | None = None
         self._is_closed = False
@@ -119,6 +122,8 @@ class ProducerSession:
         if publish is None:
             self._answer_soon()
             return
+        self._links.budget.take(len(publish.payload))
+        self._budgeted_bytes += len(publish.payload)
         producer = self._producers[self._router.choose(publish.key, len(self._producers))]
         on_sent = partial(self._on_outcome, publish)
         due_ms = deliver_at_ms(publish, self._clock.wall_ms())
@@ -138,13 +143,33 @@ class ProducerSession:
                 )
         except (SdkError, PendingLimitError) as error:
             self._on_outcome(publish, None, error)
-        if self._socket is not None and self._core.is_full:
+        if self._socket is None:
+            return
+        if self._links.budget.is_exhausted:
+            self._waits_for_budget = True
+            self._links.budget.wait(self)
+        if self._core.is_full or self._waits_for_budget:
             self._socket.hold_reading(True)
+
+    def resume_publishing(self) -> None:
+        """From the budget: there is room again."""
+        self._waits_for_budget = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._socket is not None and not (self._core.is_full or self._waits_for_budget):
+            self._socket.hold_reading(False)
+
+    def _give_back(self, size: int) -> None:
+        size = min(size, self._budgeted_bytes)
+        self._budgeted_bytes -= size
+        self._links.budget.give_back(size)
 
     def _on_outcome(
         self, publish: Publish, message_id: MessageId | None, error: SdkError | None
     ) -> None:
         self._core.on_outcome(publish, message_id, error)
+        self._give_back(len(publish.payload))
         if message_id is not None:
             self.traffic.messages += 1
             self.traffic.payload_bytes += len(publish.payload)
@@ -163,8 +188,7 @@ class ProducerSession:
         answers = self._core.take_answers()
         if answers:
             socket.send(answers)
-        if not self._core.is_full:
-            socket.hold_reading(False)
+        self._read_on()
 
     def on_writable(self) -> None:
         """Nothing waits here: answers are few while the client is not read."""
@@ -181,9 +205,13 @@ class ProducerSession:
     async def close(self) -> None:
         self._is_closed = True
         self._socket = None
+        if self._waits_for_budget:
+            self._links.budget.forget(self)
         results = await asyncio.gather(
             *(each.close() for each in self._producers), return_exceptions=True
         )
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):
                 _log.error("websocket_close_failed", topic=str(self._topic), exc_info=result)
+        if self._budgeted_bytes:  # of publishes whose outcome nobody will tell
+            self._give_back(self._budgeted_bytes)

@@ -18,6 +18,7 @@ from websockets.http11 import Request
 
 from magnetar.broker import naming
 from magnetar.broker.errors import RequestError
+from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.security.revoking import IsConcerned
 from magnetar.broker.websocket.access import Rights, rights_of
@@ -103,6 +104,7 @@ class WebSocketService:
             network, plain_network, own=self._own_addresses, local=self._local
         )
         self._scheme = "pulsar+ssl" if over_tls else "pulsar"
+        self.budget = PublishBudget(self.settings.websocket_publish_bytes_max)
         self._clients: list[Client] = []
         self._connections: dict[WebSocketConnection, str] = {}
         """With the address of each."""

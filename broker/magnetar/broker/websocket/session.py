@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.sdk.client import Client
 from magnetar.sdk.wire.topic_name import TopicName
@@ -86,7 +87,12 @@ class Session(Protocol):
 
 
 class Links(Protocol):
-    """The clients that sessions share."""
+    """What sessions share: clients, and the bound on what is published."""
+
+    @property
+    def budget(self) -> PublishBudget:
+        """Bytes of publishes of all sessions that are under way."""
+        ...
 
     def client_for(self, topic: TopicName) -> Client:
         """The client for a topic: the same for all partitions of one."""

@@ -75,6 +75,12 @@ class WebSocketSettings(BaseSettings):
         ge=1,
         description="Bytes of publishes of a session without receipt at which it is not read.",
     )
+    websocket_publish_bytes_max: int = Field(
+        default=256 * _MIB,
+        ge=1,
+        description="Bytes of publishes of all sessions together without receipt at which those "
+        "that publish are not read.",
+    )
     websocket_topics_max: int = Field(
         default=1_000,
         ge=1,

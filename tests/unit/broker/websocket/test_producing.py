@@ -1,0 +1,107 @@
+"""Producer sessions share a bound on what is under way; at it, none of them is read."""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.security import Authorizer
+from magnetar.broker.security.identity import NOBODY
+from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.endpoint import parse_target
+from magnetar.broker.websocket.parameters import ProducerParameters
+from magnetar.broker.websocket.producing import ProducerSession
+from magnetar.broker.websocket.session import Links
+from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.message_id import MessageId
+from tests.unit.broker.harness import settle
+
+
+class FakeProducer:
+    """Keeps what it is given, and says nothing by itself."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[..., None]] = []
+
+    def send_nowait(self, payload: bytes, *, on_sent: Callable[..., None], **_: Any) -> None:
+        self.waiting.append(on_sent)
+
+    async def close(self) -> None:
+        """What waits is never told."""
+
+
+class FakeSocket:
+    is_writable = True
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.answers: list[bytes] = []
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        self.answers += frames
+
+    def hold_reading(self, is_held: bool) -> None:
+        self.is_held = is_held
+
+    def close(self, code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class Client:
+    """A session with its socket and its producer."""
+
+    def __init__(self, budget: PublishBudget) -> None:
+        endpoint = parse_target("/ws/v2/producer/persistent/public/default/t")
+        self.producer, self.socket = FakeProducer(), FakeSocket()
+        self.session = ProducerSession(
+            endpoint.topic,
+            ProducerParameters.of(endpoint.query),
+            Rights(NOBODY, cast(Authorizer, None), "client:1"),
+            cast(Links, SimpleNamespace(budget=budget)),
+            WebSocketSettings(),
+            clock=SystemClock(),
+            first_partition=0,
+        )
+        self.session._producers = cast(Any, [self.producer])
+        self.session.begin(self.socket)
+
+    def publish(self, size: int) -> None:
+        payload = b64encode(bytes(size)).decode()
+        self.session.on_text(json.dumps({"payload": payload}).encode())
+
+    def stored(self) -> None:
+        self.producer.waiting.pop(0)(MessageId(1, 0), None)
+
+
+async def test_what_one_has_under_way_holds_up_all_until_half_of_it_is_stored() -> None:
+    budget = PublishBudget(100)
+    one, other = Client(budget), Client(budget)
+    one.publish(60)
+    assert not one.socket.is_held
+    one.publish(60)
+    other.publish(1)
+    assert [one.socket.is_held, other.socket.is_held] == [True, True]
+    one.stored()
+    await settle()
+    assert [one.socket.is_held, other.socket.is_held] == [True, True]
+    one.stored()
+    await settle()
+    assert [one.socket.is_held, other.socket.is_held] == [False, False]
+    assert budget.pending_bytes == 1
+    assert len(one.socket.answers) == 2
+
+
+async def test_a_session_that_ends_gives_back_what_nobody_will_tell_of() -> None:
+    budget = PublishBudget(100)
+    one, other = Client(budget), Client(budget)
+    one.publish(200)
+    other.publish(10)
+    assert other.socket.is_held
+    await one.session.close()
+    assert budget.pending_bytes == 10
+    assert not other.socket.is_held
+    one.stored()  # after all
+    assert budget.pending_bytes == 10

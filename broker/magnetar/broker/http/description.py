@@ -32,7 +32,8 @@ _REFUSALS = {
     "405": "This cannot be done with an object of this kind",
     "406": "There is no such number of partitions",
     "409": "It exists already, is in use, or is being done",
-    "412": "A value makes no sense, or something stands in the way",
+    "412": "A value makes no sense or is too large, or something stands in the way",
+    "413": "The body is larger than a request's may be",
     "422": "There are more partitions already, or there may not be so many",
     "503": "This cannot be done now: try again",
 }

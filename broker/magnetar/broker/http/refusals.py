@@ -37,7 +37,8 @@ from magnetar.broker.schemas.errors import (
     InvalidSchemaError,
     SchemaNotFoundError,
 )
-from magnetar.ledger.errors import MetadataError
+from magnetar.cursors import CursorStateTooLargeError
+from magnetar.ledger.errors import MetadataError, ValueTooLargeError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (AuthenticationError, 401),
@@ -111,7 +112,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestError)
     async def on_request_error(request: Request, error: RequestError) -> JSONResponse:
         status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
-        return refusal(status, str(error))
+        return refusal(412 if _is_too_large(error) else status, str(error))
 
     @app.exception_handler(BundleError)
     async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
@@ -119,7 +120,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(MetadataError)
     async def on_metadata_error(request: Request, error: MetadataError) -> JSONResponse:
-        return refusal(503, f"the metadata store: {error}")
+        return refusal(412 if _is_too_large(error) else 503, f"the metadata store: {error}")
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -132,6 +133,15 @@ def install(app: FastAPI) -> None:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         return refusal(400, f"{where}: {problem['msg']}")
+
+
+def _is_too_large(error: BaseException | None) -> bool:
+    """Whether the store would never take what was to be written, however often it is tried."""
+    while error is not None:
+        if isinstance(error, (ValueTooLargeError, CursorStateTooLargeError)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _location(request: Request, error: ElsewhereError) -> str:

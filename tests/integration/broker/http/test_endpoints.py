@@ -124,6 +124,27 @@ def test_half_of_a_character_in_a_body_is_refused(rest: Rest) -> None:
     assert rest("PUT", f"{PLAIN}/properties", {"smile": "\U0001f600 \\ud800"}).status == 204
 
 
+def test_what_no_record_has_room_for_is_refused_for_good(rest: Rest) -> None:
+    """503 would have tools try again what can never be stored."""
+    large = {"k": "v" * 1_200_000}
+    roles = [f"role-{n}" for n in range(120_000)]
+    for method, path, body in (
+        ("PUT", f"{NS}/properties", large),
+        ("PUT", f"{PLAIN}-large", large),
+        ("PUT", f"{PLAIN}/properties", large),
+        ("PUT", f"{PLAIN}/subscription/s/properties", large),
+        ("PUT", f"{PARTED}-large/partitions", {"partitions": 1, "properties": large}),
+        ("POST", f"{NS}/permissions/subscription/s", roles),
+        (
+            "PUT",
+            "/admin/v2/tenants/large",
+            {"adminRoles": roles, "allowedClusters": ["standalone"]},
+        ),
+    ):
+        answer = rest(method, path, body)
+        assert (answer.status, "bytes" in answer.text) == (412, True), (path, answer.text[:300])
+
+
 def test_no_topic_has_more_partitions_than_a_request_can_go_through(rest: Rest) -> None:
     for domain in ("persistent", "non-persistent"):
         path = f"/admin/v2/{domain}/{NAMESPACE}/endless/partitions"

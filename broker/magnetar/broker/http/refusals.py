@@ -37,8 +37,8 @@ from magnetar.broker.schemas.errors import (
     InvalidSchemaError,
     SchemaNotFoundError,
 )
-from magnetar.cursors import CursorStateTooLargeError
-from magnetar.ledger.errors import MetadataError, ValueTooLargeError
+from magnetar.cursors import CursorError, CursorStateTooLargeError
+from magnetar.ledger.errors import LedgerError, MetadataError, ValueTooLargeError
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (AuthenticationError, 401),
@@ -118,9 +118,14 @@ def install(app: FastAPI) -> None:
     async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
         return refusal(412, str(error))
 
-    @app.exception_handler(MetadataError)
-    async def on_metadata_error(request: Request, error: MetadataError) -> JSONResponse:
-        return refusal(412 if _is_too_large(error) else 503, f"the metadata store: {error}")
+    @app.exception_handler(LedgerError)
+    async def on_ledger_error(request: Request, error: LedgerError) -> JSONResponse:
+        what = "the metadata store: " if isinstance(error, MetadataError) else ""
+        return refusal(412 if _is_too_large(error) else 503, f"{what}{error}")
+
+    @app.exception_handler(CursorError)
+    async def on_cursor_error(request: Request, error: CursorError) -> JSONResponse:
+        return refusal(412 if _is_too_large(error) else 503, str(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -110,12 +110,12 @@ async def _pass_on(answer: Answer, send: Send) -> None:
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """The whole body; None: it is too long."""
+    """The whole body; None: it is too long, or did not come."""
     body = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b""
+            return None  # Cut off in the middle: nothing is done with half of it.
         part: bytes = message.get("body", b"")
         body += part
         if len(body) > BODY_BYTES_MAX:

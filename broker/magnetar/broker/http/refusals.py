@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from magnetar.broker.balance.bundles import BundleError
 from magnetar.broker.errors import (
@@ -117,6 +118,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(BundleError)
     async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
         return refusal(412, str(error))
+
+    @app.exception_handler(ClientDisconnect)
+    async def on_disconnect(request: Request, error: ClientDisconnect) -> JSONResponse:
+        """Nobody hears it; but it is no defect."""
+        return refusal(400, "the client went away before its request was whole")
 
     @app.exception_handler(LedgerError)
     async def on_ledger_error(request: Request, error: LedgerError) -> JSONResponse:

@@ -41,7 +41,9 @@ class HttpConnections:
         self._on_refused = on_refused
         self._connections: dict[Any, str] = {}
         self._per_address: Counter[str] = Counter()
+        self._pause_s = bounds.request_timeout_s / _LOOKS_PER_TIMEOUT
         self._looking: asyncio.TimerHandle | None = None
+        self._looked_s = 0.0
         self._is_full = False
 
     def __len__(self) -> int:
@@ -114,13 +116,15 @@ class HttpConnections:
             del self._per_address[host]
 
     def _look_later(self) -> None:
-        pause_s = self._bounds.request_timeout_s / _LOOKS_PER_TIMEOUT
-        self._looking = asyncio.get_running_loop().call_later(pause_s, self._look)
+        self._looking = asyncio.get_running_loop().call_later(self._pause_s, self._look)
 
     def _look(self) -> None:
         now_s = asyncio.get_running_loop().time()
+        # Then what clients have sent may lie unread: that the loop stood still is not their fault.
+        is_late = now_s - self._looked_s > 2 * self._pause_s
+        self._looked_s = now_s
         for connection in list(self._connections):
-            if not _is_waiting(connection):
+            if is_late or not _is_waiting(connection):
                 connection.waits_since_s = None
             elif connection.waits_since_s is None:
                 connection.waits_since_s = now_s

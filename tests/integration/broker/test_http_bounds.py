@@ -27,7 +27,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
         broker_on(
             cluster,
             http_body_bytes_max=BYTES_MAX,
-            http_request_timeout_ms=1000,
+            http_request_timeout_ms=1500,
             http_connections_max=6,
             connections_per_address_max=3,
         ) as broker,
@@ -134,7 +134,7 @@ async def test_a_byte_now_and_then_holds_no_connection(port: int) -> None:
 async def test_a_connection_that_is_used_stays(port: int) -> None:
     """For longer than a request may take, with a rest between requests."""
     raw = await Raw.open(port)
-    for _ in range(20):
+    for _ in range(25):
         raw.writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         async with asyncio.timeout(END_S):
             head = await raw.reader.readuntil(b"\r\n\r\n")

@@ -208,7 +208,7 @@ async def test_subscribe_waits_for_a_cursor_that_cannot_be_opened_just_now(
     """Trap 10, too."""
     harness = Harness(topic_load_retry_ms=1)
     cursors = _Cursors(harness, error("the store is away, or somebody else's"), 3)
-    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    harness.topics.open_cursor = cursors.open  # type: ignore[assignment,method-assign]
     assert (await harness.client().subscribe()).type == BaseCommand.SUCCESS
     assert not cursors.failures_left
 
@@ -216,7 +216,7 @@ async def test_subscribe_waits_for_a_cursor_that_cannot_be_opened_just_now(
 async def test_it_does_not_wait_for_ever() -> None:
     harness = Harness(topic_load_retry_ms=1, topic_load_timeout_ms=1000)
     cursors = _Cursors(harness, CursorUnavailableError("the store is away"), 1 << 30)
-    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    harness.topics.open_cursor = cursors.open  # type: ignore[assignment,method-assign]
     client = harness.client()
     client.send_subscribe()
     await settle()
@@ -229,7 +229,7 @@ async def test_it_does_not_wait_for_ever() -> None:
 async def test_a_cursor_that_never_opens_is_told_at_once() -> None:
     harness = Harness()
     cursors = _Cursors(harness, InvalidCursorNodeError("garbage"), 1)
-    harness.topics.open_cursor = cursors.open  # type: ignore[method-assign]
+    harness.topics.open_cursor = cursors.open  # type: ignore[assignment,method-assign]
     answer = await harness.client().subscribe()
     assert answer.error.error == pb.ServerError.PersistenceError
 

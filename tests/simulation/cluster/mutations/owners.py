@@ -162,8 +162,8 @@ MUTATIONS: list[Mutation] = [
         description="after a takeover a shared subscription delivers what was acknowledged singly",
         apply=lambda: edited(
             SharedDispatcher,
-            "_send_new",
-            ("                if cursor.is_acked(position):\n", "                if False:\n"),
+            "_pick",
+            ("if has_holes and cursor.is_acked(position):\n", "if False:\n"),
         ),
     ),
     Mutation(

@@ -355,7 +355,7 @@ class Broker:
             NotRegisteredError: the others do not know this broker.
             SecurityConfigError, TlsConfigError: a file of keys or certificates cannot be used.
         """
-        self.security.check_addresses(self._settings.host)
+        self.security.check_addresses(self._settings.addresses)
         self.security.load()
         await self._server.start(self.security.tls_network())
         try:

@@ -496,6 +496,13 @@ class BrokerSettings(
         description="Time the leader gives another broker to hand over or split a bundle.",
     )
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that it listens on."""
+        plain = self.plain_host or self.host
+        has_tls_ports = self.tls_port is not None or self.https_port is not None
+        return (plain, self.host) if has_tls_ports else (plain,)
+
     @model_validator(mode="after")
     def _quorums_fit(self) -> "BrokerSettings":
         if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import websockets
@@ -94,6 +95,18 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
                 pass
         with pytest.raises(ListenError, match=f"127.0.0.1:{broker.http_port}"):
             async with broker_on(cluster, http_port=broker.http_port):
+                pass
+
+
+@pytest.mark.parametrize(
+    "settings", [{"host": "0.0.0.0"}, {"plain_host": "0.0.0.0"}, {"plain_host": "192.0.2.7"}]
+)
+async def test_no_port_is_open_to_others_without_authentication_unless_told(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        with pytest.raises(ListenError, match=r"refusing to listen on .* without authentication"):
+            async with broker_on(cluster, **settings):
                 pass
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import structlog
@@ -99,17 +99,18 @@ class Security:
         """On which other brokers are reached; None: not over TLS, or `load` was not called yet."""
         return TlsNetwork(client=self._peer_tls) if self._peer_tls is not None else None
 
-    def check_addresses(self, host: str) -> None:
+    def check_addresses(self, addresses: Iterable[str]) -> None:
         """Refuse to serve everybody when nobody has to prove who they are.
 
         Raises:
             ListenError
         """
         settings = self._settings
-        if not is_loopback(host) and not settings.has_authentication and not settings.insecure:
+        open_to = [address for address in addresses if not is_loopback(address)]
+        if open_to and not settings.has_authentication and not settings.insecure:
             raise ListenError(
-                f"refusing to listen on {host} without authentication: anybody who reaches it "
-                "could do everything. Set up authentication (docs/security.md), listen on "
+                f"refusing to listen on {open_to[0]} without authentication: anybody who reaches "
+                "it could do everything. Set up authentication (docs/security.md), listen on "
                 "127.0.0.1, or say --insecure"
             )
 

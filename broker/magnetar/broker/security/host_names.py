@@ -19,7 +19,8 @@ REFUSED_NAME = (
 def own_names(settings: BrokerSettings) -> frozenset[str] | None:
     """The names that a broker answers to, beside localhost and addresses; None: to all."""
     entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
-    if settings.has_authentication or not is_loopback(settings.host) or "*" in entries:
+    is_closed = all(map(is_loopback, settings.addresses))
+    if settings.has_authentication or not is_closed or "*" in entries:
         return None
     urls = [*entries, *settings.advertised_listeners.split(",")]
     names = (_name_of(url.partition("://")[2]) for url in urls)

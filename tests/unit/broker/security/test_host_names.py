@@ -42,9 +42,23 @@ def test_without_authentication_a_broker_at_loopback_answers_to_its_own_names(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"host": "0.0.0.0"}, {"tls_auth": True}, {"websocket_origins": "a, *"}]
+    "settings",
+    [
+        {"host": "0.0.0.0"},
+        {"plain_host": "0.0.0.0"},
+        {"host": "0.0.0.0", "plain_host": "::1", "https_port": 0},
+        {"tls_auth": True},
+        {"websocket_origins": "a, *"},
+    ],
 )
 def test_a_broker_that_others_are_to_reach_answers_to_all_names(
     settings: dict[str, Any],
 ) -> None:
     assert own_names(BrokerSettings.model_construct(**settings)) is None
+
+
+def test_only_addresses_count_that_it_listens_on() -> None:
+    """With none but plain ports nothing listens on `host`."""
+    settings = BrokerSettings(host="0.0.0.0", plain_host="127.0.0.1")
+    assert settings.addresses == ("127.0.0.1",)
+    assert not is_own_name("evil.example", own_names(settings))

@@ -1,8 +1,9 @@
-"""By which names a broker may be asked over HTTP, while it asks nobody who they are. Pure.
+"""By which names a broker may be asked over HTTP, while it serves people it does not know. Pure.
 
 A page that somebody visits can have its own name lead to their loopback address (DNS rebinding): to
 the browser the broker is then a part of the page, which may read and change everything. So a broker
-without authentication that only its own machine reaches answers to names of its own alone.
+that only its own machine reaches, and that has no authentication or an `anonymous_role` beside it,
+answers to names of its own alone.
 """
 
 from ipaddress import ip_address
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from magnetar.broker.settings import BrokerSettings
 
 REFUSED_NAME = (
-    "this broker asks nobody who they are, and answers to its own names only: localhost, "
+    "this broker serves people it does not know, and answers to its own names only: localhost, "
     "addresses, what it advertises, and the hosts in websocket_origins"
 )
 
@@ -20,7 +21,8 @@ def own_names(settings: BrokerSettings) -> frozenset[str] | None:
     """The names that a broker answers to, beside localhost and addresses; None: to all."""
     entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
     is_closed = all(map(is_loopback, settings.addresses))
-    if settings.has_authentication or not is_closed or "*" in entries:
+    knows_everybody = settings.has_authentication and not settings.anonymous_role
+    if knows_everybody or not is_closed or "*" in entries:
         return None
     urls = [*entries, *settings.advertised_listeners.split(",")]
     names = (_name_of(url.partition("://")[2]) for url in urls)

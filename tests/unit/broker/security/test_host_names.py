@@ -62,3 +62,8 @@ def test_only_addresses_count_that_it_listens_on() -> None:
     settings = BrokerSettings(host="0.0.0.0", plain_host="127.0.0.1")
     assert settings.addresses == ("127.0.0.1",)
     assert not is_own_name("evil.example", own_names(settings))
+
+
+def test_a_broker_that_lets_strangers_in_beside_those_it_knows_answers_to_its_own_names() -> None:
+    settings = BrokerSettings.model_construct(tls_auth=True, anonymous_role="guest")
+    assert not is_own_name("evil.example", own_names(settings))

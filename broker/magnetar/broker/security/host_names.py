@@ -3,7 +3,8 @@
 A page that somebody visits can have its own name lead to their loopback address (DNS rebinding): to
 the browser the broker is then a part of the page, which may read and change everything. So a broker
 that only its own machine reaches, and that has no authentication or an `anonymous_role` beside it,
-answers to names of its own alone.
+answers to names of its own alone. So does any that is told its names: in a container it listens on
+all addresses, and may yet be published at loopback only.
 """
 
 from ipaddress import ip_address
@@ -13,20 +14,22 @@ from magnetar.broker.settings import BrokerSettings
 
 REFUSED_NAME = (
     "this broker serves people it does not know, and answers to its own names only: localhost, "
-    "addresses, what it advertises, and the hosts in websocket_origins"
+    "addresses, what it advertises, http_names, and the hosts in websocket_origins"
 )
 
 
 def own_names(settings: BrokerSettings) -> frozenset[str] | None:
     """The names that a broker answers to, beside localhost and addresses; None: to all."""
     entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
-    is_closed = all(map(is_loopback, settings.addresses))
-    knows_everybody = settings.has_authentication and not settings.anonymous_role
-    if knows_everybody or not is_closed or "*" in entries:
+    listed = settings.http_names.split(",") if settings.http_names else []
+    if settings.has_authentication and not settings.anonymous_role:
+        return None
+    is_open = "*" in entries or not all(map(is_loopback, settings.addresses))
+    if is_open and not listed:
         return None
     urls = [*entries, *settings.advertised_listeners.split(",")]
-    names = (_name_of(url.partition("://")[2]) for url in urls)
-    return frozenset({settings.advertised_host.lower(), *names} - {""})
+    hosts = [*listed, *(url.partition("://")[2] for url in urls)]
+    return frozenset({settings.advertised_host.lower(), *map(_name_of, hosts)} - {""})
 
 
 def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:

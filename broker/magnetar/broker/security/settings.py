@@ -171,6 +171,13 @@ class SecuritySettings(BaseSettings):
         description="Connections from one address at once: of the binary protocol, of HTTP and of "
         "WebSockets so many each; 0 = any number.",
     )
+    http_names: str = Field(
+        default="",
+        description="Names that the HTTP service answers to, with commas between, beside "
+        "localhost, addresses, what is advertised and the hosts in websocket_origins; others get "
+        "403. Not looked at where clients without credentials are refused. Empty: any name, and "
+        "at loopback none but those.",
+    )
     http_connections_max: int = Field(
         default=10_000,
         ge=1,

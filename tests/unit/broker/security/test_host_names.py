@@ -1,4 +1,4 @@
-"""Which names a broker answers to that asks nobody who they are."""
+"""Which names a broker answers to that serves people it does not know."""
 
 from typing import Any
 
@@ -67,3 +67,31 @@ def test_only_addresses_count_that_it_listens_on() -> None:
 def test_a_broker_that_lets_strangers_in_beside_those_it_knows_answers_to_its_own_names() -> None:
     settings = BrokerSettings.model_construct(tls_auth=True, anonymous_role="guest")
     assert not is_own_name("evil.example", own_names(settings))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("host.docker.internal:8080", True),
+        ("Broker-1:8080", True),
+        ("127.0.0.1", True),
+        ("advertised", True),
+        ("evil.example", False),
+    ],
+)
+@pytest.mark.parametrize("origins", ["", "*"])
+def test_listed_names_count_whatever_the_broker_listens_on(
+    host: str, expected: bool, origins: str
+) -> None:
+    settings = BrokerSettings(
+        host="0.0.0.0",
+        http_names="broker-1, host.docker.internal",
+        advertised_host="advertised",
+        websocket_origins=origins,
+    )
+    assert is_own_name(host, own_names(settings)) is expected
+
+
+def test_who_knows_everybody_needs_no_names() -> None:
+    settings = BrokerSettings.model_construct(tls_auth=True, http_names="broker-1")
+    assert own_names(settings) is None

@@ -175,3 +175,13 @@ def test_zookeeper_is_set_up_as_in_production() -> None:
     assert {here[f"server.{n}"].partition(":")[0]: n for n in numbers} == {
         name: n for n, name in numbers.items()
     }
+
+
+@pytest.mark.parametrize("name", named("broker"))
+def test_brokers_answer_to_the_names_in_use_alone(name: str) -> None:
+    """What is published at loopback can be reached by a web page whose own name leads there."""
+    jobs = read_yaml(DEPLOY / "prometheus/prometheus.yml")["scrape_configs"]
+    scraped = next(each for each in jobs if each["job_name"] == "magnetar-broker")
+    targets = scraped["static_configs"][0]["targets"]
+    names = SERVICES[name]["environment"]["MAGNETAR_BROKER_HTTP_NAMES"].split(",")
+    assert sorted(names) == sorted(target.partition(":")[0] for target in targets)

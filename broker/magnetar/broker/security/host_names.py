@@ -29,7 +29,9 @@ def own_names(settings: BrokerSettings) -> frozenset[str] | None:
         return None
     urls = [*entries, *settings.advertised_listeners.split(",")]
     hosts = [*listed, *(url.partition("://")[2] for url in urls)]
-    return frozenset({settings.advertised_host.lower(), *map(_name_of, hosts)} - {""})
+    return frozenset(
+        {settings.advertised_host.lower().removesuffix("."), *map(_name_of, hosts)} - {""}
+    )
 
 
 def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:
@@ -47,9 +49,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Without a port, without the brackets of an IPv6 address, in lower case; "": it is none."""
+    """Without a port, the brackets of an IPv6 address and the dot that ends a full name, in lower
+    case; "": it is none."""
     try:
-        return urlsplit(f"//{host.strip()}").hostname or ""
+        return (urlsplit(f"//{host.strip()}").hostname or "").removesuffix(".")
     except ValueError:
         return ""
 

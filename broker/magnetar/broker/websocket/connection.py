@@ -259,6 +259,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._write_out()
 
     def hold_reading(self, is_held: bool) -> None:
+        if self._is_held and not is_held:
+            self._active_s = self._clock.monotonic_s()
         self._is_held = is_held
         self._set_reading()
 
@@ -302,7 +304,8 @@ class WebSocketConnection(asyncio.Protocol):
         settings = self._settings
         if self._is_closing or self._session is None:
             return
-        if now_s - self._active_s >= settings.websocket_idle_timeout_ms / 1000:
+        is_idle = now_s - self._active_s >= settings.websocket_idle_timeout_ms / 1000
+        if is_idle and not self._is_held:  # what a held one says is not heard
             self.close(CLOSE_GOING_AWAY, "idle")
             return
         interval_s = settings.websocket_ping_interval_s

@@ -242,6 +242,21 @@ async def test_a_full_session_is_not_read_until_it_has_room(opened: Pair) -> Non
     assert opened.transport.is_reading_now
 
 
+async def test_a_session_that_is_not_read_is_not_idle(opened: Pair) -> None:
+    clock = opened.host.fake_clock
+    opened.connection.hold_reading(True)
+    clock.now_s += 1000
+    opened.connection.look(clock.now_s)
+    opened.connection.hold_reading(False)
+    clock.now_s += 299
+    opened.connection.look(clock.now_s)
+    opened.connection.hold_reading(False)
+    assert opened.close_code() is None
+    clock.now_s += 1
+    opened.connection.look(clock.now_s)
+    assert opened.close_code() == 1001
+
+
 async def test_fragments_are_put_together_and_pings_may_come_between(opened: Pair) -> None:
     opened.client.send_text(b"one ", fin=False)
     opened.client.send_ping(b"")

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import ListenError
 from magnetar.broker.http_connections import HttpBounds, HttpConnections
@@ -18,6 +18,8 @@ from magnetar.broker.security.http import Application
 
 if TYPE_CHECKING:
     import uvicorn
+
+_HEAD_BYTES_MAX: Final = 64 << 10
 
 
 class HttpServer:
@@ -74,8 +76,9 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
-            # Whatever else is installed: this one bounds the head of a request, to 64 KiB.
+            # Whatever else is installed: this one bounds the head of a request.
             http="h11",
+            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
             # Any callable will do, whatever the type says.
             ws=self._make_websocket() or "none",  # type: ignore[arg-type]
             timeout_graceful_shutdown=1,

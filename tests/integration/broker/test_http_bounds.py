@@ -99,6 +99,22 @@ async def test_who_does_not_finish_a_request_is_closed(port: int, said: str) -> 
     raw.close()
 
 
+@pytest.mark.parametrize(("head_bytes", "status"), [(40_000, 200), (70_000, 400)])
+async def test_a_head_of_64_kib_is_taken_in_any_parts(
+    port: int, head_bytes: int, status: int
+) -> None:
+    raw = await Raw.open(port)
+    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * head_bytes
+    raw.writer.write(head)
+    await raw.writer.drain()
+    # One loop serves all: by the answer to this it has read the first part.
+    assert (await request(port, "GET", "/admin/v2/clusters")).status == 200
+    raw.writer.write(b"\r\n\r\n")
+    async with asyncio.timeout(END_S):
+        assert (await raw.reader.readline()).startswith(f"HTTP/1.1 {status} ".encode())
+    raw.close()
+
+
 @pytest.mark.parametrize("more", ["", "X-Magnetar-Forward: 1\r\n"])
 async def test_who_goes_in_the_middle_of_a_request_has_nothing_done_and_nothing_logged(
     port: int, more: str, caplog: pytest.LogCaptureFixture

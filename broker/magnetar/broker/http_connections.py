@@ -1,9 +1,9 @@
 """Bounds of HTTP connections: how many there are, and how long one may hold its place for nothing.
 
-A connection *waits* while the next request has not come whole, head and body. One that waits too
-long is closed: whoever opens many and says nothing, or says it a byte a minute, would else take
-the files of the process away from its clients. A socket that became a WebSocket is not counted any
-more; its bounds are that service's.
+A connection *waits* while the next request has not come whole, head and body, or while the client
+takes nothing of an answer. One that waits too long is closed: whoever opens many and says nothing,
+or says it a byte a minute, would else take the files of the process away from its clients. A socket
+that became a WebSocket is not counted any more; its bounds are that service's.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ class HttpBounds:
     per_address_max: int = 0
     """From one address; 0 = any number."""
     request_timeout_s: float = 60.0
-    """For the head and the body of a request, from when the connection could begin it."""
+    """For the head and the body of a request, from when the connection could begin it; and without
+    the client taking anything of an answer."""
 
 
 class HttpConnections:
@@ -65,6 +66,8 @@ class HttpConnections:
         class Bounded(base):  # type: ignore[misc]  # uvicorn chooses the class when it runs
             waits_since_s: float | None = None
             """None: it did not wait at the last look."""
+            unsent_bytes = 0
+            """What the client had to take at the last look before more is written; 0: nothing."""
             is_ended = False
             _is_admitted = False
 
@@ -84,6 +87,10 @@ class HttpConnections:
             def handle_websocket_upgrade(self, *arguments: Any) -> None:
                 connections.forget(self)
                 super().handle_websocket_upgrade(*arguments)
+
+            def resume_writing(self) -> None:
+                self.unsent_bytes = 0
+                super().resume_writing()
 
             def on_response_complete(self) -> None:
                 self.waits_since_s = None
@@ -124,26 +131,35 @@ class HttpConnections:
         is_late = now_s - self._looked_s > 2 * self._pause_s
         self._looked_s = now_s
         for connection in list(self._connections):
-            if is_late or not _is_waiting(connection):
+            is_stuck = _is_stuck(connection)
+            if is_late or not (is_stuck or _is_waiting(connection)):
                 connection.waits_since_s = None
             elif connection.waits_since_s is None:
                 connection.waits_since_s = now_s
             elif now_s - connection.waits_since_s >= self._bounds.request_timeout_s:
                 connection.waits_since_s = now_s
-                _end(connection)
+                _end(connection, for_good=is_stuck or connection.is_ended)
         self._look_later()
 
 
+def _is_stuck(connection: Any) -> bool:
+    """Whether the client has taken nothing of an answer since the last look."""
+    before = connection.unsent_bytes
+    is_paused = connection.flow.write_paused
+    connection.unsent_bytes = connection.transport.get_write_buffer_size() if is_paused else 0
+    return 0 < before <= connection.unsent_bytes
+
+
 def _is_waiting(connection: Any) -> bool:
-    """Whether it is the client's turn."""
+    """Whether it is the client's turn to speak."""
     cycle = connection.cycle
     return cycle is None or cycle.response_complete or cycle.more_body
 
 
-def _end(connection: Any) -> None:
-    """Politely at first: an answer may still be on its way. Then for good."""
-    if connection.is_ended:
+def _end(connection: Any, *, for_good: bool) -> None:
+    """Politely at first: an answer may still be on its way, if the client takes it."""
+    connection.is_ended = True
+    if for_good:
         connection.transport.abort()
     else:
-        connection.is_ended = True
         connection.transport.close()

@@ -16,6 +16,8 @@ from tests.integration.ledger.cluster import cluster_of
 BYTES_MAX = 4096
 PATH = "/admin/v2/namespaces/public/default/properties"
 HEAD = f"PUT {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+ANSWERS_UNREAD = 50
+"""More than the buffers of both sides hold."""
 END_S = 20.0
 """A test gives up after it."""
 
@@ -63,6 +65,15 @@ class Raw:
 
     def close(self) -> None:
         self.writer.transport.abort()
+
+
+async def _is_served(port: int) -> bool:
+    """Or closed, as one too many."""
+    raw = await Raw.open(port)
+    raw.writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    answer = await raw.end()
+    raw.close()
+    return answer.startswith(b"HTTP/1.1 200")
 
 
 async def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(port: int) -> None:
@@ -144,6 +155,35 @@ async def test_a_byte_now_and_then_holds_no_connection(port: int) -> None:
     dripping = asyncio.create_task(drip())
     await raw.end()
     dripping.cancel()
+    raw.close()
+
+
+async def test_who_reads_no_answers_is_cut_off(port: int) -> None:
+    """And leaves its place to others: three are as many as one address may have."""
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    stuck = [await Raw.open(port) for _ in range(3)]
+    for raw in stuck:
+        raw.writer.write(asked * ANSWERS_UNREAD)
+        await raw.reader.readexactly(1)  # it is answered; the rest nobody takes
+    async with asyncio.timeout(END_S):
+        while not await _is_served(port):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)  # until the broker has cut them off
+    for raw in stuck:
+        raw.close()
+
+
+async def test_who_reads_slowly_gets_it_all(port: int) -> None:
+    """Over longer than a request may take."""
+    raw = await Raw.open(port)
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    raw.writer.write((asked + b"\r\n") * (ANSWERS_UNREAD - 1))
+    raw.writer.write(asked + b"Connection: close\r\n\r\n")
+    answers = 0
+    async with asyncio.timeout(END_S):
+        while part := await raw.reader.read(1 << 20):
+            answers += part.count(b"HTTP/1.1 200")
+            await asyncio.sleep(0.02)  # slower than it comes
+    assert answers == ANSWERS_UNREAD
     raw.close()
 
 

@@ -186,7 +186,8 @@ class SecuritySettings(BaseSettings):
     http_request_timeout_ms: int = Field(
         default=60_000,
         ge=100,
-        description="Time an HTTP client has to send a request, head and body; then it is closed.",
+        description="Time an HTTP client has to send a request, head and body, and may take "
+        "nothing of an answer; then it is closed.",
     )
     http_body_bytes_max: int = Field(
         default=4 << 20,

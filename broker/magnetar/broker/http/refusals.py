@@ -6,6 +6,7 @@ The body is `{"reason": "..."}`, which Pulsar's tools show. Source: HTTP sheet, 
 from typing import Self
 from urllib.parse import urlencode
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -38,8 +39,22 @@ from magnetar.broker.schemas.errors import (
     InvalidSchemaError,
     SchemaNotFoundError,
 )
-from magnetar.cursors import CursorError, CursorStateTooLargeError
-from magnetar.ledger.errors import LedgerError, MetadataError, ValueTooLargeError
+from magnetar.cursors import (
+    CursorClosedError,
+    CursorError,
+    CursorFencedError,
+    CursorStateTooLargeError,
+)
+from magnetar.ledger.errors import (
+    LedgerError,
+    LogClosedError,
+    LogFencedError,
+    MetadataError,
+    SessionExpiredError,
+    ValueTooLargeError,
+)
+
+_log = structlog.get_logger()
 
 _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (AuthenticationError, 401),
@@ -62,6 +77,15 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (ServiceNotReadyError, 503),
     (TooManyRequestsError, 503),
 )
+
+_MOVED = (
+    LogFencedError,
+    LogClosedError,
+    CursorFencedError,
+    CursorClosedError,
+    SessionExpiredError,
+)
+"""A handle is dead, not what it leads to: the next request finds who has the topic now."""
 
 
 class HttpRefusal(Exception):
@@ -127,11 +151,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(LedgerError)
     async def on_ledger_error(request: Request, error: LedgerError) -> JSONResponse:
         what = "the metadata store: " if isinstance(error, MetadataError) else ""
-        return refusal(412 if _is_too_large(error) else 503, f"{what}{error}")
+        return refusal(_status_of(request, error), f"{what}{error}")
 
     @app.exception_handler(CursorError)
     async def on_cursor_error(request: Request, error: CursorError) -> JSONResponse:
-        return refusal(412 if _is_too_large(error) else 503, str(error))
+        return refusal(_status_of(request, error), str(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -144,6 +168,16 @@ def install(app: FastAPI) -> None:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         return refusal(400, f"{where}: {problem['msg']}")
+
+
+def _status_of(request: Request, error: LedgerError | CursorError) -> int:
+    """Tools try again what is 503: never what stays as it is."""
+    if _is_too_large(error):
+        return 412
+    if error.retryable or isinstance(error, _MOVED):
+        return 503
+    _log.error("http_request_failed", path=request.url.path, exc_info=error)
+    return 500
 
 
 def _is_too_large(error: BaseException | None) -> bool:

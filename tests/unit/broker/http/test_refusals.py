@@ -1,18 +1,29 @@
 """Which status an error has that no route expected."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
+from structlog.testing import capture_logs
 
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.http import refusals
-from magnetar.cursors import CursorError, CursorStateTooLargeError
+from magnetar.cursors.errors import (
+    CorruptCursorRecordError,
+    CursorClosedError,
+    CursorFencedError,
+    CursorStateTooLargeError,
+    CursorUnavailableError,
+)
 from magnetar.ledger.errors import (
-    LedgerError,
+    InvalidLedgerMetadataError,
+    LogClosedError,
+    LogDataLossError,
     LogFencedError,
+    MetadataAccessError,
     MetadataUnavailableError,
+    NotEnoughBookiesError,
     ValueTooLargeError,
 )
 
@@ -26,8 +37,11 @@ def _because(error: Exception, cause: Exception) -> Exception:
     ("error", "status"),
     [
         (LogFencedError("somebody else has it"), 503),
-        (LedgerError("no bookie answers"), 503),
-        (CursorError("it cannot be saved now"), 503),
+        (LogClosedError("it is handed over"), 503),
+        (CursorFencedError("somebody else has it"), 503),
+        (CursorClosedError("it is handed over"), 503),
+        (NotEnoughBookiesError("2 of 3"), 503),
+        (CursorUnavailableError("it cannot be saved now"), 503),
         (MetadataUnavailableError("away"), 503),
         (ValueTooLargeError("2000000 bytes"), 412),
         (CursorStateTooLargeError("2000000 bytes"), 412),
@@ -38,6 +52,33 @@ def _because(error: Exception, cause: Exception) -> Exception:
 async def test_storage_that_fails_is_an_answer_and_not_a_defect(
     error: Exception, status: int
 ) -> None:
+    with capture_logs() as events:
+        answer = await _answer(error)
+    assert answer.status_code == status
+    assert str(error) in json.loads(answer.body)["reason"]
+    assert events == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogDataLossError("ledger 7 is gone"),
+        CorruptCursorRecordError("nonsense"),
+        InvalidLedgerMetadataError("no ensemble"),
+        MetadataAccessError("not for this user"),
+    ],
+)
+async def test_what_no_second_try_helps_is_not_called_passing_and_is_logged(
+    error: Exception,
+) -> None:
+    with capture_logs() as events:
+        answer = await _answer(error)
+    assert answer.status_code == 500
+    assert str(error) in json.loads(answer.body)["reason"]
+    assert [(each["path"], each["exc_info"]) for each in events] == [("/admin/v2/x", error)]
+
+
+async def _answer(error: Exception) -> Any:
     app = FastAPI()
     refusals.install(app)
     handler: Any = next(
@@ -45,6 +86,5 @@ async def test_storage_that_fails_is_an_answer_and_not_a_defect(
         for kind in type(error).__mro__
         if kind in app.exception_handlers
     )
-    answer = await handler(cast(Request, None), error)
-    assert answer.status_code == status
-    assert str(error) in json.loads(answer.body)["reason"]
+    request = Request({"type": "http", "method": "GET", "path": "/admin/v2/x", "headers": []})
+    return await handler(request, error)

@@ -426,6 +426,7 @@ class Broker:
             port=settings.https_port,
             make_websocket=self._make_websocket,
             tls=self.security.tls.context,
+            tls_handshake_timeout_s=settings.tls_handshake_timeout_ms / 1000,
             certificate_roles=self.certificate_roles,
             bounds=_http_bounds(settings),
             on_refused=self._count_refused,

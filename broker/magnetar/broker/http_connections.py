@@ -69,19 +69,17 @@ class HttpConnections:
             unsent_bytes = 0
             """What the client had to take at the last look before more is written; 0: nothing."""
             is_ended = False
-            _is_admitted = False
 
             def connection_made(self, transport: asyncio.Transport) -> None:
                 peer = transport.get_extra_info("peername")
-                self._is_admitted = connections.admit(self, peer[0] if peer else "?")
-                if not self._is_admitted:
+                if connections.admit(self, peer[0] if peer else "?"):
+                    super().connection_made(transport)
+                else:
                     transport.abort()
-                    return
-                super().connection_made(transport)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 connections.forget(self)
-                if self._is_admitted:
+                if self.transport is not None:  # it was admitted
                     super().connection_lost(exc)
 
             def handle_websocket_upgrade(self, *arguments: Any) -> None:
@@ -99,7 +97,9 @@ class HttpConnections:
         return Bounded
 
     def admit(self, connection: Any, host: str) -> bool:
-        """Take a new one in; False: there are too many."""
+        """Take a new one in, if it was not before its handshake; False: there are too many."""
+        if connection in self._connections:
+            return True
         bounds = self._bounds
         is_full = len(self._connections) >= bounds.connections_max
         if is_full and not self._is_full:  # one line, not one per refused client
@@ -131,6 +131,8 @@ class HttpConnections:
         is_late = now_s - self._looked_s > 2 * self._pause_s
         self._looked_s = now_s
         for connection in list(self._connections):
+            if connection.transport is None:
+                continue  # in its handshake, which has a bound of its own
             is_stuck = _is_stuck(connection)
             if is_late or not (is_stuck or _is_waiting(connection)):
                 connection.waits_since_s = None
@@ -144,10 +146,11 @@ class HttpConnections:
 
 def _is_stuck(connection: Any) -> bool:
     """Whether the client has taken nothing of an answer since the last look."""
-    before = connection.unsent_bytes
+    before: int = connection.unsent_bytes
     is_paused = connection.flow.write_paused
-    connection.unsent_bytes = connection.transport.get_write_buffer_size() if is_paused else 0
-    return 0 < before <= connection.unsent_bytes
+    now: int = connection.transport.get_write_buffer_size() if is_paused else 0
+    connection.unsent_bytes = now
+    return 0 < before <= now
 
 
 def _is_waiting(connection: Any) -> bool:

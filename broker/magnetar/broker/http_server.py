@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import ListenError
 from magnetar.broker.http_connections import HttpBounds, HttpConnections
+from magnetar.broker.https_acceptor import HttpsAcceptor
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.security.http import Application
 
@@ -33,6 +34,7 @@ class HttpServer:
         port: int,
         make_websocket: Callable[[], Callable[..., asyncio.Protocol] | None] = lambda: None,
         tls: "ssl.SSLContext | None" = None,
+        tls_handshake_timeout_s: float = 10.0,
         certificate_roles: dict[tuple[str, int], str] | None = None,
         bounds: HttpBounds | None = None,
         on_refused: Callable[[], None] = lambda: None,
@@ -43,6 +45,8 @@ class HttpServer:
         address, while they are connected. `on_refused`: a connection beyond `bounds` came."""
         self._connections = HttpConnections(bounds or HttpBounds(), on_refused=on_refused)
         self._tls = tls
+        self._handshake_timeout_s = tls_handshake_timeout_s
+        self._acceptor: HttpsAcceptor | None = None
         self._roles = certificate_roles
         self._make_app = make_app
         self._make_websocket = make_websocket
@@ -86,14 +90,24 @@ class HttpServer:
             proxy_headers=False,
         )
         config.load()
-        config.ssl = self._tls
         if self._roles is not None:
             config.http_protocol_class = _noting(config.http_protocol_class, self._roles)
         config.http_protocol_class = self._connections.bounded(config.http_protocol_class)
         self._connections.start()
-        self._server = Server(config)
+        self._server = server = Server(config)
+        sockets = [listener]
+        if self._tls is not None:
+            sockets = []  # uvicorn gets connections whose handshake is over
+            self._acceptor = HttpsAcceptor(
+                listener,
+                self._tls,
+                lambda: config.http_protocol_class(config, server.server_state, {}),  # type: ignore[call-arg]
+                self._connections,
+                handshake_timeout_s=self._handshake_timeout_s,
+            )
+            self._acceptor.start()
         self._serving = asyncio.get_running_loop().create_task(
-            self._server.serve(sockets=[listener]), name="http-server"
+            server.serve(sockets=sockets), name="http-server"
         )
 
     def _listen(self) -> socket.socket:
@@ -115,6 +129,8 @@ class HttpServer:
     async def stop(self) -> None:
         """Finish open requests, within a second."""
         self._connections.stop()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True

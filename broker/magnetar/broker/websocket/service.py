@@ -89,7 +89,7 @@ class WebSocketService:
         `advertised`: the broker's own URLs; `client_token`: by which it shows brokers who it is;
         empty: it need not."""
         self.settings: WebSocketSettings = services.settings
-        self._host = services.settings.host
+        self._host = services.settings.plain_host or services.settings.host
         self._own_names = own_names(services.settings)
         self._per_address_max = services.settings.connections_per_address_max
         self.clock: Clock = services.clock

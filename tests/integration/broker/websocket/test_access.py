@@ -5,6 +5,7 @@ import base64
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -16,8 +17,10 @@ from magnetar.sdk import ClientSettings
 from magnetar.sdk.errors import OperationTimeoutError
 from magnetar.sdk.web_socket import WebSocketClient
 from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
+from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.broker.security.secured import Secured, bearer, token_for
 from tests.integration.broker.websocket.sockets import Socket, Topic, open_socket, status_of
+from tests.integration.ledger.cluster import cluster_of
 from tests.processes import HOST
 
 
@@ -182,3 +185,15 @@ async def test_the_sdk_over_web_sockets_with_tls_and_a_token(guarded: Secured) -
     untrusting = ClientSettings(operation_timeout_ms=50)
     with pytest.raises(OperationTimeoutError, match="CERTIFICATE_VERIFY_FAILED"):
         await WebSocketClient(url, untrusting).producer(name)
+
+
+async def test_the_plain_ports_of_an_address_of_their_own_serve_sessions(tmp_path: Path) -> None:
+    """A session reaches its own broker there, too: nothing listens on `host`."""
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, host="127.0.0.2", plain_host="127.0.0.1") as broker,
+    ):
+        topic = Topic(broker.http_port, "public/default/plain")
+        async with topic.consumer() as consumer, topic.producer() as producer:
+            await producer.publish_ok("mine")
+            assert await consumer.payload() == "mine"

@@ -199,19 +199,24 @@ class Connection:
 
     def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> None:
         publishing = self.publishing
-        if self._commands is not None:
-            self._commands.spend(sum(raw[:3] != SEND_START for raw, _ in frames))
+        messages = 0
         for raw, payload in frames:
             start = raw[:3]
             if start == SEND_START and self._is_connected and (send := parse_send(raw)):
+                messages += 1
                 publishing.on_send(send, payload)
             elif start == ACK_START and self._is_connected and (ack := parse_single_ack(raw)):
                 self.consuming.on_single_ack(ack)
             else:
-                self._handle_any(parse_command(raw), payload)
+                # How a frame begins says nothing of it: of fields that come twice the last counts.
+                command = parse_command(raw)
+                messages += command.type == BaseCommand.SEND
+                self._handle_any(command, payload)
                 if self.is_closed:
                     return
         publishing.flush()
+        if self._commands is not None:
+            self._commands.spend(len(frames) - messages)
 
     def _handle_any(self, command: BaseCommand, payload: bytes) -> None:
         kind = command.type
@@ -400,11 +405,12 @@ class Connection:
             if self._look_again is None:
                 loop = asyncio.get_running_loop()
                 self._look_again = loop.call_later(wait_s, self._on_look_again)
+        if is_full and not self._is_full:
+            self.services.counters.publish_pauses += 1
         self._is_full = is_full
         pauses = is_full or self._is_resting
         if pauses and not self._is_reading_paused:
             self._is_reading_paused = True
-            self.services.counters.publish_pauses += 1
             self._io.pause_reading()
         elif not pauses and self._is_reading_paused:
             self._is_reading_paused = False

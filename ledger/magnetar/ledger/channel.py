@@ -191,25 +191,39 @@ class BookieChannel:
         """The turn is over: send what was queued, which makes these frames."""
         self._queued = None
         for frame in frames:
-            if frame.is_alone:
-                member, adds = queued.items[frame.start]
-                self.send(
-                    Op.ADD,
-                    frame.body,
-                    partial(member.on_reply, adds),
-                    ledger_id=member.ledger_id,
-                    entry_id=adds[0].first_entry_id,
+            try:
+                self._send_adds(queued.items[frame.start : frame.stop], frame)
+            except Exception as error:  # noqa: BLE001  # must keep nothing from other bookies
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"adds to bookie {self.bookie_id}", "exception": error}
                 )
-            else:
-                shared = SharedAdds(queued.items[frame.start : frame.stop], frame.pairs)
-                self.send(
-                    Op.ADDS,
-                    frame.body,
-                    shared.on_error,
-                    ledger_id=NO_ID,
-                    entry_id=NO_ID,
-                    adds=shared,
-                )
+
+    def give_up_queued(self, queued: QueuedAdds, error: Exception) -> None:
+        """The turn is over, and no frames can be made of what was queued."""
+        self._queued = None
+        for member, adds in queued.items:
+            self._refuse(partial(member.on_reply, adds), f"cannot send adds: {error!r}")
+
+    def _send_adds(self, items: list[tuple[AddMember, list[PendingAdd]]], frame: AddFrame) -> None:
+        if frame.is_alone:
+            ((member, adds),) = items
+            self.send(
+                Op.ADD,
+                frame.body,
+                partial(member.on_reply, adds),
+                ledger_id=member.ledger_id,
+                entry_id=adds[0].first_entry_id,
+            )
+        else:
+            shared = SharedAdds(items, frame.pairs)
+            self.send(
+                Op.ADDS,
+                frame.body,
+                shared.on_error,
+                ledger_id=NO_ID,
+                entry_id=NO_ID,
+                adds=shared,
+            )
 
     def _refuse(self, on_reply: OnReply, reason: str) -> None:
         error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")

@@ -26,6 +26,10 @@ PAIR_BYTES = 16
 KEY_AT = 20
 """Where the key begins in an add: from there on it is the body of an ADD."""
 
+ADDS_MAX = 128
+"""Adds in one frame, at most: to obey it takes a bookie less than a millisecond, and no other
+connection waits longer."""
+
 NO_ID = -1
 """Ledger id and entry id in the header of a frame of ADDS."""
 

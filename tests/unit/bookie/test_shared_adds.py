@@ -12,7 +12,7 @@ from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, Status, encode_block
-from magnetar.ledger.wire_adds import ADD_HEAD, NO_ID, decode_outcome, encode_count
+from magnetar.ledger.wire_adds import ADD_HEAD, ADDS_MAX, NO_ID, decode_outcome, encode_count
 from tests.bookie_parts import (
     KEY,
     OTHER_KEY,
@@ -176,6 +176,13 @@ async def test_what_finds_no_room_waits_and_nothing_is_stored_or_answered_twice(
     await parts.handler.close()
 
 
+async def test_a_frame_may_be_full() -> None:
+    parts = make_parts()
+    assert parts.handle(adds_request(*[an_add(n, 0) for n in range(ADDS_MAX)])) == 1
+    parts.journals[0].commit()
+    assert parts.connection.outcomes() == {(n, 0): Status.OK for n in range(ADDS_MAX)}
+
+
 async def test_a_connection_that_closes_takes_its_half_done_frame_along() -> None:
     parts = make_parts()
     parts.storage.is_full = True
@@ -194,6 +201,7 @@ async def test_a_connection_that_closes_takes_its_half_done_frame_along() -> Non
         b"",
         encode_count(0),
         encode_count(2) + an_add(1, 0),
+        encode_count(ADDS_MAX + 1) + b"".join(an_add(n, 0) for n in range(ADDS_MAX + 1)),
         encode_count(1) + an_add(1, 0) + b"x",
         encode_count(1) + an_add(1, 0)[:-1],
         encode_count(1) + an_add(1, 0)[:30],

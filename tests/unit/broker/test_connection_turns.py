@@ -114,6 +114,24 @@ async def test_resting_is_not_being_full() -> None:
     assert client.io.is_paused
 
 
+async def test_rests_are_not_counted_as_pauses_of_publishers() -> None:
+    """Operators are told that more comes in than bookies take: a rest says nothing of that."""
+    harness = Harness(publishes_per_connection_max=10)
+    client = harness.client()
+    await client.produce()
+    harness.log.is_immediate = False
+    counters = client.connection.services.counters
+    await fresh(client)
+    client.send_bytes(PING_FRAME * 3 * COMMANDS_MAX)
+    assert client.io.is_paused
+    for _ in range(4):
+        await turn()
+    assert counters.publish_pauses == 0
+    client.publish(*range(10))
+    assert client.io.is_paused
+    assert counters.publish_pauses == 1
+
+
 async def test_a_connection_that_ends_while_it_rests_is_left_alone() -> None:
     harness = Harness()
     ending, other = harness.client(), await fresh(harness.client())

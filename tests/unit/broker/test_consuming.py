@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.policies.model import PolicySet, SubscribeRate
 from magnetar.cursors import (
     CursorError,
     CursorFencedError,
@@ -13,7 +14,7 @@ from magnetar.cursors import (
     SubscriptionCursor,
 )
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import (
     TOPIC,
@@ -211,6 +212,17 @@ async def test_subscribe_waits_for_a_cursor_that_cannot_be_opened_just_now(
     harness.topics.open_cursor = cursors.open  # type: ignore[assignment,method-assign]
     assert (await harness.client().subscribe()).type == BaseCommand.SUCCESS
     assert not cursors.failures_left
+
+
+async def test_a_subscribe_that_waits_counts_once_towards_the_subscribe_rate() -> None:
+    harness = Harness(topic_load_retry_ms=1)
+    harness.policies.topics[parse_topic_name(TOPIC)] = PolicySet(
+        subscribe_rate=SubscribeRate(per_consumer=1, period_s=3600)
+    )
+    harness.topics.apply_policies()
+    cursors = _Cursors(harness, CursorUnavailableError("the store is away"), 3)
+    harness.topics.open_cursor = cursors.open  # type: ignore[assignment,method-assign]
+    assert (await harness.client().subscribe()).type == BaseCommand.SUCCESS
 
 
 async def test_it_does_not_wait_for_ever() -> None:

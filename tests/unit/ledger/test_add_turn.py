@@ -1,11 +1,16 @@
 """Adds of many ledgers in one frame: who hears what of them."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
+from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.wire_adds import ADD_HEAD, NO_ID, encode_outcome
 from magnetar.ledger.writing.add_turn import AddFrame, AddMember, AddTurn, SharedAdds
@@ -128,3 +133,67 @@ def test_a_frame_has_a_bound_in_adds_and_in_bytes() -> None:
 def test_a_large_add_goes_alone() -> None:
     assert cut([10, 10, 70_000, 10, 70_000]) == [(0, 2), (2, 3), (3, 4), (4, 5)]
     assert cut([70_000]) == [(0, 1)]
+
+
+class Bookies:
+    """Channels to two bookies, which note what they send; the first fails as it is told."""
+
+    def __init__(self) -> None:
+        registry: Any = None  # nobody is connected to
+        self.pool = ChannelPool(registry, SystemNetwork(), SystemClock(), LedgerSettings())
+        self.sent: list[tuple[str, int]] = []
+        self.heard: list[tuple[str, int, str]] = []
+        self.reported: list[str] = []
+        self.first_fails = False
+        for name in ("b1", "b2"):
+            self.pool.get(name).send = partial(self._send, name)  # type: ignore[method-assign]
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self.reported.append(type(context["exception"]).__name__)
+        )
+
+    def _send(self, name: str, op: int, *_: object, **__: object) -> None:
+        if name == "b1" and self.first_fails:
+            raise MemoryError
+        self.sent.append((name, op))
+
+    async def turn(self, *, ledgers: int = 2) -> None:
+        """Adds of so many ledgers to each bookie."""
+        for name in ("b1", "b2"):
+            for ledger in range(ledgers):
+                on_reply = partial(self._on_reply, name, ledger)
+                member = AddMember(ledger, on_stored=lambda adds: None, on_reply=on_reply)
+                head = ADD_HEAD.pack(ledger, 0, 0, bytes(20))
+                self.pool.get(name).queue_add(member, an_add(0), head, b"")
+        await asyncio.sleep(0)
+
+    def _on_reply(self, name: str, ledger: int, adds: list[PendingAdd], reply: object) -> None:
+        self.heard.append((name, ledger, type(reply).__name__))
+
+
+async def test_what_breaks_at_one_bookie_keeps_nothing_from_others_nor_from_later_turns() -> None:
+    bookies = Bookies()
+    bookies.first_fails = True
+    await bookies.turn()
+    assert bookies.sent == [("b2", Op.ADDS)]
+    assert bookies.reported == ["MemoryError"]
+    bookies.first_fails = False
+    await bookies.turn()
+    assert bookies.sent == [("b2", Op.ADDS), ("b1", Op.ADDS), ("b2", Op.ADDS)]
+
+
+async def test_adds_of_which_no_frame_can_be_made_are_told() -> None:
+    bookies = Bookies()
+    cut, failures = bookies.pool.turn._cut, iter([MemoryError()])
+
+    def fail_once(parts: Sequence[bytes]) -> list[AddFrame]:
+        for error in failures:
+            raise error
+        return cut(parts)
+
+    bookies.pool.turn._cut = fail_once  # type: ignore[method-assign]
+    await bookies.turn()
+    await asyncio.sleep(0)
+    unheard = "BookieUnavailableError"
+    assert bookies.heard == [("b1", 0, unheard), ("b1", 1, unheard)]
+    assert bookies.sent == [("b2", Op.ADDS)]
+    assert bookies.reported == ["MemoryError"]

@@ -22,7 +22,7 @@ from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Flag, Frame, Status, decode_block
-from magnetar.ledger.wire_adds import ADD_HEAD, COUNT_BYTES, count_of
+from magnetar.ledger.wire_adds import ADD_HEAD, ADDS_MAX, COUNT_BYTES, count_of
 
 _RECOVERY = int(Flag.RECOVERY)
 
@@ -89,13 +89,15 @@ class AddRequests:
         Each add in it is one for itself: what another is refused for does not concern it.
 
         Raises:
-            BookieProtocolError: the body does not hold what it says; what came before was obeyed.
+            BookieProtocolError: there are too many or none, or the body does not hold what it
+                says; what came before was obeyed.
         """
         body, request_id = frame.body, frame.request_id
-        at, left = self._begun.pop(batches.connection, (COUNT_BYTES, count_of(body)))
+        count = count_of(body)
+        if not 0 < count <= ADDS_MAX:
+            raise BookieProtocolError(f"a frame of {count} adds; it may have 1 to {ADDS_MAX}")
+        at, left = self._begun.pop(batches.connection, (COUNT_BYTES, count))
         end = len(body)
-        if not left:
-            raise BookieProtocolError("a frame of adds without any")
         while left:
             start = at + ADD_HEAD.size
             if start > end:

@@ -73,11 +73,14 @@ class Attacher(ConnectionPart):
             self._services.clock.monotonic_s()
             + self._services.settings.topic_load_timeout_ms / 1000
         )
+        is_counted = False
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
             if topic.coordinator is not None:
                 raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
-            self._check_rate(topic, request)
+            if not is_counted:
+                is_counted = True
+                self._check_rate(topic, request)
             await check_consumer(self._services.schemas, topic, request)
             consumer = Consumer(
                 self._connection,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.wire_adds import (
+    ADDS_MAX,
     KEY_AT,
     PAIR_BYTES,
     decode_outcome,
@@ -28,8 +29,6 @@ from magnetar.ledger.writing.pending_adds import PendingAdd
 if TYPE_CHECKING:
     from magnetar.ledger.channel import BookieChannel
 
-_FRAME_ADDS_MAX = 128
-"""Adds in one frame, at most: to obey it takes a bookie less than a millisecond."""
 _ALONE_BYTES = 64 << 10
 """An add larger than this has a frame of its own, so that it is not copied once more."""
 
@@ -184,23 +183,27 @@ class AddTurn:
         parts: list[bytes] = []
         frames: list[AddFrame] = []
         for each in queued:
-            # As a rule the bookies get the same adds, which are then put together once.
-            if each.parts != parts:
-                parts = each.parts
-                frames = self._cut(parts)
-            each.channel.send_queued(each, frames)
+            try:
+                # As a rule the bookies get the same adds, which are then put together once.
+                if each.parts != parts:
+                    frames, parts = self._cut(each.parts), each.parts
+            except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
+                _hand_on(error)
+                each.channel.give_up_queued(each, error)
+            else:
+                each.channel.send_queued(each, frames)
 
     def _cut(self, parts: Sequence[bytes]) -> list[AddFrame]:
         """The frames that a queue makes; what is large goes alone, without being copied."""
         count = len(parts) // 2
-        if sum(map(len, parts)) <= _ALONE_BYTES and count <= _FRAME_ADDS_MAX:
+        if sum(map(len, parts)) <= _ALONE_BYTES and count <= ADDS_MAX:
             return [AddFrame(0, count, parts)]
         frames: list[AddFrame] = []
         start = size = 0
         for at in range(count):
             added = len(parts[2 * at]) + len(parts[2 * at + 1])
             is_alone = added > _ALONE_BYTES
-            is_full = size + added > self._frame_bytes_max or at - start >= _FRAME_ADDS_MAX
+            is_full = size + added > self._frame_bytes_max or at - start >= ADDS_MAX
             if at > start and (is_alone or is_full):
                 frames.append(AddFrame(start, at, parts))
                 start, size = at, 0

@@ -194,3 +194,15 @@ async def test_commands_beyond_the_limit_wait_and_messages_do_not_count() -> Non
     client.send_bytes(PING_FRAME * 4)
     assert client.io.is_paused
     assert len(client.received()) == 4
+
+
+async def test_a_command_that_begins_like_a_message_counts_as_what_it_is() -> None:
+    """Of a field that comes twice the last one counts, of the type, too."""
+    harness = Harness(commands_per_s_max=5)
+    client = harness.client()
+    begins_as_send = b"\x08\x06\x32\x04\x08\x01\x10\x01"
+    raw = begins_as_send + PING_FRAME[8:]
+    frame = (len(raw) + 4).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw
+    client.send_bytes(frame * 4)
+    assert client.commands() == [BaseCommand.PONG] * 4
+    assert client.io.is_paused

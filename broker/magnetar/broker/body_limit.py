@@ -49,7 +49,7 @@ class BodyLimit:
             await self._app(scope, counted, watched)
         except Exception:
             if not is_too_long:
-                raise
+                raise  # else it is what the application made of half a body
         if is_too_long and not has_begun:
             await self._refuse(send)
 

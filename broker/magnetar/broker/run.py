@@ -79,7 +79,7 @@ class Run:
 
     @property
     def key_hashes(self) -> list[int]:
-        """murmur31 of each entry's sticky key. Worked out when the first one asks."""
+        """Murmur3 of each entry's sticky key. Worked out when the first one asks."""
         if self._key_hashes is None:
             self._key_hashes = key_hashes_of(self.entries)
         return self._key_hashes

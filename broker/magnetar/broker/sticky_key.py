@@ -8,12 +8,11 @@ they go the same way also without a key. Source: protocol sheet section 11. Pure
 import base64
 import binascii
 from collections.abc import Sequence
-from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.hashing import murmur31
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
+from magnetar.sdk.wire.key_hashes import murmur3_hash
 
 AUTO_SPLIT_HASHES = 65_535
 """Hashes of AUTO_SPLIT are 1 to this."""
@@ -25,19 +24,7 @@ NO_KEY = b"NONE_KEY"
 """The key of an entry that cannot be read."""
 
 _parse = MessageMetadata.FromString
-
-
-@lru_cache(maxsize=16_384)
-def _hash_of_key(key: bytes) -> int:
-    return murmur31(key)
-
-
-@lru_cache(maxsize=16_384)
-def _hash_of_text(key: str) -> int:
-    return murmur31(key.encode())
-
-
-_HASH_WITHOUT_KEY = murmur31(NO_KEY)
+_HASH_WITHOUT_KEY = murmur3_hash(NO_KEY)
 
 
 def sticky_key_of(metadata: MessageMetadata) -> bytes:
@@ -55,28 +42,14 @@ def sticky_key_of(metadata: MessageMetadata) -> bytes:
     return b"%s-%d" % (metadata.producer_name.encode(), metadata.sequence_id)
 
 
-@lru_cache(maxsize=1024)
-def _producer_prefix(name: str) -> tuple[bytes, bytes]:
-    """What the keys of a producer's entries begin with: whole blocks of the hash, and the rest."""
-    text = name.encode() + b"-"
-    whole = len(text) & ~3
-    return text[:whole], text[whole:]
-
-
 def key_hash_of(entry: bytes) -> int:
-    """murmur31 of the entry's sticky key; an entry that cannot be read has the key `NO_KEY`."""
+    """Murmur3 of the entry's sticky key; an entry that cannot be read has the key `NO_KEY`."""
     try:
         if entry[:2] == b"\x0e\x01":
             metadata = _parse(entry[10 : 10 + int.from_bytes(entry[6:10], "big")])
         else:
             metadata, _ = split_payload(entry)
-        if metadata.HasField("ordering_key") or metadata.partition_key_b64_encoded:
-            return _hash_of_key(sticky_key_of(metadata))
-        if metadata.HasField("partition_key"):
-            return _hash_of_text(metadata.partition_key)
-        # As `sticky_key_of`; hardly any other entry has this key, but all of a producer begin so.
-        prefix, rest = _producer_prefix(metadata.producer_name)
-        return murmur31(b"%s%d" % (rest, metadata.sequence_id), prefix)
+        return murmur3_hash(sticky_key_of(metadata))
     except (DecodeError, MalformedPayloadError, UnicodeError):
         return _HASH_WITHOUT_KEY
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from magnetar.broker import replies
 from magnetar.broker.consumer import FAILOVER, Consumer
 from magnetar.broker.dispatch.base import DispatchContext, SingleActiveDispatcher
-from magnetar.broker.hashing import murmur31
+from magnetar.sdk.wire.key_hashes import murmur3_hash
 
 NOTICE_VERSION_MIN = 12
 """Clients below this protocol version are not told who is active."""
@@ -26,7 +26,7 @@ _POINTS_PER_CONSUMER = 100
 
 @lru_cache(maxsize=4096)
 def _ring_points(name: str) -> tuple[int, ...]:
-    return tuple(murmur31(f"{name}{point}".encode()) for point in range(_POINTS_PER_CONSUMER))
+    return tuple(murmur3_hash(f"{name}{point}".encode()) for point in range(_POINTS_PER_CONSUMER))
 
 
 def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
@@ -49,7 +49,7 @@ def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> C
         for point in _ring_points(consumer.name):
             ring[point] = consumer
     points = sorted(ring)
-    at = bisect_left(points, murmur31(topic.encode()))
+    at = bisect_left(points, murmur3_hash(topic.encode()))
     return ring[points[at % len(points)]]
 
 

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from magnetar.broker.consumer import Consumer, HashRange
 from magnetar.broker.errors import ConsumerAssignError
-from magnetar.broker.hashing import murmur31
 from magnetar.broker.sticky_key import (
     AUTO_SPLIT_HASHES,
     STICKY_HASHES,
     auto_split_hash,
     sticky_range_hash,
 )
+from magnetar.sdk.wire.key_hashes import murmur3_hash
 
 POINTS_PER_CONSUMER = 100
 
@@ -31,7 +31,7 @@ class Selector(ABC):
     """Hashes to consumers. Changes only when one comes or goes."""
 
     hash_of: Callable[[int], int]
-    """From murmur31 of a key to what is selected by."""
+    """From Murmur3 of a key to what is selected by."""
 
     def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
         """`hash_of` each."""
@@ -55,7 +55,7 @@ class Selector(ABC):
 @lru_cache(maxsize=4096)
 def _points(name: str, index: int) -> tuple[int, ...]:
     return tuple(
-        auto_split_hash(murmur31(f"{name}\0{index}\0{point}".encode()))
+        auto_split_hash(murmur3_hash(f"{name}\0{index}\0{point}".encode()))
         for point in range(POINTS_PER_CONSUMER)
     )
 

@@ -4,8 +4,8 @@ A key decides by its hash; a message without one goes to one partition for the l
 or to each in turn. Source: protocol sheet, section 14.
 """
 
-from magnetar.broker.hashing import murmur31
 from magnetar.broker.websocket.parameters import HashingScheme, RoutingMode
+from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 
 
 class Router:
@@ -27,17 +27,8 @@ class Router:
         return chosen
 
 
-def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java without its sign bit: over UTF-16 units."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    result = 0
-    for at in range(0, len(units), 2):
-        result = (31 * result + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return result & 0x7FFFFFFF
-
-
 def _murmur(text: str) -> int:
-    return murmur31(text.encode())
+    return murmur3_hash(text.encode())
 
 
 _HASHES = {HashingScheme.JAVA_STRING: java_string_hash, HashingScheme.MURMUR3: _murmur}

@@ -11,6 +11,7 @@ from enum import Enum
 from random import Random
 
 from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 
 Router = Callable[[OutgoingMessage, int], int]
 """An application's own choice: gets the message and the number of partitions, gives an index."""
@@ -26,7 +27,7 @@ class Hashing(Enum):
         """From 0 to 2^31 - 1."""
         if self is Hashing.JAVA_STRING:
             return java_string_hash(key)
-        return murmur3_32(key.encode()) & 0x7FFF_FFFF
+        return murmur3_hash(key.encode())
 
 
 class RoutingMode(Enum):
@@ -37,37 +38,6 @@ class RoutingMode(Enum):
     (at least a millisecond) is over, so that batches become full."""
     SINGLE_PARTITION = "single_partition"
     """All to one partition, which is chosen at random when the producer is made."""
-
-
-def java_string_hash(key: str) -> int:
-    """`String.hashCode` of Java, without its sign: over UTF-16 units, h = 31 h + unit."""
-    value = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
-    return value & 0x7FFF_FFFF
-
-
-def murmur3_32(data: bytes) -> int:
-    """MurmurHash3, x86, 32 bits, seed 0: from 0 to 2^32 - 1."""
-    value = 0
-    blocks = len(data) // 4 * 4
-    for at in range(0, blocks, 4):
-        value ^= _mixed(int.from_bytes(data[at : at + 4], "little"))
-        value = (value << 13 | value >> 19) & 0xFFFF_FFFF
-        value = (5 * value + 0xE654_6B64) & 0xFFFF_FFFF
-    if blocks < len(data):
-        value ^= _mixed(int.from_bytes(data[blocks:], "little"))
-    value ^= len(data)
-    value = (value ^ value >> 16) * 0x85EB_CA6B & 0xFFFF_FFFF
-    value = (value ^ value >> 13) * 0xC2B2_AE35 & 0xFFFF_FFFF
-    return value ^ value >> 16
-
-
-def _mixed(block: int) -> int:
-    block = block * 0xCC9E_2D51 & 0xFFFF_FFFF
-    block = (block << 15 | block >> 17) & 0xFFFF_FFFF
-    return block * 0x1B87_3593 & 0xFFFF_FFFF
 
 
 class PartitionRouter:

@@ -4,16 +4,7 @@ import pytest
 
 from magnetar.broker.websocket.origins import is_allowed
 from magnetar.broker.websocket.parameters import HashingScheme, RoutingMode
-from magnetar.broker.websocket.routing import Router, java_string_hash
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0), ("\U0001f600", 1772899)],
-)
-def test_the_hash_is_javas(text: str, expected: int) -> None:
-    # Of the fourth, Java's is Integer.MIN_VALUE: only its sign bit is set.
-    assert java_string_hash(text) == expected
+from magnetar.broker.websocket.routing import Router
 
 
 def test_keys_choose_whatever_the_mode_and_others_go_in_turns_or_stay() -> None:

@@ -11,31 +11,7 @@ from magnetar.sdk.producing.routing import (
     PartitionRouter,
     Router,
     RoutingMode,
-    java_string_hash,
-    murmur3_32,
 )
-
-
-@pytest.mark.parametrize(
-    ("key", "murmur3", "java"),
-    [  # The fact sheet's vectors, taken from the official clients.
-        ("", 0, 0),
-        ("k1", 0xFDC6602A, 3366),
-        ("key1", 0x9B970125, 3288498),
-        ("key2", 0x737139B4, 3288499),
-        ("hello", 0x248BFA47, 99162322),
-        ("my-message-key", 0xEF98E190, 226145528),
-    ],
-)
-def test_hashes_are_those_of_the_official_clients(key: str, murmur3: int, java: int) -> None:
-    assert (murmur3_32(key.encode()), java_string_hash(key)) == (murmur3, java)
-    assert Hashing.MURMUR3.of(key) == murmur3 & 0x7FFFFFFF
-    assert Hashing.JAVA_STRING.of(key) == java
-
-
-def test_java_counts_in_utf_16() -> None:
-    assert java_string_hash("ä") == 0xE4
-    assert java_string_hash("\U0001f600") == (31 * 0xD83D + 0xDE00) & 0x7FFFFFFF
 
 
 def router(

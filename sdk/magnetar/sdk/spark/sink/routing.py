@@ -10,42 +10,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_MASK_31 = (1 << 31) - 1
-_MASK_32 = (1 << 32) - 1
+from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 
 ROUND_ROBIN_ROWS = 1_000
 """Messages without a key that go to one partition before the next one's turn."""
 
 
-def java_string_hash(key: bytes) -> int:
-    """`String.hashCode` of a key, over its UTF-16 units, without the sign."""
-    units = key.decode(errors="replace").encode("utf-16-le")
-    value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] | units[at + 1] << 8)) & _MASK_32
-    return value & _MASK_31
-
-
-def murmur3_32_hash(key: bytes) -> int:
-    """MurmurHash3 x86 32 bit with seed 0, without the sign."""
-    value = 0
-    tail_at = len(key) & ~3
-    for at in range(0, tail_at, 4):
-        value ^= _scrambled(int.from_bytes(key[at : at + 4], "little"))
-        value = (value << 13 | value >> 19) & _MASK_32
-        value = (value * 5 + 0xE6546B64) & _MASK_32
-    if tail_at < len(key):
-        value ^= _scrambled(int.from_bytes(key[tail_at:], "little"))
-    value ^= len(key)
-    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK_32
-    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK_32
-    return (value ^ value >> 16) & _MASK_31
-
-
-def _scrambled(word: int) -> int:
-    word = word * 0xCC9E2D51 & _MASK_32
-    word = (word << 15 | word >> 17) & _MASK_32
-    return word * 0x1B873593 & _MASK_32
+def _java_hash(key: bytes) -> int:
+    return java_string_hash(key.decode(errors="replace"))
 
 
 class Router:
@@ -57,7 +29,7 @@ class Router:
         self._partitions = partitions
         self._first = first
         self._rows = 0
-        self._hash: Callable[[bytes], int] = murmur3_32_hash if murmur else java_string_hash
+        self._hash: Callable[[bytes], int] = murmur3_hash if murmur else _java_hash
 
     def route(self, key: pa.Array | None, rows: int) -> pa.Array:
         """int32 partition of each row, in the order of the rows."""

@@ -26,6 +26,8 @@ _log = structlog.get_logger(__name__)
 
 REQUEST_COST_BYTES = 2 << 10
 """What a request counts of a turn beside its bytes: it takes a few microseconds."""
+READ_COST_REQUESTS = 4
+"""As how many a read counts: what the page cache has is read on the loop, which takes some tens."""
 
 
 class BookieServer:
@@ -385,4 +387,6 @@ def _within(frames: list[Frame], requests_max: int) -> list[Frame]:
 
 
 def _requests_in(frame: Frame) -> int:
+    if frame.op == Op.READ:
+        return READ_COST_REQUESTS
     return count_of(frame.body) if frame.op == Op.ADDS else 1

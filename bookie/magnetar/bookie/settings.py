@@ -396,7 +396,7 @@ class BookieSettings(LinkSettings):
         ge=16 << 10,
         le=1 << 30,
         description="What all connections together may bring in one turn of the event loop, each "
-        "request counted with 2 KiB more; the rest waits for later turns, in order of arrival.",
+        "request counted with 2 KiB more, a read with 8; the rest waits for later turns, in order.",
     )
     read_reply_bytes_max: int = Field(
         default=4 << 20,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.server import REQUEST_COST_BYTES, BookieConnection
+from magnetar.bookie.server import READ_COST_REQUESTS, REQUEST_COST_BYTES, BookieConnection
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.turn_shares import TurnShares
 from magnetar.ledger.wire import FRAME_BYTES_MAX, HEADER_BYTES, Frame, Op, encode_frame
@@ -119,6 +119,18 @@ async def test_adds_that_share_a_frame_count_each() -> None:
     connection.data_received(b"".join(frames))
     await turn_loop(10)
     assert server.turns == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_read_counts_more_than_what_only_goes_to_the_journal() -> None:
+    server, connection, _ = connect()
+    reads = [
+        encode_frame(Op.READ, request_id=number, ledger_id=0) for number in range(2 * REQUESTS_MAX)
+    ]
+    connection.data_received(b"".join(reads))
+    assert len(server.taken) <= REQUESTS_MAX // READ_COST_REQUESTS
+    await turn_loop(20)
+    assert server.taken == list(range(2 * REQUESTS_MAX))
+    assert max(map(len, server.turns)) == REQUESTS_MAX // READ_COST_REQUESTS
 
 
 async def test_a_frame_with_more_adds_than_a_share_has_is_obeyed_alone() -> None:

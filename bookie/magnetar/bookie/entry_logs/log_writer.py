@@ -29,12 +29,17 @@ _JOIN_BUFFER_BYTES = 2048
 """Buffers that are smaller on average are joined: copying them is cheaper than their iovecs."""
 
 
-SYNC_BYTES = 16 << 20
-"""After so much of a flush it is synced and dropped from the page cache: the next part is written
-into the pages that this one gave back. (1 GB of plain writes, synced and dropped in parts: 0.36 s
-of the processor and 10 ms for the longest write; in parts of 64 MB 0.5 s and 24 ms.) And no more
-than a part is free at a time; a virtual machine may return free memory to its host, which is dear
-to undo.
+SYNC_BYTES = 2 << 20
+"""After so much of a flush it is synced and dropped from the page cache.
+
+A journal's sync waits for what others have begun to write to the same disk, so this bounds how long
+acknowledgements stand still during a flush: at 10,000 messages of 1 KB a second on three bookies
+with one disk, 99 of 100 were acknowledged within 102 ms with parts of 16 MB, and within 44 ms with
+parts of 2 MB. Smaller parts cost the flush its speed: beside three busy journals 470 MB/s in parts
+of 16 MB, 360 in parts of 2 MB, 290 in parts of 1 MB.
+
+The next part is written into the pages that this one gave back. And no more than a part is free at
+a time; a virtual machine may return free memory to its host, which is dear to undo.
 """
 
 

@@ -28,6 +28,7 @@ from magnetar.bookie.entry_logs.entry_log import (
 )
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.entry_logs.log_scan import read_log_header, scan_log
+from magnetar.bookie.entry_logs.log_writer import SYNC_BYTES
 from magnetar.bookie.errors import StorageCorruptError
 from magnetar.bookie.gc.compaction_phases import copy_name
 from magnetar.bookie.gc.compaction_record import MOVE_BYTES, CompactionRecord, encode_move
@@ -37,7 +38,6 @@ from magnetar.ledger.ports import Buffer, Clock, Disk, File
 
 _WRITE_BYTES = 1 << 20
 _BUFFERS_MAX = 512
-_SYNC_BYTES = 8 << 20
 _WINDOW_BYTES = 256 << 10
 """What is read at once of runs that are smaller."""
 _RECORDS_AT_ONCE = 256
@@ -260,7 +260,7 @@ class LogCopier:
         self._buffers, self._buffered_bytes = [], 0
         self._file.append(buffers)
         self._unsynced_bytes += size
-        if self._unsynced_bytes >= _SYNC_BYTES:
+        if self._unsynced_bytes >= SYNC_BYTES:
             self._file.datasync()
             self._file.drop_cache()
             self._unsynced_bytes = 0

@@ -68,11 +68,11 @@ class BookieLink:
                 self._connect()
             request_id = self._ask(ledger_id, first, last, bytes_max)
             while True:
-                rest, count = self._head(request_id, ledger_id, first)
+                block_bytes, count = self._head(request_id, ledger_id, first)
                 after = first + count
                 if after <= last:
                     request_id = self._ask(ledger_id, after, last, bytes_max)
-                yield first, decode_block(_COUNT.pack(count) + self._receive(rest))
+                yield first, decode_block(self._receive(block_bytes))
                 if after > last:
                     return
                 first = after
@@ -115,7 +115,8 @@ class BookieLink:
         return self._next_request_id
 
     def _head(self, request_id: int, ledger_id: int, entry_id: int) -> tuple[int, int]:
-        """Bytes behind the count of the block, and the count."""
+        """Bytes of the block that follows, and its count of entries, which is a part of it."""
+        assert self._stream is not None
         length, magic, version, op, _, status, answered, ledger, entry = HEADER.unpack(
             self._receive(HEADER_BYTES)
         )
@@ -141,8 +142,10 @@ class BookieLink:
             raise BookieUnavailableError(f"{where}: status {status} {text}")
         if body_bytes < _LAC_BYTES + _COUNT.size:
             raise BookieProtocolError(f"{self._name}: a READ reply of {body_bytes} bytes")
-        (count,) = _COUNT.unpack_from(self._receive(_LAC_BYTES + _COUNT.size), _LAC_BYTES)
+        self._receive(_LAC_BYTES)
+        # Not taken, so that the block arrives in one piece: to put one together copies it.
+        (count,) = _COUNT.unpack(self._stream.look(_COUNT.size))
         if count < 1:
             raise BookieProtocolError(f"{self._name}: a READ reply without entries")
         self._is_asked = False
-        return body_bytes - _LAC_BYTES - _COUNT.size, count
+        return body_bytes - _LAC_BYTES, count

@@ -37,17 +37,31 @@ class BookieStream:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._is_tls = isinstance(connected, ssl.SSLSocket)
+        self._seen = b""
+        """Taken from a connection that cannot be looked into."""
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def look(self, size: int) -> bytes:
+        """The next few bytes, which the next `receive` begins with."""
+        if self._is_tls:
+            self._seen = self.receive(size)
+            return self._seen
+        data = self._socket.recv(size, socket.MSG_PEEK | socket.MSG_WAITALL)
+        if len(data) < size:
+            raise ConnectionError("the connection was closed")
+        return data
+
     def receive(self, size: int) -> bytes:
         """Exactly so many bytes."""
+        seen, self._seen = self._seen, b""
+        size -= len(seen)
         pieces_bytes, flags = (_TLS_RECORD_BYTES, 0) if self._is_tls else (size, socket.MSG_WAITALL)
         data = self._socket.recv(min(size, pieces_bytes), flags)
-        if len(data) == size:
+        if len(data) == size and not seen:
             return data
-        parts = [data]
+        parts = [seen, data]
         missing = size - len(data)
         while missing:
             if not parts[-1]:

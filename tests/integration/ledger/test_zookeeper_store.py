@@ -89,6 +89,43 @@ async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     assert found <= done | unknown, "a write happened that nobody asked for"
 
 
+async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_the_session(
+    server: ZooKeeper,
+) -> None:
+    silent = 0
+    links: set[asyncio.StreamWriter] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal silent
+        if silent:
+            silent -= 1
+            await reader.read(-1)
+            writer.close()
+            return
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
+        links.add(writer)
+        await asyncio.gather(pump(reader, to_server), pump(from_server, writer))
+
+    relays = await asyncio.start_server(relay, "127.0.0.1", 0)
+    port = relays.sockets[0].getsockname()[1]
+    store = await open_store(f"zk://127.0.0.1:{port}/silent", settings=PATIENT)
+    states = States(store)
+    await store.create("/owned", ephemeral=True)
+    silent = 1
+    for link in links:
+        link.close()
+    await states.wait_for(SessionState.SUSPENDED)
+    await states.wait_for(SessionState.CONNECTED)
+    assert await store.exists("/owned") == 0
+    await store.close()
+    relays.close()
+
+
 async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
     server: ZooKeeper,
 ) -> None:

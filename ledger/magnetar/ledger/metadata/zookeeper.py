@@ -154,6 +154,9 @@ class _Connection(Protocol):
 
     _connect: Callable[..., tuple[float, float]]
     """Returns the read and the connect timeout that follow from it, in ms."""
+    _invoke: Callable[..., object]
+    """Sends a request of the handshake, and waits for the answer as long as its first argument
+    says, in s."""
 
 
 class _Agreed:
@@ -174,6 +177,24 @@ class _Agreed:
             return timeouts_ms
 
         connection._connect = on_kazoo_thread
+
+
+_HANDSHAKE_SHARE = 1 / 3
+"""Of the session timeout: what one silent server may cost before another try is made."""
+
+
+def _bound_handshakes(client: object, settings: MetadataSettings) -> None:
+    """kazoo waits for the answer to a handshake as long as the session lives, so that the first
+    server that takes a connection and says nothing (it is just starting, or hangs) costs the
+    session, and with it all that a broker owns."""
+    connection: _Connection = client._connection  # type: ignore[attr-defined]
+    invoke = connection._invoke
+    most_s = settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE
+
+    def on_kazoo_thread(timeout_s: float, *arguments: object, **options: object) -> object:
+        return invoke(min(timeout_s, most_s), *arguments, **options)
+
+    connection._invoke = on_kazoo_thread
 
 
 class ZooKeeperStore:
@@ -220,6 +241,7 @@ class ZooKeeperStore:
             handler=BatchingHandler(),
             **_secured(settings),
         )
+        _bound_handshakes(client, settings)
         store = cls(client, "" if chroot == "/" else chroot, settings, _Agreed(client, settings))
         try:
             client.start_async()

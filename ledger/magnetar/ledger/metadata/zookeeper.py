@@ -181,6 +181,8 @@ class _Agreed:
 
 _HANDSHAKE_SHARE = 1 / 3
 """Of the session timeout: what one silent server may cost before another try is made."""
+_HANDSHAKE_S_MIN = 1.0
+"""A server that is only slow has so long in any case, or short sessions would never connect."""
 
 
 def _bound_handshakes(client: object, settings: MetadataSettings) -> None:
@@ -189,7 +191,7 @@ def _bound_handshakes(client: object, settings: MetadataSettings) -> None:
     session, and with it all that a broker owns."""
     connection: _Connection = client._connection  # type: ignore[attr-defined]
     invoke = connection._invoke
-    most_s = settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE
+    most_s = max(_HANDSHAKE_S_MIN, settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE)
 
     def on_kazoo_thread(timeout_s: float, *arguments: object, **options: object) -> object:
         return invoke(min(timeout_s, most_s), *arguments, **options)

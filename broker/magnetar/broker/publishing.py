@@ -13,7 +13,7 @@ from magnetar.broker import naming, replies
 from magnetar.broker.access import SHARED, Access
 from magnetar.broker.admission import check_initial_subscription
 from magnetar.broker.connection_part import ConnectionPart
-from magnetar.broker.entry import MARKER, admit, messages_in
+from magnetar.broker.entry import MARKER, admit, messages_in, metadata_of
 from magnetar.broker.errors import (
     BrokerMetadataError,
     MessageChecksumError,
@@ -118,8 +118,10 @@ class Publishing(ConnectionPart):
                 raise BrokerMetadataError(
                     f"a message with the sequence ids from {sequence_id} to {highest_id}"
                 )
-            for check in batch.checks:
-                check(batch, send, metadata, payload)
+            if batch.checks:
+                seen = metadata_of(payload) if metadata is None else metadata
+                for check in batch.checks:
+                    check(batch, send, seen, payload)
         except AlreadyStoredError:
             self._flush_one(producer_id)
             self._producers[producer_id].receipt_again(sequence_id, highest_id)
@@ -127,15 +129,18 @@ class Publishing(ConnectionPart):
         except RequestError as error:
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
-        messages = messages_in(metadata)
+        if metadata is None:
+            messages = 1
+        else:
+            messages = messages_in(metadata)
+            if messages == MARKER or metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
+                batch.is_plain = False
         batch.payloads.append(payload)
         batch.counts.append(messages)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
         if highest_id:
             batch.has_highest_ids = True
-        if messages == MARKER or metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
-            batch.is_plain = False
         batch.messages += messages
         batch.size_bytes += size
 

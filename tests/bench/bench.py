@@ -30,7 +30,7 @@ from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
 from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
-from tests.bench.report import FULL, QUICK, Effort, Figure, Report, measure
+from tests.bench.report import FULL, QUICK, Effort, Figure, Paired, Report, measure
 from tests.bench.sdk_bench import SdkBench
 from tests.bench.spark_bench import SparkBench
 from tests.bench.storage_bench import StorageBench
@@ -54,18 +54,26 @@ class Bench:
         self._effort = effort
 
     def publish(self) -> None:
-        """Unbatched through the broker, and reading it all back, each time right after."""
+        """Unbatched through the broker: by a client that costs nothing, then by the SDK; and
+        reading it all back, each time right after."""
         effort = self._effort
+        by_sdk: list[float] = []
         catch_up: list[float] = []
+        details: list[object] = []
 
         def run(number: int) -> float:
+            found = load.run(
+                "publish_load", cluster.port, f"lean-{number}", effort.messages, 1024, 1000
+            )
+            details.append(found)
             topic = f"unbatched-{number}"
             published = load.produce(
                 cluster.url, topic, messages=effort.messages, size=1024, in_flight=1000
             )
             consumed = load.consume(cluster.url, topic, messages=effort.messages)
+            by_sdk.append(published.msgs_per_s)
             catch_up.append(consumed.msgs_per_s)
-            return published.msgs_per_s
+            return float(found["msgs_per_s"])
 
         with ProcessCluster(self._directory / "publish") as cluster:
             paired = measure(
@@ -73,13 +81,16 @@ class Bench:
                 lambda: self._report.ceiling(size=1024, in_flight=1000, entries=effort.messages),
                 repeats=effort.repeats,
             )
-        self._report.add_rate("publish, 1 KB unbatched, 1000 in flight", paired, target=40_000)
         self._report.add_ratio(
-            "the same beside the yardstick", paired, target=">= 0.5 of the ceiling", least=0.5
+            "publish, 1 KB unbatched, 1000 in flight",
+            paired,
+            target=">= 0.5 of the ceiling",
+            least=0.5,
+            details={"runs": details},
         )
+        self._report.add_rate("the same by the SDK", Paired(by_sdk, paired.ceilings), target=40_000)
         ratios = [
-            consumed / published
-            for consumed, published in zip(catch_up, paired.values, strict=True)
+            consumed / published for consumed, published in zip(catch_up, by_sdk, strict=True)
         ]
         ratio = statistics.median(ratios)
         self._report.add(
@@ -91,7 +102,7 @@ class Bench:
                 met=ratio >= 1.5,
                 ratio=round(ratio, 2),
                 beside="publish",
-                beside_value=round(paired.value),
+                beside_value=round(statistics.median(by_sdk)),
                 runs=[round(each) for each in catch_up],
             )
         )

@@ -147,6 +147,18 @@ def message_id_at(buffer: bytearray, at: int) -> bytes:
     return bytes(buffer[at + 7 : at + 8 + buffer[at + 7]])
 
 
+def varint_at(buffer: bytearray, at: int) -> tuple[int, int]:
+    """A varint, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
 class _Producer(LeanClient):
     """Counts receipts."""
 

@@ -19,25 +19,13 @@ import uvloop
 from magnetar.sdk.wire.hot_commands import SendEncoder, encode_flow, publish_time_field
 from magnetar.sdk.wire.varint import encode_varint
 from tests.bench.figures import Latency
-from tests.bench.lean_client import MESSAGE, RECEIPT, LeanClient, message_id_at
+from tests.bench.lean_client import MESSAGE, RECEIPT, LeanClient, message_id_at, varint_at
 from tests.processes import cpu_s_of
 
 _BODY = b"x" * 1024
 _QUEUE = 1000
 _TICK_S = 0.002
 _DRAIN_S = 120.0
-
-
-def _varint_at(buffer: bytearray, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 class _Topics(LeanClient):
@@ -76,11 +64,11 @@ class _Topics(LeanClient):
         kind = buffer[at : at + 3]
         if kind == RECEIPT:
             # 08 07 3a SIZE 08 PRODUCER 10 SEQUENCE: the size is one byte.
-            number, at = _varint_at(buffer, at + 5)
-            sequence_id, _ = _varint_at(buffer, at + 1)
+            number, at = varint_at(buffer, at + 5)
+            sequence_id, _ = varint_at(buffer, at + 1)
             self.latencies_s.append(time.perf_counter() - self.due_s[number].pop(sequence_id))
         elif kind == MESSAGE:
-            number, _ = _varint_at(buffer, at + 5)
+            number, _ = varint_at(buffer, at + 5)
             ack = b"\x08" + encode_varint(number) + b"\x10\x00\x1a" + message_id_at(buffer, at)
             command = b"\x08\x0a\x52" + encode_varint(len(ack)) + ack
             size = len(command)

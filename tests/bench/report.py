@@ -129,7 +129,15 @@ class Report:
             )
         )
 
-    def add_ratio(self, name: str, paired: Paired, *, target: str, least: float) -> None:
+    def add_ratio(
+        self,
+        name: str,
+        paired: Paired,
+        *,
+        target: str,
+        least: float,
+        details: dict[str, object] | None = None,
+    ) -> None:
         self.add(
             Figure(
                 name=name,
@@ -141,6 +149,7 @@ class Report:
                 beside="ceiling",
                 beside_value=round(paired.ceiling),
                 runs=[round(each) for each in paired.values],
+                details=details or {},
             )
         )
 

@@ -212,12 +212,23 @@ class CallsToLoop:
 class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """What kazoo waits with, and connects by."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect_s_max: float) -> None:
+        """`connect_s_max`: how long one server may take to accept a connection. kazoo would wait
+        for a whole session timeout, so that one host which drops what is sent to it cost the
+        session, though others of its ensemble answer."""
         super().__init__()
+        self._connect_s_max = connect_s_max
         self.completion_queue = _RunsAtOnce()
 
-    def create_connection(self, *arguments: object, **options: object) -> _ServerSocket:
-        return _ServerSocket(super().create_connection(*arguments, **options))
+    def create_connection(
+        self, *arguments: object, timeout: float, **options: object
+    ) -> _ServerSocket:
+        """
+        Raises:
+            OSError: there is no connection, or none in time.
+        """
+        timeout = min(timeout, self._connect_s_max)
+        return _ServerSocket(super().create_connection(*arguments, timeout=timeout, **options))
 
     def create_socket_pair(self) -> tuple[_Bell, _Bell]:
         bell = _Bell(*super().create_socket_pair())

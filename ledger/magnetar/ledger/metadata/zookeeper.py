@@ -185,13 +185,18 @@ _HANDSHAKE_S_MIN = 1.0
 """A server that is only slow has so long in any case, or short sessions would never connect."""
 
 
+def _handshake_s_max(settings: MetadataSettings) -> float:
+    """How long one server may take for a connection, and again for its answer to the handshake."""
+    return max(_HANDSHAKE_S_MIN, settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE)
+
+
 def _bound_handshakes(client: object, settings: MetadataSettings) -> None:
     """kazoo waits for the answer to a handshake as long as the session lives, so that the first
     server that takes a connection and says nothing (it is just starting, or hangs) costs the
     session, and with it all that a broker owns."""
     connection: _Connection = client._connection  # type: ignore[attr-defined]
     invoke = connection._invoke
-    most_s = max(_HANDSHAKE_S_MIN, settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE)
+    most_s = _handshake_s_max(settings)
 
     def on_kazoo_thread(timeout_s: float, *arguments: object, **options: object) -> object:
         return invoke(min(timeout_s, most_s), *arguments, **options)
@@ -240,7 +245,7 @@ class ZooKeeperStore:
                 "max_delay": settings.reconnect_delay_ms_max / 1000,
             },
             logger=_kazoo_log,
-            handler=BatchingHandler(),
+            handler=BatchingHandler(_handshake_s_max(settings)),
             **_secured(settings),
         )
         _bound_handshakes(client, settings)

@@ -17,7 +17,7 @@ WAIT_S = 10.0
 
 @pytest.fixture
 def handler() -> BatchingHandler:
-    return BatchingHandler()
+    return BatchingHandler(connect_s_max=30.0)
 
 
 @pytest.fixture
@@ -142,6 +142,19 @@ def test_a_closed_bell_refuses(handler: BatchingHandler) -> None:
     same.close()
     with pytest.raises(OSError, match="closed"):
         bell.send(b"\0")
+
+
+def test_a_server_that_takes_no_connection_is_given_up_in_time() -> None:
+    with socket.socket() as full, socket.socket() as first:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        first.connect(full.getsockname())  # nobody takes it: for others there is no room
+        started_s = time.monotonic()
+        with pytest.raises(OSError, match="timed out"):
+            BatchingHandler(connect_s_max=0.2).create_connection(
+                address=full.getsockname(), hostname="localhost", timeout=WAIT_S, use_ssl=False
+            )
+        assert time.monotonic() - started_s < WAIT_S / 2
 
 
 async def test_calls_of_other_threads_are_made_in_their_order() -> None:

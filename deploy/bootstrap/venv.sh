@@ -14,7 +14,7 @@ target=$1
 # How many percent of the time of the first another may take to be preferred.
 fast_enough=85
 
-probe='import sys; sys.exit(sys.version_info < (3, 11))'
+probe='import sys; sys.exit(sys.version_info < (3, 11) or sys.implementation.name != "cpython")'
 # What a broker does all day: calls, small objects, attributes. The best of five, in microseconds.
 speed='
 import time

@@ -39,8 +39,8 @@ _VARINT = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
 _match_usual = re.compile(
     # 0a SIZE producer_name, 10 sequence_id, 18 publish_time, 32 SIZE partition_key?,
     # 48 uncompressed_size?
-    rb"\x0a[\x00-\x7f]([\x20-\x7e]*)\x10%b\x18%b(?:\x32[\x00-\x7f]([\x20-\x7e]*))?(?:\x48%b)?"
-    % (_VARINT, _VARINT, _VARINT)
+    rb"\x0a[\x00-\x7f]([\x20-\x7e]{0,127})\x10%b\x18%b"
+    rb"(?:\x32[\x00-\x7f]([\x20-\x7e]{0,127}))?(?:\x48%b)?" % (_VARINT, _VARINT, _VARINT)
 ).fullmatch
 
 

@@ -89,41 +89,90 @@ async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     assert found <= done | unknown, "a write happened that nobody asked for"
 
 
-async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_the_session(
-    server: ZooKeeper,
-) -> None:
-    silent = 0
-    links: set[asyncio.StreamWriter] = set()
+class Relay:
+    """In front of a server, of which it can keep from its clients what it says."""
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
+    def __init__(self, server: ZooKeeper) -> None:
+        self._server_port = server.port
+        self._links: set[asyncio.StreamWriter] = set()
+        self._hushed: set[asyncio.StreamWriter] = set()
+        self.silent = 0
+        """So many of the next connections are taken, and nothing else."""
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal silent
-        if silent:
-            silent -= 1
+    async def start(self) -> str:
+        self._relays = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        return f"zk://127.0.0.1:{self._relays.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def hush(self) -> None:
+        """Nothing more comes over the connections that there are."""
+        self._hushed |= self._links
+
+    def close(self) -> None:
+        self.cut()
+        self._relays.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.silent:
+            self.silent -= 1
             await reader.read(-1)
             writer.close()
             return
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
-        links.add(writer)
-        await asyncio.gather(pump(reader, to_server), pump(from_server, writer))
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        self._links.add(writer)
+        await asyncio.gather(self._pump(reader, to_server), self._pump(from_server, writer))
 
-    relays = await asyncio.start_server(relay, "127.0.0.1", 0)
-    port = relays.sockets[0].getsockname()[1]
-    store = await open_store(f"zk://127.0.0.1:{port}/silent", settings=PATIENT)
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if writer not in self._hushed:
+                writer.write(data)
+        writer.close()
+
+
+async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_the_session(
+    server: ZooKeeper,
+) -> None:
+    relay = Relay(server)
+    store = await open_store(f"{await relay.start()}/silent", settings=PATIENT)
     states = States(store)
     await store.create("/owned", ephemeral=True)
-    silent = 1
-    for link in links:
-        link.close()
+    relay.silent = 1
+    relay.cut()
     await states.wait_for(SessionState.SUSPENDED)
     await states.wait_for(SessionState.CONNECTED)
     assert await store.exists("/owned") == 0
     await store.close()
-    relays.close()
+    relay.close()
+
+
+async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_time(
+    server: ZooKeeper,
+) -> None:
+    relay = Relay(server)
+    store = await open_store(f"{await relay.start()}/hushed", settings=PATIENT)
+    states = States(store)
+    await store.create("/owned", ephemeral=True)
+
+    async def ask() -> None:
+        while True:
+            try:
+                async with asyncio.timeout(0.2):
+                    await store.exists("/owned")
+            except (MetadataUnavailableError, TimeoutError):
+                pass
+
+    asking = asyncio.create_task(ask())
+    relay.hush()
+    await states.wait_for(SessionState.SUSPENDED)
+    await states.wait_for(SessionState.CONNECTED)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert await store.exists("/owned") == 0
+    await store.close()
+    relay.close()
 
 
 async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(

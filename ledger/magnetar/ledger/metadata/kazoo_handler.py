@@ -13,6 +13,7 @@ What kazoo sees is unchanged: sockets that are ready when they are, and bytes in
 import asyncio
 import select
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from queue import Queue
 import structlog
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from magnetar.ledger.metadata.server_patience import ServerPatience
 from magnetar.ledger.system import SystemClock
 
 _log = structlog.get_logger(__name__)
@@ -30,6 +32,9 @@ _READ_BYTES = 64 * 1024
 """Of one read from the server."""
 _UNSENT_BYTES_MAX = 64 * 1024
 """Requests that are collected before they are sent, though more wait."""
+_FOREVER_S = float("inf")
+_TLS_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a TLS connection says instead of `BlockingIOError`."""
 
 
 class _ServerSocket:
@@ -40,6 +45,10 @@ class _ServerSocket:
         self._received = b""
         self._at = 0
         self._unsent = bytearray()
+        self._has_answered = False
+        self.unanswered_since_s: float | None = None
+        """When something was sent for the first time since anything came. The handshake does not
+        count: it has a time limit of its own."""
 
     def fileno(self) -> int:
         return self._inner.fileno()
@@ -57,6 +66,8 @@ class _ServerSocket:
     def recv(self, size: int) -> bytes:
         if self._at == len(self._received):
             self._received, self._at = self._inner.recv(_READ_BYTES), 0
+            self._has_answered = True
+            self.unanswered_since_s = None
         part = self._received[self._at : self._at + size]
         self._at += len(part)
         return part
@@ -79,9 +90,11 @@ class _ServerSocket:
         while self._unsent:
             try:
                 sent = self._inner.send(self._unsent)
-            except (BlockingIOError, InterruptedError):
+            except (BlockingIOError, InterruptedError, *_TLS_WAITS):
                 return
             del self._unsent[:sent]
+            if self._has_answered and self.unanswered_since_s is None:
+                self.unanswered_since_s = _CLOCK.monotonic_s()
 
     def make_room(self, timeout_s: float | None) -> bool:
         """Whether more may be collected, after waiting for the system to take what there is."""
@@ -212,12 +225,9 @@ class CallsToLoop:
 class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """What kazoo waits with, and connects by."""
 
-    def __init__(self, connect_s_max: float) -> None:
-        """`connect_s_max`: how long one server may take to accept a connection. kazoo would wait
-        for a whole session timeout, so that one host which drops what is sent to it cost the
-        session, though others of its ensemble answer."""
+    def __init__(self, patience: ServerPatience) -> None:
         super().__init__()
-        self._connect_s_max = connect_s_max
+        self._patience = patience
         self.completion_queue = _RunsAtOnce()
 
     def create_connection(
@@ -227,8 +237,13 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         Raises:
             OSError: there is no connection, or none in time.
         """
-        timeout = min(timeout, self._connect_s_max)
-        return _ServerSocket(super().create_connection(*arguments, timeout=timeout, **options))
+        timeout = min(timeout, self._patience.step_s)
+        try:
+            made = super().create_connection(*arguments, timeout=timeout, **options)
+        except TimeoutError:
+            self._patience.step_took_too_long()
+            raise
+        return _ServerSocket(made)
 
     def create_socket_pair(self) -> tuple[_Bell, _Bell]:
         bell = _Bell(*super().create_socket_pair())
@@ -241,7 +256,11 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         _: Sequence[_ServerSocket],
         timeout: float | None = None,
     ) -> tuple[list[_ServerSocket | _Bell], list[_ServerSocket], list[_ServerSocket]]:
-        """As `select.select`. kazoo waits for reading or for writing, never for both."""
+        """As `select.select`. kazoo waits for reading or for writing, never for both.
+
+        Raises:
+            KazooTimeoutError: the server has not answered anything for too long.
+        """
         if writing:
             return [], [each for each in writing if each.make_room(timeout)], []
         sockets = [each for each in reading if isinstance(each, _ServerSocket)]
@@ -253,13 +272,26 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
                 for each in sockets:
                     each.flush()
             arrived = [each for each in sockets if each.pending()]
+            patience_s = min((self._patience_left_s(each) for each in sockets), default=_FOREVER_S)
+            if patience_s <= 0 and not arrived:
+                # The last look: this process may have been stopped meanwhile, not the server.
+                arrived = _wait(sockets, [], 0.0)
+                if not arrived:
+                    raise self.timeout_exception("the server answers nothing")
             if not rung and not arrived:
                 left_s = _left(until_s)
-                arrived = _wait(sockets, bells, left_s)
+                wait_s = patience_s if left_s is None else min(left_s, patience_s)
+                arrived = _wait(sockets, bells, None if wait_s == _FOREVER_S else wait_s)
                 rung = [each for each in bells if each.has_rung]
                 if left_s != 0.0 and not rung and not arrived:
                     continue
             return [*arrived, *rung], [], []
+
+    def _patience_left_s(self, server: _ServerSocket) -> float:
+        since_s = server.unanswered_since_s
+        if since_s is None:
+            return _FOREVER_S
+        return since_s + self._patience.silence_s - _CLOCK.monotonic_s()
 
 
 def _wait(

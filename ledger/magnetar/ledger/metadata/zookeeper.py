@@ -27,6 +27,7 @@ from typing import Any, Literal, Protocol, TypeVar, overload
 import structlog
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType
 from kazoo.security import make_digest_acl
 
@@ -42,6 +43,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
+from magnetar.ledger.metadata.server_patience import ServerPatience
 from magnetar.ledger.metadata.sessions import SessionListeners
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import (
@@ -159,60 +161,41 @@ class _Connection(Protocol):
     says, in s."""
 
 
-class _Agreed:
-    """The session timeout that the server has granted. kazoo keeps that to itself: it asks for one
-    with each connection, and goes on showing what it has asked for."""
-
-    _READ_SHARE = 2 / 3
-    """kazoo reads for this part of the session timeout before it gives a connection up."""
-
-    def __init__(self, client: object, settings: MetadataSettings) -> None:
-        self.session_timeout_ms = settings.session_timeout_ms
-        connection: _Connection = client._connection  # type: ignore[attr-defined]
-        connect = connection._connect
-
-        def on_kazoo_thread(*arguments: object, **options: object) -> tuple[float, float]:
-            timeouts_ms = connect(*arguments, **options)
-            self.session_timeout_ms = round(timeouts_ms[0] / self._READ_SHARE)
-            return timeouts_ms
-
-        connection._connect = on_kazoo_thread
+_READ_SHARE = 2 / 3
+"""kazoo reads for this part of the session timeout before it gives a connection up. The timeout
+that a server has granted it keeps to itself, and goes on showing what it has asked for."""
 
 
-_HANDSHAKE_SHARE = 1 / 3
-"""Of the session timeout: what one silent server may cost before another try is made."""
-_HANDSHAKE_S_MIN = 1.0
-"""A server that is only slow has so long in any case, or short sessions would never connect."""
-
-
-def _handshake_s_max(settings: MetadataSettings) -> float:
-    """How long one server may take for a connection, and again for its answer to the handshake."""
-    return max(_HANDSHAKE_S_MIN, settings.session_timeout_ms / 1000 * _HANDSHAKE_SHARE)
-
-
-def _bound_handshakes(client: object, settings: MetadataSettings) -> None:
-    """kazoo waits for the answer to a handshake as long as the session lives, so that the first
-    server that takes a connection and says nothing (it is just starting, or hangs) costs the
-    session, and with it all that a broker owns."""
+def _bound_handshakes(client: object, patience: ServerPatience) -> None:
+    """Give each server a time limit for its answer, and note what it has granted."""
     connection: _Connection = client._connection  # type: ignore[attr-defined]
-    invoke = connection._invoke
-    most_s = _handshake_s_max(settings)
+    connect, invoke = connection._connect, connection._invoke
 
-    def on_kazoo_thread(timeout_s: float, *arguments: object, **options: object) -> object:
-        return invoke(min(timeout_s, most_s), *arguments, **options)
+    # Both run on kazoo's thread.
+    def bounded(timeout_s: float, *arguments: object, **options: object) -> object:
+        try:
+            return invoke(patience.step_s, *arguments, **options)
+        except KazooTimeoutError:
+            patience.step_took_too_long()
+            raise
 
-    connection._invoke = on_kazoo_thread
+    def noting(*arguments: object, **options: object) -> tuple[float, float]:
+        timeouts_ms = connect(*arguments, **options)
+        patience.connected(round(timeouts_ms[0] / _READ_SHARE))
+        return timeouts_ms
+
+    connection._connect, connection._invoke = noting, bounded
 
 
 class ZooKeeperStore:
     """A `MetadataStore` in a ZooKeeper ensemble. Open it with `open`."""
 
     def __init__(
-        self, client: _Client, prefix: str, settings: MetadataSettings, agreed: "_Agreed"
+        self, client: _Client, prefix: str, settings: MetadataSettings, patience: ServerPatience
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._call_on_loop = CallsToLoop(self._loop)
-        self._agreed = agreed
+        self._patience = patience
         self._client = client
         self._prefix = prefix
         self._settings = settings
@@ -235,6 +218,7 @@ class ZooKeeperStore:
             MetadataUnavailableError: no server answers within the connect timeout.
         """
         settings = settings or MetadataSettings()
+        patience = ServerPatience(settings.session_timeout_ms)
         client: _Client = KazooClient(
             hosts=hosts,
             timeout=settings.session_timeout_ms / 1000,
@@ -245,11 +229,11 @@ class ZooKeeperStore:
                 "max_delay": settings.reconnect_delay_ms_max / 1000,
             },
             logger=_kazoo_log,
-            handler=BatchingHandler(_handshake_s_max(settings)),
+            handler=BatchingHandler(patience),
             **_secured(settings),
         )
-        _bound_handshakes(client, settings)
-        store = cls(client, "" if chroot == "/" else chroot, settings, _Agreed(client, settings))
+        _bound_handshakes(client, patience)
+        store = cls(client, "" if chroot == "/" else chroot, settings, patience)
         try:
             client.start_async()
             await store._wait_connected(settings.connect_timeout_s, hosts)
@@ -267,7 +251,7 @@ class ZooKeeperStore:
     @property
     def session_timeout_ms(self) -> int:
         """What the server has agreed to: between its own bounds, it may be less than was asked."""
-        return self._agreed.session_timeout_ms
+        return self._patience.session_timeout_ms
 
     async def get(self, path: str) -> Versioned:
         check_path(path)

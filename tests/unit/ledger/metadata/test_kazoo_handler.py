@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kazoo.handlers.threading import KazooTimeoutError
 
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
+from magnetar.ledger.metadata.server_patience import ServerPatience
 
 WAIT_S = 10.0
 """Nothing that a test waits for takes this long, unless it never comes."""
@@ -17,7 +19,7 @@ WAIT_S = 10.0
 
 @pytest.fixture
 def handler() -> BatchingHandler:
-    return BatchingHandler(connect_s_max=30.0)
+    return BatchingHandler(ServerPatience(30_000))
 
 
 @pytest.fixture
@@ -145,16 +147,65 @@ def test_a_closed_bell_refuses(handler: BatchingHandler) -> None:
 
 
 def test_a_server_that_takes_no_connection_is_given_up_in_time() -> None:
+    patience = ServerPatience(1_000)
     with socket.socket() as full, socket.socket() as first:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         first.connect(full.getsockname())  # nobody takes it: for others there is no room
         started_s = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
-            BatchingHandler(connect_s_max=0.2).create_connection(
+            BatchingHandler(patience).create_connection(
                 address=full.getsockname(), hostname="localhost", timeout=WAIT_S, use_ssl=False
             )
         assert time.monotonic() - started_s < WAIT_S / 2
+
+
+def test_a_server_that_answers_nothing_is_given_up_though_there_is_always_more_to_ask(
+    server: socket.socket,
+) -> None:
+    handler = BatchingHandler(ServerPatience(600))
+    connection = Connection(handler, server)
+    bell, _ = handler.create_socket_pair()
+    connection.there.send(b"the handshake")
+    assert handler.select([connection.here, bell], [], [], WAIT_S)[0] == [connection.here]
+    connection.here.recv(100)
+    started_s = time.monotonic()
+
+    def ask_on_and_on() -> None:
+        while time.monotonic() < started_s + WAIT_S:
+            bell.send(b"\0")
+            assert handler.select([connection.here, bell], [], [], WAIT_S)[0] == [bell]
+            bell.recv(1)
+            connection.here.send(b"a request")
+            assert not handler.select([connection.here, bell], [], [], 0.01)[0]
+
+    with pytest.raises(KazooTimeoutError, match="answers nothing"):
+        ask_on_and_on()
+    assert time.monotonic() - started_s >= 0.2
+    bell.close()
+    connection.here.close()
+    connection.there.close()
+
+
+def test_a_server_that_answers_is_kept_however_late_its_answers_are_looked_at(
+    server: socket.socket,
+) -> None:
+    patience = ServerPatience(600)
+    handler = BatchingHandler(patience)
+    connection = Connection(handler, server)
+    bell, _ = handler.create_socket_pair()
+    connection.there.send(b"the handshake")
+    handler.select([connection.here, bell], [], [], WAIT_S)
+    connection.here.recv(100)
+    connection.here.send(b"a request")
+    handler.select([connection.here, bell], [], [], 0.0)
+    connection.there.send(b"an answer")
+    connection.here.unanswered_since_s -= 60.0  # stopped meanwhile
+    bell.send(b"\0")
+    assert connection.here in handler.select([connection.here, bell], [], [], WAIT_S)[0]
+    bell.close()
+    connection.here.close()
+    connection.there.close()
 
 
 async def test_calls_of_other_threads_are_made_in_their_order() -> None:

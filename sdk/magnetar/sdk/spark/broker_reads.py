@@ -10,6 +10,7 @@ import random
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 
 from magnetar.sdk.connection import CLIENT_VERSION, PROTOCOL_VERSION
 from magnetar.sdk.message_id import signed
@@ -68,10 +69,22 @@ class BrokerReads:
             UnreachableError: no broker serves the topic.
         """
         try:
-            link = self._opened()
-            link.subscribe(self._topic, part.ledger_id, part.first)
-            yield from self._received(link, part)
-            self.close()  # the consumer goes with its connection, and what it was sent ahead
+            while True:
+                before = part.first
+                try:
+                    for entry_id, payload in self._received(part):
+                        part = replace(part, first=entry_id + 1)
+                        yield entry_id, [payload]
+                    self.close()  # the consumer goes with its connection, and what it was sent
+                    return
+                except OSError:
+                    # The topic may have moved. And brokers end connections over which no answer to
+                    # their pings comes: nobody is here while Spark's sink takes its time.
+                    self.close()
+                    if part.first == before:
+                        raise
+                    if part.first > part.last:
+                        return
         except _RefusalError as refusal:
             self.close()
             where = f"{self._topic}: {refusal.error}"
@@ -87,23 +100,30 @@ class BrokerReads:
             self.close()
             raise
 
-    def _received(self, link: "_Link", part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+    def _received(self, part: LedgerPart) -> Iterator[tuple[int, bytes]]:
+        link = self._opened()
+        link.subscribe(self._topic, part.ledger_id, part.first)
         wanted = (part.ledger_id, part.last)
-        is_first = True
+        seen = (part.ledger_id, part.first - 1)
+        is_there = False
         while True:
             arrived = link.entries()
-            if not arrived and link.is_idle and link.last_message() < wanted:
-                return  # what is left of the slice is no message
+            if not arrived and link.is_idle:
+                # A broker that is slow says nothing either: only who has all that there is to come
+                # may stop before the end of the slice, because the rest of it is no message.
+                last = link.last_message()
+                if last < wanted and last <= seen:
+                    return
             for ledger_id, entry_id, payload in arrived:
                 at = (ledger_id, entry_id)
+                is_there = is_there or ledger_id == part.ledger_id
                 if at < (part.ledger_id, part.first):
                     continue
-                if is_first and ledger_id > part.ledger_id:
+                if not is_there:
                     raise DataLossError(
                         f"{self._topic}: ledger {part.ledger_id} is gone; the topic goes on with "
                         f"{ledger_id}"
                     )
-                is_first = False
                 if at > wanted:
                     return
                 if not check_checksum(payload):
@@ -111,7 +131,8 @@ class BrokerReads:
                         f"{self._topic}: message {ledger_id}:{entry_id}: the checksum does not "
                         f"match"
                     )
-                yield entry_id, [payload]
+                seen = at
+                yield entry_id, payload
                 if at == wanted:
                     return
 

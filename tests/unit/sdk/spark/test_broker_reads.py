@@ -1,0 +1,97 @@
+"""Entries through a broker: all of them, however slowly they come, and whatever lies between."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.spark import broker_reads
+from magnetar.sdk.spark.broker_reads import BrokerReads
+from magnetar.sdk.spark.errors import DataLossError, UnreachableError
+from magnetar.sdk.spark.slices import LedgerPart
+from magnetar.sdk.wire.payload import encode_payload
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+
+PAYLOAD = encode_payload(
+    MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString(), b"x"
+)
+
+Place = tuple[int, int]
+
+
+class Link:
+    """Gives what it was told to, a list at a time; an empty one is a broker that says nothing."""
+
+    def __init__(self, *steps: Sequence[Place] | Exception, last: Place) -> None:
+        self._steps = iter(steps)
+        self._last = last
+        self.is_idle = False
+        self.asked: list[Place] = []
+        self.is_closed = False
+
+    def subscribe(self, _topic: str, ledger_id: int, first: int) -> None:
+        self.asked.append((ledger_id, first))
+
+    def entries(self) -> list[tuple[int, int, bytes]]:
+        step = next(self._steps)
+        if isinstance(step, Exception):
+            raise step
+        self.is_idle = not step
+        return [(*at, PAYLOAD) for at in step]
+
+    def last_message(self) -> Place:
+        return self._last
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def taken(
+    monkeypatch: pytest.MonkeyPatch, part: LedgerPart, links: Sequence[Link]
+) -> Iterator[int]:
+    waiting = iter(links)
+    reads = BrokerReads("persistent://a/b/c", "pulsar://broker", ClientSettings())
+    monkeypatch.setattr(broker_reads.BrokerReads, "_found", lambda _: next(waiting))
+    return (first for first, _ in reads.entries(part))
+
+
+def test_a_broker_that_pauses_ends_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice ends with a marker, which is no message: the last one is before its end."""
+    link = Link([(5, 0), (5, 1)], [], [(5, 2)], [], last=(5, 2))
+    assert list(taken(monkeypatch, LedgerPart(5, 0, 3), [link])) == [0, 1, 2]
+
+
+def test_a_slice_without_any_message_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link([], last=(4, 9))
+    assert not list(taken(monkeypatch, LedgerPart(5, 0, 3), [link]))
+
+
+def test_a_ledger_whose_rest_is_no_message_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link([(5, 97), (6, 0)], last=(6, 0))
+    assert not list(taken(monkeypatch, LedgerPart(5, 98, 99), [link]))
+
+
+def test_a_ledger_that_is_gone_is_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link([(6, 0)], last=(6, 0))
+    with pytest.raises(DataLossError, match="ledger 5 is gone"):
+        list(taken(monkeypatch, LedgerPart(5, 0, 9), [link]))
+
+
+def test_a_connection_that_ends_in_the_middle_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As brokers do when a topic moves, or when a slow sink keeps this from answering pings."""
+    first = Link([(5, 0), (5, 1)], ConnectionError("closed"), last=(5, 3))
+    second = Link([(5, 1), (5, 2), (5, 3)], last=(5, 3))
+    assert list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second])) == [0, 1, 2, 3]
+    assert (first.asked, second.asked) == ([(5, 0)], [(5, 2)])
+    assert first.is_closed
+
+
+def test_a_broker_that_ends_every_connection_at_once_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = Link([(5, 0)], ConnectionError("closed"), last=(5, 3))
+    second = Link(ConnectionError("closed"), last=(5, 3))
+    with pytest.raises(UnreachableError, match="closed"):
+        list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))

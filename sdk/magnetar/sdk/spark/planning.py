@@ -1,6 +1,7 @@
 """From offsets to slices: which entries lie between, and how they are shared out. Pure."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -71,9 +72,15 @@ def plan_slices(
     """Slices of so many entries each, in the order of the log."""
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
+    ruled_out = sorted(state.ruled_out)
+    passed = 0
     groups: list[list[EntryRange]] = []
     room = 0
     for whole in ranges_between(state, start, end):
+        if passed != (passed := bisect_left(ruled_out, whole.ledger_id)):
+            # A message may begin in what was passed over. It is looked for before a slice, not
+            # between the ledgers of one.
+            room = 0
         first = whole.first
         while first <= whole.last:
             if not room:

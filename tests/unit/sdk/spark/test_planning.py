@@ -1,5 +1,7 @@
 """From offsets to slices: nothing twice, nothing left out."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +77,15 @@ def test_slices_have_every_entry_once_and_in_order(
     counts = [sum(each.last - each.first + 1 for each in plan.ranges) for plan in plans]
     assert all(count == entries_max for count in counts[:-1])
     assert all(0 < count <= entries_max for count in counts[-1:])
+
+
+def test_a_slice_begins_behind_each_gap_of_what_is_ruled_out() -> None:
+    """What is cut into chunks may begin there, and is looked for before its slice."""
+    topic = replace(state((3, 10), (7, 1), (9, 20), (11, 5)), ruled_out=frozenset({7}))
+    first, second = plan_slices(topic, MessageId(-1, -1), MessageId(11, 4), entries_max=100)
+    assert first.ranges == (EntryRange(3, 0, 9),)
+    assert second.ranges == (EntryRange(9, 0, 19), EntryRange(11, 0, 4))
+    assert second.before == ((3, 9), (7, 0))
 
 
 def test_slices_are_about_as_large_as_asked_for_and_alike() -> None:

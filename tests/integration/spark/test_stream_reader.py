@@ -180,6 +180,26 @@ def test_a_topic_that_is_trimmed_under_a_query(
         assert read(options, checkpoint).values == left
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_topic_that_was_emptied_under_a_planned_batch(
+    server: Standalone, client: pulsar.Client, topic: str, fails: bool
+) -> None:
+    options = options_for(
+        server, topic=topic, startingOffsets="earliest", failOnDataLoss=str(fails).lower()
+    )
+    publish(client, topic, numbered(0, 10))
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint, fails_in=0).values == []
+    admin(server, "DELETE", f"{path_of(topic)}?force=true")
+    admin(server, "PUT", path_of(topic))
+
+    if fails:
+        with pytest.raises(DataLossError, match="it is empty, and the checkpoint says"):
+            read(options, checkpoint)
+    else:
+        assert read(options, checkpoint).values == []
+
+
 def test_a_new_query_under_an_old_subscription_begins_where_it_says(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

@@ -29,6 +29,9 @@ from magnetar.sdk.wire.varint import encode_varint
 ROWS_MAX = 10_000
 BYTES_MAX = 4 << 20
 
+_TIME_MS_MAX = (1 << 63) // 1000 - 1
+"""Spark's times are microseconds in 64 bits."""
+
 Part = bytes | memoryview
 
 _SUFFIXES: list[bytes] = []
@@ -178,16 +181,28 @@ class ArrowRows:
             self._id_lengths += [len(prefix) + len(each) for each in suffixes]
         self._id_parts += (prefix, prefix.join(suffixes))
 
+    def _publish_micros(self) -> "array[int]":
+        """
+        Raises:
+            OverflowError: one of them is no time for Spark.
+        """
+        times = array("q")
+        if len(self._publish_ms) == self.rows:
+            times.extend([publish_ms * 1000 for publish_ms, _ in self._publish_ms])
+        else:
+            for publish_ms, count in self._publish_ms:
+                times += array("q", (publish_ms * 1000,)) * count
+        return times
+
     def _metadata_column(self, name: str) -> pa.Array:
         rows = self.rows
         kind = self._schema.field(name).type
         if name == PUBLISH_TIME:
-            times = array("q")
-            if len(self._publish_ms) == rows:
-                times.extend([publish_ms * 1000 for publish_ms, _ in self._publish_ms])
-            else:
-                for publish_ms, count in self._publish_ms:
-                    times += array("q", (publish_ms * 1000,)) * count
+            try:
+                times = self._publish_micros()
+            except OverflowError:
+                every = [each for each, count in self._publish_ms for _ in range(count)]
+                return _sparse(_micros(dict(enumerate(every))), rows, pa.int64()).view(kind)
             return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(times)])
         if name == TOPIC:
             return _repeated(self._topic, rows)
@@ -196,14 +211,21 @@ class ArrowRows:
         if name == KEY:
             return _sparse(self._keys, rows, kind)
         if name == EVENT_TIME:
-            micros = {row: event_ms * 1000 for row, event_ms in self._event_ms.items()}
             # By way of integers: Arrow takes them for times several times slower.
-            return _sparse(micros, rows, pa.int64()).view(kind)
+            return _sparse(_micros(self._event_ms), rows, pa.int64()).view(kind)
         assert name == PROPERTIES, name
         if not self._properties:
             return _no_properties(rows, kind)
         none: list[tuple[str, str]] = []
         return pa.array([self._properties.get(row, none) for row in range(rows)], kind)
+
+
+def _micros(times_ms: Mapping[int, int]) -> dict[int, int]:
+    """Without those that Spark has no time for: producers write what they like, nanoseconds for
+    instance, and one of them must not stop a query."""
+    return {
+        row: time_ms * 1000 for row, time_ms in times_ms.items() if abs(time_ms) <= _TIME_MS_MAX
+    }
 
 
 def _binary_array(parts: Sequence[Part], lengths: Sequence[int]) -> pa.Array:

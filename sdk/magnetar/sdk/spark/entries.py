@@ -180,6 +180,8 @@ class EntryRows:
     ) -> bytes | None:
         """The whole body if this is its last chunk, and all others are there."""
         name, count = metadata.uuid, metadata.num_chunks_from_msg
+        if not 0 <= metadata.chunk_id < count:
+            raise CorruptDataError(f"it is chunk {metadata.chunk_id} of a message of {count}")
         chunks = self._chunks.setdefault(name, {})
         # A producer that sends again after a failure may have stored a chunk twice.
         self._chunk_bytes += len(body) - len(chunks.get(metadata.chunk_id, b""))
@@ -198,6 +200,19 @@ class EntryRows:
             self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
         return None
 
+    def _check_size(self, chunks: Mapping[int, bytes]) -> None:
+        """
+        Raises:
+            CorruptDataError: a message is larger than may be put together.
+        """
+        size = sum(map(len, chunks.values()))
+        if size > self._chunked_bytes_max:
+            chunks_bytes = f"{size} bytes of {len(chunks)} chunks and more"
+            raise CorruptDataError(
+                f"it is a message of {chunks_bytes}; option maxChunkedBytes allows "
+                f"{self._chunked_bytes_max}"
+            )
+
     def _take_earlier(
         self, last: MessageMetadata, chunks: dict[int, bytes], ledger_id: int, entry_id: int
     ) -> None:
@@ -211,6 +226,7 @@ class EntryRows:
                 if metadata.chunk_id not in chunks:
                     chunks[metadata.chunk_id] = payload[body_at:]
                     self._chunk_bytes += len(payload) - body_at
+                    self._check_size(chunks)
                 if metadata.chunk_id == 0 or len(chunks) == count:
                     return
             elif (

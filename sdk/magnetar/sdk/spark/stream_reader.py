@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ):
                 # After a restart: these offsets were planned by a process that is gone.
                 states = self._looked(begun)
-            self._check_reaches(ended, states)
+            self._check_reaches(begun, ended, states)
             starts = self._starts(begun, states)
             if self._value_schema is None:
                 self._check_schema(driver, states)
@@ -207,23 +207,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return state.end
         return min(state.end, self._target.get(state.name, BEFORE_FIRST), key=reach)
 
-    def _check_reaches(self, ended: QueryOffset, states: Mapping[str, TopicState]) -> None:
+    def _check_reaches(
+        self, begun: QueryOffset, ended: QueryOffset, states: Mapping[str, TopicState]
+    ) -> None:
         """
         Raises:
-            DataLossError: a topic ends before what the checkpoint says was there.
+            DataLossError: a topic ends before what the checkpoint says was there. One without any
+                entry has lost nothing of this batch if the batch has nothing of it.
         """
         if not self._options.settings.fail_on_data_loss:
             return
         for name, through in ended.topics.items():
             state = states.get(name)
-            if (
-                state is not None
-                and state.end != BEFORE_FIRST
-                and reach(state.end) < reach(through)
-            ):
+            if state is None or reach(state.end) >= reach(through):
+                continue
+            if state.end != BEFORE_FIRST:
                 raise DataLossError(
                     f"{name}: it ends at {shown_id(state.end)}, and the checkpoint says "
                     f"{shown_id(through)}: it is another topic of the same name"
+                )
+            if reach(begun.topics.get(name, BEFORE_FIRST)) < reach(through):
+                raise DataLossError(
+                    f"{name}: it is empty, and the checkpoint says that there was something up to "
+                    f"{shown_id(through)}: it was truncated, or made anew. Set failOnDataLoss to "
+                    f"false to go on"
                 )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
@@ -11,6 +12,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.columns import METADATA_FIELDS
 from magnetar.sdk.spark.entries import EntryRows, FetchBefore
+from magnetar.sdk.spark.errors import CorruptDataError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.spark.values import value_columns
 from magnetar.sdk.wire.payload import encode_payload
@@ -145,3 +147,53 @@ def test_a_message_that_never_began_is_looked_for_up_to_the_one_before_it() -> N
     rows.add(21, b"whole", sequence_id=6, publish_time=1)
     assert column(rows.take(), "value") == [b"whole"]
     assert taken == before[:4]
+
+
+def _chunk(number: int, of: int, body: bytes) -> dict[str, Any]:
+    return {
+        "body": body,
+        "uuid": "u",
+        "chunk_id": number,
+        "num_chunks_from_msg": of,
+        "sequence_id": 5,
+        "publish_time": 1,
+    }
+
+
+def test_a_message_beyond_the_limit_is_refused_and_not_put_together() -> None:
+    """Its chunks were dropped one after the other; they must not all come back at its end."""
+    part = b"x" * (400 << 10)
+    stored_chunks = [stored(**_chunk(number, 4, part)) for number in range(3)]
+    fetched: list[bytes] = []
+
+    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+        for each in reversed(stored_chunks):
+            fetched.append(each)
+            yield each
+
+    rows = Rows(fetch_before)
+    for number in range(3):
+        rows.add(number, **_chunk(number, 4, part))
+    with pytest.raises(CorruptDataError, match=r"7:3: it is a message of .* maxChunkedBytes"):
+        rows.add(3, **_chunk(3, 4, part))
+    assert len(fetched) <= 2
+
+
+@pytest.mark.parametrize(("number", "of"), [(5, 2), (-1, 2), (2, 2)])
+def test_a_chunk_with_a_number_that_its_message_does_not_have_is_refused(
+    number: int, of: int
+) -> None:
+    rows = Rows()
+    with pytest.raises(CorruptDataError, match=f"7:0: it is chunk {number} of a message of {of}"):
+        rows.add(0, **_chunk(number, of, b"a"))
+
+
+def test_a_time_that_spark_does_not_have_is_null_and_stops_nothing() -> None:
+    rows = Rows()
+    rows.add(0, b"a", publish_time=1_000, event_time=1_700_000_000_000_000_000)
+    rows.add(1, b"b", publish_time=(1 << 64) - 1, event_time=7)
+    rows.add(2, encode_plain_batch([b"c", b"d"], 0), publish_time=5, num_messages_in_batch=2)
+    batch = rows.take()
+    assert column(batch, "value") == [b"a", b"b", b"c", b"d"]
+    assert micros(batch, "__publishTime") == [1_000_000, None, 5_000, 5_000]
+    assert micros(batch, "__eventTime") == [None, 7_000, None, None]

@@ -22,6 +22,9 @@ from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
 from tests.bench.figures import Latency
 from tests.bench.lean_client import RECEIPT, LeanClient, varint_at
 
+_SEND_ERROR = b"\x08\x08"
+"""How its command begins."""
+
 
 class _Producer(LeanClient):
     """Keeps so many messages in flight, until all have their receipts."""
@@ -37,7 +40,7 @@ class _Producer(LeanClient):
         self._groups: deque[tuple[int, float]] = deque()
         """What was written at once: how many were sent then, and when."""
         self.latencies_s: list[float] = []
-        self.done: asyncio.Future[None]
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def prepare(self, name: str, messages: int, size: int) -> None:
         """Make the frames; message n has the sequence id n."""
@@ -51,7 +54,6 @@ class _Producer(LeanClient):
         self._frames = memoryview(bytes(frames))
 
     def start(self, in_flight: int) -> None:
-        self.done = asyncio.get_running_loop().create_future()
         self._in_flight = in_flight
         self._send(in_flight)
 
@@ -59,10 +61,20 @@ class _Producer(LeanClient):
         if buffer[at : at + 3] == RECEIPT:
             # 08 07 3a SIZE 08 PRODUCER 10 SEQUENCE: sizes and producer have one byte.
             sequence_id, _ = varint_at(buffer, at + 7)
-            assert sequence_id == self._confirmed, f"{sequence_id}, not {self._confirmed}"
+            if sequence_id != self._confirmed:
+                self._fail(f"the receipt of message {sequence_id} came")
             self._confirmed += 1
+        elif buffer[at : at + 2] == _SEND_ERROR:
+            self._fail("the broker refused a message")
         else:
             super().on_frame(buffer, at)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"the connection ended: {exc}")
+
+    def _fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(RuntimeError(f"{why} after {self._confirmed} receipts"))
 
     def after_read(self) -> None:
         confirmed, groups, now_s = self._confirmed, self._groups, time.perf_counter()

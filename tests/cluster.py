@@ -51,12 +51,16 @@ class ProcessCluster:
 
     @property
     def metadata_url(self) -> str:
-        return f"embedded:{self._directory / 'metadata.db'}"
+        return f"embedded:{self._directory.resolve() / 'metadata.db'}"
 
     @property
     def url(self) -> str:
         assert self._with_broker, "a cluster without a broker"
         return f"pulsar://{HOST}:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
 
     @property
     def servers(self) -> list[ServerProcess]:

@@ -88,6 +88,19 @@ def resident_bytes_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
+def descendants_of(pid: int) -> list[int]:
+    """The processes below one, in no order."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            below = [int(each) for each in children.read_text().split()]
+        except OSError:
+            continue
+        for child in below:
+            found += [child, *descendants_of(child)]
+    return found
+
+
 def cpu_s_of(pid: int) -> float:
     """CPU seconds that a process has used so far, user and system, all threads."""
     # The second field is the command's name in brackets and may hold blanks.

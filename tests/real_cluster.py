@@ -28,7 +28,13 @@ from magnetar.deploy.cluster_plan import (
 )
 from magnetar.deploy.cluster_ports import choose_ports
 from magnetar.deploy.options import Quorum, default_quorum, parse_quorum
-from tests.processes import HOST, ServerProcess, magnetar_command, magnetar_environment
+from tests.processes import (
+    HOST,
+    ServerProcess,
+    descendants_of,
+    magnetar_command,
+    magnetar_environment,
+)
 from tests.standalone import is_ready_line
 
 READY_TIMEOUT_S = 60.0
@@ -232,18 +238,5 @@ class RealCluster:
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         pid = self._processes[name].pid
-        for each in [pid, *_descendants(pid)]:
+        for each in [pid, *descendants_of(pid)]:
             os.kill(each, number)
-
-
-def _descendants(pid: int) -> list[int]:
-    """The processes below one, in no order."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            below = [int(each) for each in children.read_text().split()]
-        except OSError:
-            continue
-        for child in below:
-            found += [child, *_descendants(child)]
-    return found

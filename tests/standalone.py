@@ -53,6 +53,10 @@ class Standalone:
         return f"pulsar://{HOST}:{self.port}"
 
     @property
+    def metadata_url(self) -> str:
+        return f"embedded:{self.directory.resolve() / 'metadata.db'}"
+
+    @property
     def http_url(self) -> str:
         return f"http://{HOST}:{self.http_port}"
 

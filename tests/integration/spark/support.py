@@ -6,7 +6,7 @@ import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pulsar
 from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +61,14 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return spark.read.format("magnetar").options(**options).load()
 
 
-def admin(server: Standalone, method: str, path: str, body: Any = None) -> Any:
+class HasAdmin(Protocol):
+    """Of a server or cluster: where its administration interface is."""
+
+    @property
+    def http_url(self) -> str: ...
+
+
+def admin(server: HasAdmin, method: str, path: str, body: Any = None) -> Any:
     """One request to the administration interface."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}", data, method=method)
@@ -80,7 +87,7 @@ def publish(client: pulsar.Client, topic: str, values: Sequence[bytes], **settin
     producer.close()
 
 
-def keep_topics(server: Standalone) -> None:
+def keep_topics(server: HasAdmin) -> None:
     """Topics without subscriptions stay, however long a test takes to come to them."""
     policy = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",

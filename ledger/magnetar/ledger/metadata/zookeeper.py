@@ -19,6 +19,7 @@ kazoo reports no lost session while there is no contact: SUSPENDED may mean expi
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,6 +43,7 @@ from magnetar.ledger.errors import (
     NotEmptyError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.host_addresses import HostAddresses
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
 from magnetar.ledger.metadata.server_patience import ServerPatience
 from magnetar.ledger.metadata.sessions import SessionListeners
@@ -151,6 +153,10 @@ class _Client(Protocol):
     ) -> _Result[str]: ...
 
 
+class _HasHosts(Protocol):
+    hosts: list[tuple[str, int]]
+
+
 class _Connection(Protocol):
     """The part of kazoo's connection that agrees with the server on a session timeout."""
 
@@ -159,6 +165,9 @@ class _Connection(Protocol):
     _invoke: Callable[..., object]
     """Sends a request of the handshake, and waits for the answer as long as its first argument
     says, in s."""
+    _expand_client_hosts: Callable[[], list[tuple[str, str, int]]]
+    """Name, address and port of every server, in the order in which they are tried."""
+    client: "_HasHosts"
 
 
 _READ_SHARE = 2 / 3
@@ -167,11 +176,18 @@ that a server has granted it keeps to itself, and goes on showing what it has as
 
 
 def _bound_handshakes(client: object, patience: ServerPatience) -> None:
-    """Give each server a time limit for its answer, and note what it has granted."""
+    """Give each server a time limit for its answer, and the resolver of names one for its own, and
+    note what a server has granted."""
     connection: _Connection = client._connection  # type: ignore[attr-defined]
     connect, invoke = connection._connect, connection._invoke
+    addresses = HostAddresses()
 
-    # Both run on kazoo's thread.
+    # All of them run on kazoo's thread.
+    def expanded() -> list[tuple[str, str, int]]:
+        found = addresses.of(connection.client.hosts, wait_s=patience.step_s)
+        random.SystemRandom().shuffle(found)
+        return found
+
     def bounded(timeout_s: float, *arguments: object, **options: object) -> object:
         try:
             return invoke(patience.step_s, *arguments, **options)
@@ -184,6 +200,7 @@ def _bound_handshakes(client: object, patience: ServerPatience) -> None:
         patience.connected(round(timeouts_ms[0] / _READ_SHARE))
         return timeouts_ms
 
+    connection._expand_client_hosts = expanded
     connection._connect, connection._invoke = noting, bounded
 
 

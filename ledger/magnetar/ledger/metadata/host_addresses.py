@@ -9,6 +9,8 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
+_NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
+
 Host = tuple[str, int]
 Addresses = list[tuple[str, int]]
 Resolve = Callable[[str, int], Addresses]
@@ -37,20 +39,38 @@ class HostAddresses:
 
         As long as nothing at all is known this waits for all answers.
         """
-        if self._asking is None or not self._asking.is_alive():
-            self._asking = threading.Thread(
-                target=self._ask, args=(list(hosts),), name="zookeeper-names", daemon=True
-            )
-            self._asking.start()
-        self._asking.join(wait_s)
-        if not self._known:
-            self._asking.join()
+        asking = self._begin(hosts)
+        if asking is not None:
+            asking.join(wait_s)
+            if not self._known:
+                asking.join()
         known = dict(self._known)
         return [(host, *each) for host, port in hosts for each in known.get((host, port), [])]
 
+    def _begin(self, hosts: Sequence[Host]) -> threading.Thread | None:
+        """The thread that asks; None: the system has none to give, and what is known must do."""
+        if self._asking is None or not self._asking.is_alive():
+            asking = threading.Thread(
+                target=self._ask, args=(list(hosts),), name="zookeeper-names", daemon=True
+            )
+            try:
+                asking.start()
+            except RuntimeError:
+                return None
+            self._asking = asking
+        return self._asking
+
     def _ask(self, hosts: list[Host]) -> None:
+        gone: list[Host] = []
+        found = False
         for host, port in hosts:
             try:
                 self._known[host, port] = self._resolve(host.strip(), port)
-            except OSError:
-                pass  # It keeps the addresses that it had.
+                found = True
+            except OSError as error:
+                if error.errno in _NO_SUCH_NAME:
+                    gone.append((host, port))
+        # One that fails in another way keeps the addresses that it had, and so do all if a resolver
+        # denies all. But an address whose name is gone may be somebody else's by now.
+        for each in gone if found else []:
+            self._known.pop(each, None)

@@ -45,10 +45,8 @@ class _ServerSocket:
         self._received = b""
         self._at = 0
         self._unsent = bytearray()
-        self._has_answered = False
         self.unanswered_since_s: float | None = None
-        """When something was sent for the first time since anything came. The handshake does not
-        count: it has a time limit of its own."""
+        """When something was sent for the first time since anything came."""
 
     def fileno(self) -> int:
         return self._inner.fileno()
@@ -66,7 +64,6 @@ class _ServerSocket:
     def recv(self, size: int) -> bytes:
         if self._at == len(self._received):
             self._received, self._at = self._inner.recv(_READ_BYTES), 0
-            self._has_answered = True
             self.unanswered_since_s = None
         part = self._received[self._at : self._at + size]
         self._at += len(part)
@@ -87,14 +84,14 @@ class _ServerSocket:
         Raises:
             OSError: the connection is broken.
         """
+        if self._unsent and self.unanswered_since_s is None:
+            self.unanswered_since_s = _CLOCK.monotonic_s()
         while self._unsent:
             try:
                 sent = self._inner.send(self._unsent)
             except (BlockingIOError, InterruptedError, *_TLS_WAITS):
                 return
             del self._unsent[:sent]
-            if self._has_answered and self.unanswered_since_s is None:
-                self.unanswered_since_s = _CLOCK.monotonic_s()
 
     def make_room(self, timeout_s: float | None) -> bool:
         """Whether more may be collected, after waiting for the system to take what there is."""
@@ -237,6 +234,7 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         Raises:
             OSError: there is no connection, or none in time.
         """
+        self._patience.is_connected = False
         timeout = min(timeout, self._patience.step_s)
         try:
             made = super().create_connection(*arguments, timeout=timeout, **options)
@@ -262,7 +260,7 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
             KazooTimeoutError: the server has not answered anything for too long.
         """
         if writing:
-            return [], [each for each in writing if each.make_room(timeout)], []
+            return [], [each for each in writing if self._has_room(each, timeout)], []
         sockets = [each for each in reading if isinstance(each, _ServerSocket)]
         bells = [each for each in reading if isinstance(each, _Bell)]
         until_s = _until(timeout)
@@ -274,10 +272,7 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
             arrived = [each for each in sockets if each.pending()]
             patience_s = min((self._patience_left_s(each) for each in sockets), default=_FOREVER_S)
             if patience_s <= 0 and not arrived:
-                # The last look: this process may have been stopped meanwhile, not the server.
-                arrived = _wait(sockets, [], 0.0)
-                if not arrived:
-                    raise self.timeout_exception("the server answers nothing")
+                arrived = self._last_look(sockets)
             if not rung and not arrived:
                 left_s = _left(until_s)
                 wait_s = patience_s if left_s is None else min(left_s, patience_s)
@@ -287,9 +282,32 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
                     continue
             return [*arrived, *rung], [], []
 
+    def _has_room(self, server: _ServerSocket, timeout_s: float | None) -> bool:
+        """
+        Raises:
+            KazooTimeoutError: as `select`.
+        """
+        patience_s = max(0.0, self._patience_left_s(server))
+        wait_s = patience_s if timeout_s is None else min(timeout_s, patience_s)
+        if server.make_room(None if wait_s == _FOREVER_S else wait_s):
+            return True
+        # What has arrived is read only when this has been taken.
+        return self._patience_left_s(server) <= 0 and bool(self._last_look([server]))
+
+    def _last_look(self, sockets: Sequence[_ServerSocket]) -> list[_ServerSocket]:
+        """What has arrived: this process may have been stopped meanwhile, and not the server.
+
+        Raises:
+            KazooTimeoutError: nothing has.
+        """
+        arrived = _wait(sockets, [], 0.0)
+        if not arrived:
+            raise self.timeout_exception("the server answers nothing")
+        return arrived
+
     def _patience_left_s(self, server: _ServerSocket) -> float:
         since_s = server.unanswered_since_s
-        if since_s is None:
+        if since_s is None or not self._patience.is_connected:
             return _FOREVER_S
         return since_s + self._patience.silence_s - _CLOCK.monotonic_s()
 

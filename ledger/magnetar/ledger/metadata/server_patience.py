@@ -11,8 +11,10 @@ from typing import Final
 _SILENCE_SHARE: Final = 1 / 3
 """Of the session timeout: no answer to anything for so long, and the connection is given up. What
 is left is enough to connect anew before a broker gives its topics up, at two thirds."""
+_SILENCE_SHARE_MAX: Final = 2 / 3
+"""Of a short session: kazoo's own limit for a connection over which nothing is asked."""
 _STEP_SHARE: Final = 1 / 6
-_STEP_S_MIN: Final = 1.0
+_SLOW_S: Final = 1.0
 """A server that is only slow has so long in any case, or short sessions would never connect."""
 
 
@@ -22,28 +24,40 @@ class ServerPatience:
     def __init__(self, session_timeout_ms: int) -> None:
         self.session_timeout_ms = session_timeout_ms
         """What was asked for, until a server has granted one."""
+        self.is_connected = False
+        """The handshake is done: from now on silence counts. Until then each step has its limit."""
         self._factor = 1
+        self._was_too_long = False
 
     @property
     def silence_s(self) -> float:
         """How long a server may leave all requests without an answer."""
-        return self.session_timeout_ms / 1000 * _SILENCE_SHARE
+        session_s = self.session_timeout_ms / 1000
+        return max(session_s * _SILENCE_SHARE, min(_SLOW_S, session_s * _SILENCE_SHARE_MAX))
 
     @property
     def step_s(self) -> float:
         """How long a server may take for a connection, and again for its answer to the handshake.
 
-        Twice as long after each try that took too long: a new session is a write, and if all
-        servers are slow, whoever gives up each time never connects.
+        Twice as long after each round in which one took too long: a new session is a write, and if
+        all servers are slow, whoever gives up each time never connects.
         """
         session_s = self.session_timeout_ms / 1000
-        least_s = max(_STEP_S_MIN, session_s * _STEP_SHARE)
+        least_s = max(_SLOW_S, session_s * _STEP_SHARE)
         return min(least_s * self._factor, max(least_s, session_s))
 
     def step_took_too_long(self) -> None:
-        self._factor = min(2 * self._factor, round(1 / _STEP_SHARE))
+        self._was_too_long = True
+
+    def round_begins(self) -> None:
+        """All servers are tried, one after the other."""
+        if self._was_too_long:
+            self._factor = min(2 * self._factor, round(1 / _STEP_SHARE))
+        self._was_too_long = False
 
     def connected(self, session_timeout_ms: int) -> None:
         """A server has answered the handshake, and granted this timeout."""
+        self.is_connected = True
         self._factor = 1
+        self._was_too_long = False
         self.session_timeout_ms = session_timeout_ms

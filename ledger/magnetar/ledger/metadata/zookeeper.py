@@ -184,6 +184,7 @@ def _bound_handshakes(client: object, patience: ServerPatience) -> None:
 
     # All of them run on kazoo's thread.
     def expanded() -> list[tuple[str, str, int]]:
+        patience.round_begins()
         found = addresses.of(connection.client.hosts, wait_s=patience.step_s)
         random.SystemRandom().shuffle(found)
         return found

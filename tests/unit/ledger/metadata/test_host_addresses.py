@@ -1,7 +1,10 @@
 """Servers are found at the addresses they had, however slowly names are resolved."""
 
+import socket
 import threading
 import time
+
+import pytest
 
 from magnetar.ledger.metadata.host_addresses import Addresses, HostAddresses, resolve
 
@@ -14,13 +17,14 @@ class Names:
 
     def __init__(self) -> None:
         self.answers: dict[str, Addresses] = {"a": [("10.0.0.1", 1)], "b": [("10.0.0.2", 2)]}
+        self.error = socket.EAI_AGAIN
         self.may_answer = threading.Event()
         self.may_answer.set()
 
     def __call__(self, host: str, _port: int) -> Addresses:
         assert self.may_answer.wait(WAIT_S)
         if host not in self.answers:
-            raise OSError("nobody knows")
+            raise socket.gaierror(self.error, "not now, or never")
         return self.answers[host]
 
 
@@ -36,12 +40,39 @@ def test_names_are_resolved_anew_each_time() -> None:
     ]
 
 
-def test_a_name_that_nobody_knows_any_more_keeps_its_address() -> None:
+def test_a_name_of_which_nobody_says_anything_keeps_its_address() -> None:
     names = Names()
     addresses = HostAddresses(names)
     before = addresses.of(HOSTS, wait_s=WAIT_S)
     del names.answers["a"]
     assert addresses.of(HOSTS, wait_s=WAIT_S) == before
+
+
+def test_a_name_that_is_gone_takes_its_address_along_unless_all_are() -> None:
+    """The address may be somebody else's by now; a resolver that denies everything is broken."""
+    names = Names()
+    names.error = socket.EAI_NONAME
+    addresses = HostAddresses(names)
+    before = addresses.of(HOSTS, wait_s=WAIT_S)
+    answers = dict(names.answers)
+    names.answers.clear()
+    assert addresses.of(HOSTS, wait_s=WAIT_S) == before
+    names.answers["b"] = answers["b"]
+    assert addresses.of(HOSTS, wait_s=WAIT_S) == before[1:]
+
+
+def test_what_is_known_is_used_when_there_is_no_thread_to_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = HostAddresses(Names())
+    before = addresses.of(HOSTS, wait_s=WAIT_S)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert addresses.of(HOSTS, wait_s=WAIT_S) == before
+    assert HostAddresses(Names()).of(HOSTS, wait_s=WAIT_S) == []
 
 
 def test_a_resolver_that_is_slow_is_not_waited_for_and_not_asked_twice() -> None:

@@ -163,8 +163,10 @@ def test_a_server_that_takes_no_connection_is_given_up_in_time() -> None:
 def test_a_server_that_answers_nothing_is_given_up_though_there_is_always_more_to_ask(
     server: socket.socket,
 ) -> None:
-    handler = BatchingHandler(ServerPatience(600))
+    patience = ServerPatience(600)
+    handler = BatchingHandler(patience)
     connection = Connection(handler, server)
+    patience.connected(600)
     bell, _ = handler.create_socket_pair()
     connection.there.send(b"the handshake")
     assert handler.select([connection.here, bell], [], [], WAIT_S)[0] == [connection.here]
@@ -187,12 +189,39 @@ def test_a_server_that_answers_nothing_is_given_up_though_there_is_always_more_t
     connection.there.close()
 
 
+def test_a_server_that_takes_nothing_is_given_up_while_there_is_more_to_send(
+    server: socket.socket,
+) -> None:
+    patience = ServerPatience(600)
+    handler = BatchingHandler(patience)
+    connection = Connection(handler, server)
+    patience.connected(600)
+    connection.here.send(b"x" * (16 << 20))  # more than the system takes
+    with pytest.raises(KazooTimeoutError, match="answers nothing"):
+        handler.select([], [connection.here], [], WAIT_S)
+    connection.here.close()
+    connection.there.close()
+
+
+def test_silence_does_not_count_before_the_end_of_the_handshake(server: socket.socket) -> None:
+    handler = BatchingHandler(ServerPatience(300))
+    connection = Connection(handler, server)
+    connection.there.send(b"the answer to the first request")
+    handler.select([connection.here], [], [], WAIT_S)
+    connection.here.recv(100)
+    connection.here.send(b"the second one")
+    assert handler.select([connection.here], [], [], 0.6)[0] == []
+    connection.here.close()
+    connection.there.close()
+
+
 def test_a_server_that_answers_is_kept_however_late_its_answers_are_looked_at(
     server: socket.socket,
 ) -> None:
     patience = ServerPatience(600)
     handler = BatchingHandler(patience)
     connection = Connection(handler, server)
+    patience.connected(600)
     bell, _ = handler.create_socket_pair()
     connection.there.send(b"the handshake")
     handler.select([connection.here, bell], [], [], WAIT_S)

@@ -160,9 +160,14 @@ class Publishing(ConnectionPart):
             return True
         transactions.want()
         self._flush_one(producer_id)
+        self._close_when_answered(producer_id, producer)
+        return False
+
+    def _close_when_answered(self, producer_id: int, producer: Producer) -> None:
+        """Take nothing more of a producer, and close it as soon as all before is answered: its
+        client comes back, and sends again what has no receipt."""
         self._leaving.add(producer_id)
         producer.close_by_client(producer.close_by_broker)
-        return False
 
     def _check_size(self, payload: bytes) -> None:
         """Refuse what is too large.
@@ -183,8 +188,13 @@ class Publishing(ConnectionPart):
             self._connection.services.counters.checksum_errors += 1
         self._flush_one(producer_id)
         producer = self._producers.get(producer_id)
-        if producer is not None:
-            producer.reject(sequence_id, error)
+        if producer is None:
+            return
+        producer.reject(sequence_id, error)
+        if producer.topic.deduplication is not None:
+            # Its client may send the message again. Were those behind it taken, that would be
+            # answered as a duplicate of a message that nobody has.
+            self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:
         if self._clock.monotonic_s() >= self._closed_until_s.get(producer_id, 0.0):

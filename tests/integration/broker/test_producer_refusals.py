@@ -146,12 +146,16 @@ def test_what_is_sent_again(
         answer = raw.receive()
         assert answer.send_receipt.sequence_id == sequence_id
         assert _is_stored(answer) is is_new
-    _send(raw, 5, name="somebody else")
-    assert _code(raw.receive()) == _ERRORS.MetadataError
-    _send(raw, 5, inner_id=6)
-    assert _code(raw.receive()) == _ERRORS.MetadataError
-    raw.close_producer()
-    assert raw.produce(topic, producer_name="p").producer_success.last_sequence_id == 4
+    # Nothing is taken behind what was refused: sent again it must not look like a duplicate.
+    for spoiled in ({"name": "somebody else"}, {"inner_id": 6}):
+        _send(raw, 5, **spoiled)
+        _send(raw, 6)
+        assert _code(raw.receive()) == _ERRORS.MetadataError
+        assert raw.receive().type == BaseCommand.CLOSE_PRODUCER
+        assert raw.produce(topic, producer_name="p").producer_success.last_sequence_id == 4
+    for sequence_id in (5, 6):
+        _send(raw, sequence_id)
+        assert _is_stored(raw.receive())
 
 
 def test_a_rate_holds_up_its_own_connection_alone(

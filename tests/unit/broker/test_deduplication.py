@@ -187,9 +187,47 @@ async def test_what_a_replay_could_not_know_is_refused(frame: bytes) -> None:
     client = await _producing(harness)
     client.send_bytes(frame)
     assert client.take(BaseCommand.SEND_ERROR).send_error.error == pb.ServerError.MetadataError
+    assert client.take(BaseCommand.CLOSE_PRODUCER).close_producer.producer_id == 0
+    assert (await client.produce(producer_name="p")).type == BaseCommand.PRODUCER_SUCCESS
     _send(client, 0)
     await settle()
     assert _answers(client) == [(0, 0)]
+
+
+async def test_what_was_refused_and_is_sent_again_is_no_duplicate_of_what_came_behind_it() -> None:
+    harness = _harness()
+    client = await _producing(harness)
+    _send(client, 1)
+    damaged = bytearray(_frame(2))
+    damaged[-1] ^= 1
+    client.send_bytes(bytes(damaged) + _frame(3))
+    _send(client, 4)
+    await settle()
+    assert client.take(BaseCommand.SEND_RECEIPT).send_receipt.sequence_id == 1
+    refused = client.take(BaseCommand.SEND_ERROR).send_error
+    assert (refused.sequence_id, refused.error) == (2, pb.ServerError.ChecksumError)
+    assert client.take(BaseCommand.CLOSE_PRODUCER).close_producer.producer_id == 0
+    assert _bodies(harness) == [1]
+
+    answer = await client.produce(producer_name="p", epoch=1)
+    assert answer.producer_success.last_sequence_id == 1
+    _send(client, 2, 3, 4)
+    await settle()
+    assert [place for _, place in _answers(client)] == [1, 2, 3]
+    assert _bodies(harness) == [1, 2, 3, 4]
+
+
+async def test_what_is_refused_behind_messages_under_way_is_answered_behind_them() -> None:
+    harness = _harness()
+    client = await _producing(harness)
+    harness.log.is_immediate = False
+    _send(client, 1)
+    client.send_bytes(_frame(2, inner_id=9))
+    assert not client.received()
+    harness.log.confirm()
+    await settle()
+    kinds = [command.type for command, _ in client.received()]
+    assert kinds == [BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER]
 
 
 async def test_the_largest_sequence_id_is_taken() -> None:

@@ -107,9 +107,15 @@ async def test_the_lowest_sequence_id_is_not_above_the_highest(
     assert not client.io.is_closed
 
 
-async def test_a_refusal_is_answered_in_its_place() -> None:
-    """Trap 4, with every check on."""
-    harness = Harness(deduplication=True)
+@pytest.mark.parametrize(
+    ("deduplication", "behind_it"),
+    [(False, [_RECEIPT, _RECEIPT]), (True, [BaseCommand.CLOSE_PRODUCER])],
+)
+async def test_a_refusal_is_answered_in_its_place(
+    deduplication: bool, behind_it: list[int]
+) -> None:
+    """Trap 4, with every check on. With deduplication nothing behind it is taken."""
+    harness = Harness(deduplication=deduplication)
     client = await _producing(harness, encrypted=True, producer_name="p")
     harness.log.is_immediate = False
     good = [
@@ -120,6 +126,7 @@ async def test_a_refusal_is_answered_in_its_place() -> None:
     client.send_bytes(good[0] + plain + good[1] + good[2])
     harness.log.confirm()
     kinds = client.commands()
-    assert kinds == [_RECEIPT, _ERROR, _RECEIPT, _RECEIPT]
-    assert harness.topic.deduplication is not None
-    assert harness.topic.deduplication.last_sequence_id("p") == 2
+    assert kinds == [_RECEIPT, _ERROR, *behind_it]
+    if deduplication:
+        assert harness.topic.deduplication is not None
+        assert harness.topic.deduplication.last_sequence_id("p") == 0

@@ -93,12 +93,13 @@ class CursorSaver:
             return record
         try:
             await self._switch_ledger(record, data)
-        except MetadataError:
-            raise
         except LedgerError as error:
-            # A full ledger still takes records; there is no hurry to replace it.
+            # A full ledger still takes records; there is no hurry to replace it. As long as the
+            # metadata store is away that may be all there is.
             if is_fine and not self._owned.is_in_doubt and await self._append(data):
                 return record
+            if isinstance(error, MetadataError):
+                raise
             _log.warning("cursor_saved_in_node", **self._names(), reason=str(error))
             return await self._save_in_node(record)
         return record

@@ -288,6 +288,19 @@ async def test_a_full_ledger_is_used_on_while_no_other_can_be_made(world: World)
     assert (await world.open()).mark_delete == Position(3, 1)
 
 
+async def test_a_full_ledger_is_used_on_while_the_metadata_store_is_away(world: World) -> None:
+    cursor = await world.open(ledger_entries_max=1)
+    cursor.ack(Position(3, 0))
+    await cursor.persist()
+    world.store.faults.add("set", UNAVAILABLE, times=1_000)
+    for entry in (1, 2):
+        cursor.ack(Position(3, entry))
+        await cursor.persist()
+    assert cursor.persisted_mark_delete == Position(3, 2)
+    world.store.faults.add("set", UNAVAILABLE, times=0)
+    assert (await world.open()).mark_delete == Position(3, 2)
+
+
 async def test_a_failed_write_moves_to_a_new_ledger(world: World) -> None:
     cursor = await world.open()
     cursor.ack(Position(3, 0))

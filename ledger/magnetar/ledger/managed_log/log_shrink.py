@@ -57,6 +57,12 @@ class LogShrink:
             self._removed.clear()
             self._appender.fence(error)
             raise
+        except BaseException:
+            # What may have left the list already must take in no cursor: it could be deleted.
+            if not self._list.is_resolved:
+                kept = [each for each in self._list.ledgers if each.ledger_id not in self._removed]
+                self._appender.extent.reshape(kept)
+            raise
         self._appender.extent.reshape(self._list.ledgers)
         if removed:
             log.info("log_shrunk", path=self._path, ledgers=len(removed), before=str(before))

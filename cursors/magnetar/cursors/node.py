@@ -143,7 +143,8 @@ class OwnedNode:
 
     @property
     def is_in_doubt(self) -> bool:
-        """A value that we tried to write may have been stored, if only for a moment."""
+        """A value that we tried to write may have been stored, if only for a moment; or the node
+        may be gone."""
         return bool(self._doubts)
 
     async def write(self, node: CursorNode) -> None:
@@ -190,14 +191,21 @@ class OwnedNode:
             CursorFencedError: another owner wrote it.
             MetadataError: the store cannot be reached, or the outcome is unknown: call again.
         """
-        try:
-            if self._doubts:
-                await self._read_again()
-            await self._store.delete(self._path, version=self._version)
-        except NoNodeError:
-            return
-        except BadVersionError as exc:
-            raise self._fenced() from exc
+        for _ in range(_WRITE_ATTEMPTS):
+            try:
+                if self._doubts:
+                    await self._read_again()
+                await self._store.delete(self._path, version=self._version)
+            except NoNodeError:
+                return
+            except BadVersionError as exc:
+                raise self._fenced() from exc
+            except UnknownOutcomeError:
+                # It may be gone. Nobody must take a save for one without having looked.
+                self._doubts.append(self._value)
+            else:
+                return
+        raise UnknownOutcomeError(f"{self._path}: the store does not say whether it was deleted")
 
     async def _read_again(self) -> None:
         """Adopt the value of an earlier attempt, if that is what the store holds.

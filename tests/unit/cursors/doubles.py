@@ -85,6 +85,7 @@ class MemoryStore:
         return 10_000
 
     async def get(self, path: str) -> Versioned:
+        self.faults.run("get", lambda: None)
         if path not in self.nodes:
             raise NoNodeError(path)
         return self.nodes[path]

@@ -508,13 +508,28 @@ async def test_a_deleted_cursor_leaves_neither_node_nor_ledger(world: World) -> 
         await cursor.persist()
 
 
-async def test_a_deletion_whose_reply_is_lost_can_be_repeated(world: World) -> None:
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_deletion_whose_reply_is_lost_is_looked_after(world: World, happened: bool) -> None:
     cursor = await world.open()
-    world.store.faults.add("delete", UNKNOWN, done=True)
-    with pytest.raises(CursorUnavailableError):
-        await cursor.delete()
+    world.store.faults.add("delete", UNKNOWN, done=happened)
     await cursor.delete()
     assert world.store.nodes == {}
+
+
+async def test_a_cursor_that_may_be_deleted_saves_nothing_without_having_looked(
+    world: World,
+) -> None:
+    cursor = await world.open()
+    cursor.ack(Position(3, 0))
+    await cursor.persist()
+    world.store.faults.add("delete", UNKNOWN, done=True)
+    world.store.faults.add("get", UNAVAILABLE)
+    with pytest.raises(CursorUnavailableError):
+        await cursor.delete()
+    cursor.ack(Position(3, 1))
+    with pytest.raises(CursorFencedError):
+        await cursor.persist()
+    assert cursor.persisted_mark_delete == Position(3, 0)
 
 
 # Seeking

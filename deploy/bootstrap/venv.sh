@@ -4,10 +4,10 @@
 # Every candidate on the PATH is really run, because a shim that finds no interpreter behind it is
 # still an executable file. Of those that can make environments the first is taken, unless another is
 # clearly faster: how an interpreter was built (profile-guided or not, in a shared library or not)
-# makes half of a broker's speed, and the first on the PATH is often one that a version manager has
-# compiled without. A Python without ensurepip (Debian splits it off) is the last choice: then the
-# missing package is installed when we may, and named when we may not. PYTHON=/path/to/python3 says
-# which to take.
+# decides up to a third of the time that the same work takes, and the first on the PATH is often one
+# that a version manager has compiled without. A Python without ensurepip (Debian splits it off) is
+# the last choice: then the missing package is installed when we may, and named when we may not.
+# PYTHON=/path/to/python3 says which to take.
 set -eu
 
 target=$1

@@ -17,7 +17,7 @@ from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report, measure
 from tests.bench.spark_cache import RATES_OFTEN, CacheUse, follow
 from tests.cluster import ProcessCluster
-from tests.integration.spark.support import keep_topics
+from tests.integration.spark.support import keep_topics, options_for
 from tests.processes import ROOT, descendants_of, magnetar_environment
 from tests.standalone import Standalone
 
@@ -75,7 +75,7 @@ class SparkBench:
                     "processors": processors[-cores:],
                     "warm_s": self._warm_s,
                     "repeats": 5 if self._is_full else 1,
-                    "options": options_of(server, f"{_TOPIC}-{size}"),
+                    "options": options_for(server, topic=f"{_TOPIC}-{size}"),
                 }
                 found = load.run("spark_load", json.dumps(work))
                 rates[size, cores] = rows / found["seconds"]
@@ -104,7 +104,7 @@ class SparkBench:
         ours = {
             "format": "magnetar",
             "options": {
-                **options_of(server, topic),
+                **options_for(server, topic=topic),
                 "startingOffsets": "earliest",
                 "maxEntriesPerTrigger": str(_ROWS_PER_BATCH // 100),
             },
@@ -189,7 +189,7 @@ class SparkBench:
             "cores": 1,
             "niceness": 20,
             "warm_s": self._warm_s,
-            "options": {**options_of(server, f"{_TOPIC}-100"), "workerNiceness": "20"},
+            "options": {**options_for(server, topic=f"{_TOPIC}-100"), "workerNiceness": "20"},
         }
 
     def _cache(self, alone: CacheUse, beside: CacheUse) -> None:
@@ -269,13 +269,3 @@ class _Witness:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-
-
-def options_of(server: Standalone | ProcessCluster, topic: str) -> dict[str, str]:
-    """Options that read straight from the server's bookies."""
-    return {
-        "service.url": server.url,
-        "admin.url": server.http_url,
-        "metadata.url": server.metadata_url,
-        "topic": topic,
-    }

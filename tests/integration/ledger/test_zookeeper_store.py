@@ -52,6 +52,11 @@ class States:
             while await self._states.get() is not state:
                 pass
 
+    async def wait_for_return(self) -> None:
+        """Contact is lost, and there again."""
+        await self.wait_for(SessionState.SUSPENDED)
+        await self.wait_for(SessionState.CONNECTED)
+
 
 async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     server: ZooKeeper,
@@ -141,8 +146,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_t
     await store.create("/owned", ephemeral=True)
     relay.silent = 1
     relay.cut()
-    await states.wait_for(SessionState.SUSPENDED)
-    await states.wait_for(SessionState.CONNECTED)
+    await states.wait_for_return()
     assert await store.exists("/owned") == 0
     await store.close()
     relay.close()
@@ -166,8 +170,7 @@ async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_tim
 
     asking = asyncio.create_task(ask())
     relay.hush()
-    await states.wait_for(SessionState.SUSPENDED)
-    await states.wait_for(SessionState.CONNECTED)
+    await states.wait_for_return()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert await store.exists("/owned") == 0

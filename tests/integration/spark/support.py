@@ -12,7 +12,6 @@ import pulsar
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.sdk.spark import register
-from tests.standalone import Standalone
 
 
 def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
@@ -46,12 +45,28 @@ def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
     return session
 
 
-def options_for(server: Standalone, **options: str) -> dict[str, str]:
+class HasAdmin(Protocol):
+    """Of a server or cluster: where its administration interface is."""
+
+    @property
+    def http_url(self) -> str: ...
+
+
+class HasBookies(HasAdmin, Protocol):
+    """The same, and where its brokers and its metadata are."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def metadata_url(self) -> str: ...
+
+
+def options_for(server: HasBookies, **options: str) -> dict[str, str]:
     """Options that read directly from the server's bookies."""
     return {
         "service.url": server.url,
         "admin.url": server.http_url,
-        "metadata.url": f"embedded:{server.directory.resolve() / 'metadata.db'}",
+        "metadata.url": server.metadata_url,
         **options,
     }
 
@@ -59,13 +74,6 @@ def options_for(server: Standalone, **options: str) -> dict[str, str]:
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """A batch query."""
     return spark.read.format("magnetar").options(**options).load()
-
-
-class HasAdmin(Protocol):
-    """Of a server or cluster: where its administration interface is."""
-
-    @property
-    def http_url(self) -> str: ...
 
 
 def admin(server: HasAdmin, method: str, path: str, body: Any = None) -> Any:

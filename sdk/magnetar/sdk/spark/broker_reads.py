@@ -43,6 +43,9 @@ _READ_BYTES = 1 << 20
 _IDLE_S = 2.0
 """So long without a message, and the broker is asked whether there is any left."""
 
+_SILENT_ROUNDS_MAX = 30
+"""So often, one behind the other, and it says that there is more without sending it: a minute."""
+
 _GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
 
 
@@ -106,14 +109,21 @@ class BrokerReads:
         wanted = (part.ledger_id, part.last)
         seen = (part.ledger_id, part.first - 1)
         is_there = False
+        silent_rounds = 0
         while True:
             arrived = link.entries()
+            silent_rounds = silent_rounds + 1 if link.is_idle else 0
             if not arrived and link.is_idle:
                 # A broker that is slow says nothing either: only who has all that there is to come
                 # may stop before the end of the slice, because the rest of it is no message.
                 last = link.last_message()
                 if last < wanted and last <= seen:
                     return
+                if silent_rounds >= _SILENT_ROUNDS_MAX:
+                    raise TimeoutError(
+                        f"the broker says that message {last[0]}:{last[1]} is there, and sends "
+                        f"nothing behind {seen[0]}:{seen[1]}"
+                    )
             for ledger_id, entry_id, payload in arrived:
                 at = (ledger_id, entry_id)
                 is_there = is_there or ledger_id == part.ledger_id

@@ -200,33 +200,30 @@ class EntryRows:
             self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
         return None
 
-    def _check_size(self, chunks: Mapping[int, bytes]) -> None:
-        """
-        Raises:
-            CorruptDataError: a message is larger than may be put together.
-        """
-        size = sum(map(len, chunks.values()))
-        if size > self._chunked_bytes_max:
-            chunks_bytes = f"{size} bytes of {len(chunks)} chunks and more"
-            raise CorruptDataError(
-                f"it is a message of {chunks_bytes}; option maxChunkedBytes allows "
-                f"{self._chunked_bytes_max}"
-            )
-
     def _take_earlier(
         self, last: MessageMetadata, chunks: dict[int, bytes], ledger_id: int, entry_id: int
     ) -> None:
-        """Look for missing chunks before the slice, or among what was dropped."""
+        """Look for missing chunks before the slice, or among what was dropped.
+
+        Raises:
+            CorruptDataError: the message is larger than may be put together.
+        """
         count = last.num_chunks_from_msg
         if len(chunks) == count:
             return
+        size = sum(map(len, chunks.values()))
         for payload in self._fetch_before(ledger_id, entry_id):
             metadata, body_at = split_payload(payload)
             if metadata.uuid == last.uuid and metadata.num_chunks_from_msg == count:
                 if metadata.chunk_id not in chunks:
                     chunks[metadata.chunk_id] = payload[body_at:]
                     self._chunk_bytes += len(payload) - body_at
-                    self._check_size(chunks)
+                    size += len(payload) - body_at
+                    if size > self._chunked_bytes_max:
+                        raise CorruptDataError(
+                            f"it is a message of {size} bytes in {len(chunks)} chunks and more; "
+                            f"option maxChunkedBytes allows {self._chunked_bytes_max}"
+                        )
                 if metadata.chunk_id == 0 or len(chunks) == count:
                     return
             elif (

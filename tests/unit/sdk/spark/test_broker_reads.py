@@ -95,3 +95,14 @@ def test_a_broker_that_ends_every_connection_at_once_is_given_up(
     second = Link(ConnectionError("closed"), last=(5, 3))
     with pytest.raises(UnreachableError, match="closed"):
         list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))
+
+
+def test_a_broker_that_says_there_is_more_and_sends_nothing_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silence: list[list[Place]] = [[] for _ in range(broker_reads._SILENT_ROUNDS_MAX)]
+    first = Link([(5, 0)], *silence, last=(5, 3))
+    second = Link(*silence, last=(5, 3))
+    with pytest.raises(UnreachableError, match="5:3 is there, and sends nothing behind 5:0"):
+        list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))
+    assert second.asked == [(5, 1)], "tried once more"

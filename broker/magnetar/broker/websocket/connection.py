@@ -64,6 +64,10 @@ class Host(Protocol):
         """
         ...
 
+    def end(self, session: Session) -> asyncio.Task[None]:
+        """Close a session; done when nothing of it is left at the brokers."""
+        ...
+
     def on_lost(self, connection: "WebSocketConnection", session: Session | None) -> None:
         """The connection ended; the session, if there is one, is to be closed."""
         ...
@@ -132,6 +136,9 @@ class WebSocketConnection(asyncio.Protocol):
         if self._protocol.handshake_exc is not None and not self._is_closing:
             # Nothing that could be answered: no request at all.
             self._abort()
+            return
+        if self._protocol.close_rcvd is not None and self._session is not None:
+            self._take_leave(self._session)
             return
         self._write_out()
 
@@ -328,6 +335,14 @@ class WebSocketConnection(asyncio.Protocol):
             pass  # the client was first
         self._write_out()
         self._await_end()
+
+    def _take_leave(self, session: Session) -> None:
+        """The client closes: it is answered when what it had is given back, so that one that comes
+        again at once does not meet itself: an exclusive subscription is free, one that does not
+        last is gone."""
+        self._session = None
+        self._await_end()
+        self._host.end(session).add_done_callback(lambda _: self._write_out())
 
     def _await_end(self) -> None:
         """A close was sent or came: the client has some time for its part."""

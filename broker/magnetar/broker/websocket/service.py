@@ -149,7 +149,7 @@ class WebSocketService:
         for connection in list(self._connections):
             connection.close(CLOSE_GOING_AWAY, "the broker stops")
         for session in list(self._sessions):
-            self._close_soon(session)
+            self.end(session)
         if self._closing:
             await asyncio.wait(set(self._closing), timeout=_STOP_S)
         results = await asyncio.gather(
@@ -200,7 +200,7 @@ class WebSocketService:
             await session.close()
             raise UpgradeRefusedError(504, "not ready in time") from None
         except BaseException:
-            self._close_soon(session)
+            self.end(session)
             raise
         expires_at_ms = rights.identity.expires_at_ms
         expiry = None
@@ -224,6 +224,15 @@ class WebSocketService:
             except UpgradeRefusedError as error:
                 listed.connection.close(CLOSE_NOT_ALLOWED, str(error))
 
+    def end(self, session: Session) -> asyncio.Task[None]:
+        listed = self._sessions.pop(session, None)
+        if listed is not None and listed.expiry is not None:
+            listed.expiry.cancel()
+        task = asyncio.create_task(session.close(), name="websocket-close")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
     def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
         host = self._connections.pop(connection, None)
         if host is not None:
@@ -231,7 +240,7 @@ class WebSocketService:
             if not self._per_address[host]:
                 del self._per_address[host]
         if session is not None:
-            self._close_soon(session)
+            self.end(session)
 
     def _make(self, endpoint: Endpoint, rights: Rights) -> Session:
         settings, queue_max = self.settings, self.settings.websocket_receiver_queue_max
@@ -264,14 +273,6 @@ class WebSocketService:
                     settings,
                     clock=self.clock,
                 )
-
-    def _close_soon(self, session: Session) -> None:
-        listed = self._sessions.pop(session, None)
-        if listed is not None and listed.expiry is not None:
-            listed.expiry.cancel()
-        task = asyncio.create_task(session.close(), name="websocket-close")
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     # -- for sessions
 

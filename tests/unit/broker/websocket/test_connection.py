@@ -112,6 +112,8 @@ class FakeHost:
         self.clock: Clock = cast(Clock, self.fake_clock)
         self.session = FakeSession()
         self.lost: list[Session | None] = []
+        self.ended: list[Session] = []
+        self.end_gate = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
         self.refusal: Exception | None = None
@@ -124,6 +126,13 @@ class FakeHost:
         if self.refusal is not None:
             raise self.refusal
         return self.session
+
+    def end(self, session: Session) -> asyncio.Task[None]:
+        async def wait() -> None:
+            await self.end_gate.wait()
+
+        self.ended.append(session)
+        return asyncio.create_task(wait())
 
     def on_lost(self, connection: WebSocketConnection, session: Session | None) -> None:
         self.lost.append(session)
@@ -287,13 +296,34 @@ async def test_a_client_that_does_not_answer_a_close_is_cut_off() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_close_of_the_client_is_answered_and_the_session_given_back(opened: Pair) -> None:
+async def test_a_close_of_the_client_is_answered_once_its_session_is_given_back(
+    opened: Pair,
+) -> None:
+    opened.send(b"last word")
     opened.client.send_close(1000)
     opened.flush()
+    assert opened.host.session.texts == [b"last word"]
+    assert opened.host.ended == [opened.host.session]
+    await asyncio.sleep(0)
+    assert opened.close_code() is None
+    opened.host.end_gate.set()
+    await settle(lambda: opened.transport.has_eof)
     assert opened.close_code() == 1000
-    assert opened.transport.has_eof
     opened.connection.connection_lost(None)
-    assert opened.host.lost == [opened.host.session]
+    assert opened.host.lost == [None]
+
+
+async def test_a_client_that_leaves_is_cut_off_if_its_session_takes_too_long() -> None:
+    pair = await open_pair(websocket_close_timeout_ms=1)
+    pair.client.send_close(1000)
+    pair.flush()
+    async with asyncio.timeout(10):
+        while not pair.transport.is_aborted:  # noqa: ASYNC110 - its own timer tells nobody
+            await asyncio.sleep(0.001)
+    pair.connection.connection_lost(None)
+    pair.host.end_gate.set()
+    await asyncio.sleep(0)
+    assert pair.host.ended == [pair.host.session]
 
 
 async def test_who_leaves_before_the_upgrade_leaves_nothing_behind() -> None:

@@ -68,7 +68,6 @@ class CoordinatorLimits:
     finished_max: int
     log_records: int
     end_wait_ms: int
-    ends_at_once: int
 
 
 @dataclass(slots=True)
@@ -101,7 +100,6 @@ class Coordinator:
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._at_once = asyncio.Semaphore(limits.ends_at_once)
         self._endings: dict[int, asyncio.Task[None]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -255,24 +253,19 @@ class Coordinator:
         commits = found.status is Status.COMMITTING
         low_watermark = self.state.low_watermark
         participants = self._participants
-
-        async def on_topic(topic: str) -> None:
-            async with self._at_once:
-                await participants.end_on_topic(
-                    topic, found.id, commits=commits, low_watermark=low_watermark
-                )
-
-        async def on_subscription(topic: str, name: str) -> None:
-            async with self._at_once:
-                await participants.end_on_subscription(
-                    topic, name, found.id, commits=commits, low_watermark=low_watermark
-                )
-
         async with asyncio.TaskGroup() as group:
             for topic, name in found.subscriptions:
-                group.create_task(on_subscription(topic, name))
+                group.create_task(
+                    participants.end_on_subscription(
+                        topic, name, found.id, commits=commits, low_watermark=low_watermark
+                    )
+                )
             for topic in found.topics:
-                group.create_task(on_topic(topic))
+                group.create_task(
+                    participants.end_on_topic(
+                        topic, found.id, commits=commits, low_watermark=low_watermark
+                    )
+                )
         done = self._write(self.state.status(found.id, ENDED[found.status]))
         if commits:
             self.counters.committed += 1

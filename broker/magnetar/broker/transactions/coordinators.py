@@ -59,6 +59,7 @@ class Coordinators:
                 timeout_ms=settings.transaction_end_timeout_ms,
                 retry_ms=settings.transaction_retry_ms,
                 retry_ms_max=settings.transaction_retry_ms_max,
+                at_once=settings.transaction_ends_at_once,
             ),
         )
         self._limits = CoordinatorLimits(
@@ -68,7 +69,6 @@ class Coordinators:
             finished_max=settings.transaction_finished_max,
             log_records=settings.transaction_log_records,
             end_wait_ms=settings.transaction_end_wait_ms,
-            ends_at_once=settings.transaction_ends_at_once,
         )
         self._looking: asyncio.Task[None] | None = None
         topics.attach_coordinators(self._attach)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -57,6 +58,9 @@ class MessengerLimits:
     timeout_ms: int
     retry_ms: int
     retry_ms_max: int
+    at_once: int
+    """Attempts under way; a quarter of them for one topic, so that one whose owner does not answer
+    leaves most to others."""
 
 
 class Messenger:
@@ -66,6 +70,8 @@ class Messenger:
         self._topics = topics
         self._find = find
         self._limits = limits
+        self._at_once = asyncio.Semaphore(limits.at_once)
+        self._at_once_on: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.attempts_failed = 0
 
     async def end_on_topic(
@@ -142,11 +148,20 @@ class Messenger:
         command: Callable[[int], BaseCommand],
     ) -> None:
         pause_ms = self._limits.retry_ms
+        at_once_here = self._at_once_on.get(topic)
+        if at_once_here is None:
+            at_once_here = asyncio.Semaphore(max(1, self._limits.at_once // 4))
+            self._at_once_on[topic] = at_once_here
         while True:
             try:
                 name = naming.topic_of(topic)
-                found = self._topics.served(name)
-                async with asyncio.timeout(self._limits.timeout_ms / 1000):
+                # Pauses take nobody's place.
+                async with (
+                    at_once_here,
+                    self._at_once,
+                    asyncio.timeout(self._limits.timeout_ms / 1000),
+                ):
+                    found = self._topics.served(name)
                     if found is not None and found.transactions is not None:
                         await here(found)
                     else:

@@ -27,7 +27,6 @@ LIMITS = CoordinatorLimits(
     finished_max=100,
     log_records=1000,
     end_wait_ms=30_000,
-    ends_at_once=4,
 )
 
 

@@ -96,6 +96,33 @@ def test_ended_ones_are_forgotten_below_the_watermark_and_still_known() -> None:
     assert ended.was_committed(TransactionId(1, 4)) is True
 
 
+def test_outcomes_above_a_watermark_that_stays_cost_bits_alone() -> None:
+    ended, count = EndedTransactions(), 50_000
+    for least in range(1, count):
+        ended.note(TransactionId(3, least), is_committed=least % 3 == 0)
+    again = EndedTransactions.load(json.loads(json.dumps(ended.dump())))
+    assert len(json.dumps(ended.dump())) < count
+    for each in (ended, again):
+        assert len(each) == count - 1
+        assert TransactionId(3, 0) not in each
+        assert TransactionId(2, 1) not in each
+        assert each.was_committed(TransactionId(3, 999)) is True
+        assert each.was_committed(TransactionId(3, 1024)) is False
+        assert each.was_committed(TransactionId(3, count)) is None
+    again.pass_watermark(3, 2047)
+    assert len(again) == count - 2048
+    again.pass_watermark(3, 2048)
+    assert again.was_committed(TransactionId(3, 2048)) is None
+    assert again.was_committed(TransactionId(3, 2049)) is True
+    assert TransactionId(3, 7) in again
+
+
+def test_outcomes_are_read_as_they_were_written_before_there_were_pages() -> None:
+    again = EndedTransactions.load({"watermarks": [[1, 4]], "outcomes": [[1, 5, True]]})
+    assert again.was_committed(TransactionId(1, 5)) is True
+    assert TransactionId(1, 6) not in again
+
+
 def test_a_run_is_seen_up_to_the_limit_and_without_what_is_aborted() -> None:
     log = Log(at(5))
     visibility = Visibility(log)

@@ -428,16 +428,22 @@ def _refuse(request_id: int, error: RequestError) -> bytes:
 
 
 def _success(request_id: int, producer: Producer) -> bytes:
-    deduplication = producer.topic.deduplication
     return replies.producer_success(
         request_id,
         producer_name=producer.name,
-        last_sequence_id=(
-            -1 if deduplication is None else deduplication.last_sequence_id(producer.name)
-        ),
+        last_sequence_id=_last_sequence_id(producer),
         topic_epoch=producer.topic_epoch,
         schema_version=producer.schema_version,
     )
+
+
+def _last_sequence_id(producer: Producer) -> int:
+    """From which a new producer of that name goes on: what is sent again below it is not stored."""
+    topic, name = producer.topic, producer.name
+    last = -1 if topic.deduplication is None else topic.deduplication.last_sequence_id(name)
+    if topic.transactions is None:
+        return last
+    return max(last, topic.transactions.buffer.last_sequence_id(name))
 
 
 def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:

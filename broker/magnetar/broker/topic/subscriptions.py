@@ -233,8 +233,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
-            await self._drop_pending_acks(subscription)
             await _delete_cursor(subscription)
+            await self._drop_pending_acks(subscription)
             subscription.leave(consumer)
             self._forget(subscription)
 
@@ -253,12 +253,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     f"Subscription has active connected consumers: {subscription.name} of "
                     f"{self._label} has {len(subscription.consumers)}"
                 )
-            await self._drop_pending_acks(subscription)
             await _delete_cursor(subscription)
+            await self._drop_pending_acks(subscription)
             self._forget(subscription)
 
     async def _drop_pending_acks(self, subscription: Subscription) -> None:
-        """Before the cursor goes: a later one of that name must not find them."""
+        """Once the cursor is gone: a later one of that name must not find them. Not before: they
+        are needed if it cannot be deleted. What a crash leaves is dropped when the topic is loaded
+        again, before anybody can make another."""
         if self._topic.transactions is not None:
             await self._topic.transactions.acks.drop(subscription.name)
 

@@ -178,6 +178,7 @@ class TopicOpener:
         await topic.delayed.restore()
         await topic.transactions.restore()
         names = await list_cursors(self._store, log.path)
+        await topic.transactions.acks.drop_all_but(names)
         await self._restore_compaction(topic, log, names)
         await self._restore_subscriptions(topic, log, names)
         if topic.policies.deduplication:

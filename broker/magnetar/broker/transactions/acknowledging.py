@@ -6,7 +6,7 @@ coordinator asks again, and acknowledging twice changes nothing.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -51,6 +51,8 @@ class TransactionalAcks:
         """By subscription."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One end at a time on a subscription; a lock is there as long as somebody has it."""
+        self._dropping: set[str] = set()
+        """Subscriptions whose cursor is gone, and of which this is being written down."""
 
     @property
     def ending_count(self) -> int:
@@ -109,6 +111,8 @@ class TransactionalAcks:
         await self._transactions.enable()
         if topic.is_closed or subscription.is_closed or not topic.tenure.holds():
             raise ServiceNotReadyError(f"{topic.name} is closing")
+        if name in self._dropping:
+            raise ServiceNotReadyError(f"subscription {name} of {topic.name} is being deleted")
         pending = self.pending.setdefault(name, PendingAckState())
         if subscription.pending_acks is not pending:
             subscription.hold_back(pending)
@@ -183,28 +187,39 @@ class TransactionalAcks:
         Raises:
             NotAllowedError, ServiceNotReadyError, BrokerPersistenceError, LedgerError
         """
-        topic = self._topic
-        subscription = topic.subscriptions.get(name)
-        if subscription is None or not subscription.is_durable:
+        # Who has lost the topic does not know which subscriptions it has.
+        self._check_owned()
+        if self._to_be_told(name) is None:
             return
         await self._transactions.enable()
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
-            subscription = topic.subscriptions.get(name)
-            if subscription is None or not subscription.is_durable or not subscription.is_open:
+            self._check_owned()
+            subscription = self._to_be_told(name)
+            if subscription is None or not subscription.is_open:
                 return
-            if topic.is_closed or subscription.is_closed:
-                raise ServiceNotReadyError(f"{topic.name} is closing")
+            if subscription.is_closed:
+                raise ServiceNotReadyError(f"{self._topic.name} is closing")
             pending = self.pending.setdefault(name, PendingAckState())
             pending.ended.pass_watermark(txn.most, low_watermark)
             # What told us before may have gone away while the end was being written, and what the
             # transaction holds was not let go then: it is told again.
             if txn not in pending.ended or txn in pending.transactions:
                 await self._end(subscription, pending, txn, commits=commits)
-        if not topic.tenure.holds():
-            raise ServiceNotReadyError(f"{topic.name} has another owner")
+        self._check_owned()
+
+    def _check_owned(self) -> None:
+        topic = self._topic
+        if topic.is_closed or not topic.tenure.holds():
+            raise ServiceNotReadyError(f"{topic.name} is closing, or has another owner")
+
+    def _to_be_told(self, name: str) -> Subscription | None:
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None or not subscription.is_durable or name in self._dropping:
+            return None
+        return subscription
 
     async def _end(
         self,
@@ -259,14 +274,28 @@ class TransactionalAcks:
                 )
 
     async def drop(self, name: str) -> None:
-        """A subscription is about to be deleted: a later one of that name holds nothing back.
+        """A subscription's cursor is gone: a later one of that name holds nothing back. Until this
+        returns none may be made.
 
         Raises:
             BrokerPersistenceError
         """
-        if name in self.pending:
+        if self.pending.pop(name, None) is None:
+            return
+        self._dropping.add(name)
+        try:
             await self._write({"kind": "drop", "subscription": name})
-            self.pending.pop(name, None)
+        finally:
+            self._dropping.discard(name)
+
+    async def drop_all_but(self, names: Collection[str]) -> None:
+        """After restoring: former owners may not have come to `drop` what they had deleted.
+
+        Raises:
+            BrokerPersistenceError
+        """
+        for name in [each for each in self.pending if each not in names]:
+            await self.drop(name)
 
     async def _write(self, record: dict[str, Any]) -> None:
         log, topic = self._transactions.log, self._topic
@@ -284,6 +313,8 @@ class TransactionalAcks:
 def _give_back(subscription: Subscription, held: PendingAcks) -> None:
     """Send what an aborted transaction held back, once more."""
     dispatcher = subscription.dispatcher
+    if not held.individual and held.cumulative is None:
+        return
     if dispatcher is None or not dispatcher.consumers:
         return  # Whoever comes begins at the first unacknowledged entry.
     if isinstance(dispatcher, SingleActiveDispatcher):

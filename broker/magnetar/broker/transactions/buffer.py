@@ -6,7 +6,7 @@ stored, the topic is loaded again: only the recovered log knows.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -44,6 +44,8 @@ class TransactionBuffer:
         self._ending: dict[TransactionId, asyncio.Future[Position]] = {}
         self._accepted: dict[TransactionId, dict[str, tuple[int, int]]] = {}
         """The last message of each producer that was handed to the log, stored or not."""
+        self._ending_beside: dict[TransactionId, bool] = {}
+        """Ends on their way to the transaction log, and whether they are commits."""
 
     @property
     def state(self) -> BufferState:
@@ -86,6 +88,21 @@ class TransactionBuffer:
             )
         accepted[sender.name] = sender.order
         batch.note_transaction(txn, sender)
+
+    def last_sequence_id(self, name: str) -> int:
+        """The last one that a producer of that name has sent in a transaction that is open here,
+        for the next of that name to go on from; -1: none has."""
+        if self._topic.visibility.buffer is None:
+            return -1
+        orders = [
+            senders[name]
+            for senders in (
+                *(found.senders for found in self.state.open.values()),
+                *self._accepted.values(),
+            )
+            if name in senders
+        ]
+        return max(orders, default=(-1, -1))[0]
 
     def handed_over(self) -> int:
         """Messages of transactions are about to be appended."""
@@ -172,8 +189,10 @@ class TransactionBuffer:
         log, state, topic = self._transactions.log, self.state, self._topic
         assert log is not None
         record = log.append({"kind": "end", "txn": list(txn), "commits": commits})
+        self._ending_beside[txn] = commits
 
         def stored(done: "asyncio.Future[Position]") -> None:
+            del self._ending_beside[txn]
             if not done.cancelled() and done.exception() is None:
                 state.on_end(txn, is_committed=commits)
                 state.answered(number)
@@ -182,6 +201,12 @@ class TransactionBuffer:
         record.done.add_done_callback(stored)
         record.done.add_done_callback(self._look)
         return record.done
+
+    def dump(self) -> dict[str, Any]:
+        """What is known, as JSON, for a record that is appended at once: the ends that are on their
+        way in the same log come before it."""
+        ending = [[*txn, commits] for txn, commits in self._ending_beside.items()]
+        return {**self.state.dump(), "ending": ending}
 
     def _look(self, done: "asyncio.Future[Position]") -> None:
         if not done.cancelled() and done.exception() is not None and not self._topic.is_closed:

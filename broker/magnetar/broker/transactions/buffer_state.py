@@ -161,4 +161,6 @@ class BufferState:
         self.aborted = PositionSet.load(stored["aborted"])
         self.ended = EndedTransactions.load(stored["ended"])
         self.committed_count, self.aborted_count = stored["counts"]
+        for most, least, is_committed in stored.get("ending", ()):
+            self.on_end(TransactionId(most, least), is_committed=is_committed)
         return self

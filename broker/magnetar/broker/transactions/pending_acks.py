@@ -211,6 +211,8 @@ class PendingAckState:
         self.ended = EndedTransactions.load(stored["ended"])
         for most, least, individual, cumulative in stored["open"]:
             txn = TransactionId(most, least)
+            if txn in self.ended:
+                continue  # Its end was on its way to the log, ahead of this.
             self.add(txn, [load_ack(each) for each in individual])
             if cumulative is not None:
                 self.add_cumulative(txn, load_ack(cumulative))

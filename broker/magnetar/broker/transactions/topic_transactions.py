@@ -233,7 +233,7 @@ class TopicTransactions:
         return {
             "kind": "snapshot",
             "through": list(state.known_through(topic.log.last_confirmed)),
-            "buffer": state.dump(),
+            "buffer": self.buffer.dump(),
             "pending": {name: each.dump() for name, each in self.acks.pending.items()},
         }
 

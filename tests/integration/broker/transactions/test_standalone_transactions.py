@@ -12,6 +12,7 @@ from magnetar.sdk import (
     Consumer,
     ConsumerSettings,
     InitialPosition,
+    ProducerSettings,
     SubscriptionType,
     TransactionState,
 )
@@ -65,6 +66,19 @@ class TestMessages:
                 await consumer.receive(timeout_s=0.5)
         assert txn.state is TransactionState.COMMITTED
         assert [(await consumer.receive(timeout_s=20)).data for _ in range(2)] == [b"one", b"two"]
+
+    async def test_producers_of_one_name_go_on_where_the_one_before_ended(
+        self, client: Client
+    ) -> None:
+        consumer = await client.consumer("named", "s", FROM_START)
+        async with client.transaction() as txn:
+            for payload in (b"one", b"two", b"three"):
+                producer = await client.producer("named", ProducerSettings(name="unit"))
+                await producer.send(payload, transaction=txn)
+                await producer.close()
+        producer = await client.producer("named")
+        await producer.send(b"end")
+        assert await received(consumer) == [b"one", b"two", b"three"]
 
     async def test_they_hold_back_what_is_behind_them(self, client: Client) -> None:
         producer = await client.producer("order")

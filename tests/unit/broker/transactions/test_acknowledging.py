@@ -3,6 +3,11 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.transactions.ids import TransactionId
@@ -13,6 +18,17 @@ from magnetar.ledger.position import Position
 SUBSCRIPTIONS = 100
 
 
+class Rewinding(ExclusiveDispatcher):
+    """A dispatcher with a consumer that counts how often it goes back."""
+
+    def __init__(self) -> None:
+        self.consumers = [cast(Consumer, None)]
+        self.rewinds = 0
+
+    def rewind(self) -> None:
+        self.rewinds += 1
+
+
 class OpenSubscription:
     """An open subscription without consumers."""
 
@@ -21,7 +37,7 @@ class OpenSubscription:
         self.is_durable = is_durable
         self.is_open = True
         self.is_closed = False
-        self.dispatcher = None
+        self.dispatcher: Rewinding | None = None
 
     def wake(self) -> None:
         pass
@@ -32,6 +48,7 @@ class Place:
 
     name = "persistent://public/default/topic"
     is_closed = False
+    is_owned = True
     is_slow = False
     """What is written to the log is not answered."""
 
@@ -46,7 +63,7 @@ class Place:
         )
 
     def holds(self) -> bool:
-        return True
+        return self.is_owned
 
     async def enable(self) -> None:
         pass
@@ -91,6 +108,26 @@ async def test_ends_on_one_subscription_at_the_same_time_are_noted_once() -> Non
     place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
     await asyncio.gather(*(place.end_on("s", 1) for _ in range(5)))
     assert [each["kind"] for each in place.records] == ["acks_end"]
+
+
+async def test_who_has_lost_the_topic_says_nothing_of_subscriptions() -> None:
+    """One that he does not know may be there, made by the next owner."""
+    place = Place()
+    place.is_owned = False
+    with pytest.raises(ServiceNotReadyError):
+        await place.end_on("unknown", 1)
+
+
+async def test_an_abort_of_what_held_nothing_sends_nothing_again() -> None:
+    place = Place()
+    subscription = place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
+    dispatcher = subscription.dispatcher = Rewinding()
+    await place.acks.end("s", TransactionId(0, 1), commits=False, low_watermark=-1)
+    assert dispatcher.rewinds == 0
+    pending = place.acks.pending["s"]
+    pending.add(TransactionId(0, 2), [Ack(Position(7, 3))])
+    await place.acks.end("s", TransactionId(0, 2), commits=False, low_watermark=-1)
+    assert dispatcher.rewinds == 1
 
 
 async def test_an_end_whose_coordinator_went_away_meanwhile_is_made_when_it_is_told_again() -> None:

@@ -1,0 +1,225 @@
+"""What the next owner of a topic knows of its transactions, whatever was on its way meanwhile."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import cast
+
+import pytest
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.errors import BrokerPersistenceError, ServiceNotReadyError
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic_config import topic_limits, transaction_limits
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.pending_acks import Ack
+from magnetar.broker.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.cursors import CursorUnavailableError, NonDurableCursor
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name
+from tests.unit.broker.harness import ManualClock, MemoryLog
+
+NAME = parse_topic_name("persistent://public/default/topic")
+SETTINGS = BrokerSettings()
+ONE, OTHER = TransactionId(0, 1), TransactionId(0, 2)
+FIRST = Position(7, 0)
+NOBODY = cast(Consumer, None)
+
+
+class BesideLog(MemoryLog):
+    """The log beside the topic's."""
+
+    async def shrink(self, before: Position) -> int:
+        return await self.unlist(before)
+
+    def on_fenced(self, callback: object) -> None:
+        """Never."""
+
+
+class Saved(NonDurableCursor):
+    """A cursor that survives, as far as its subscription can tell."""
+
+    is_durable = True
+    deletion_error: CursorUnavailableError | None = None
+
+    async def delete(self) -> None:
+        if self.deletion_error is not None:
+            raise self.deletion_error
+
+
+class Owners:
+    """Owners of one topic, one after the other, and its two logs."""
+
+    def __init__(self) -> None:
+        self.log, self.beside = MemoryLog(), BesideLog(100)
+        self.log.store(message(None))
+
+    async def load(self, *names: str) -> Topic:
+        """The next owner, who finds the cursors of these subscriptions."""
+        topic = Topic(NAME, self.log, TailCache(TailCachePool(1 << 20)), topic_limits(SETTINGS))
+
+        async def open_log() -> TopicTransactionLog:
+            return TopicTransactionLog(cast(ManagedLog, self.beside), part_bytes_max=1 << 20)
+
+        topic.transactions = TopicTransactions(
+            topic, open_log, transaction_limits(SETTINGS), ManualClock()
+        )
+        await topic.transactions.restore()
+        await topic.transactions.acks.drop_all_but(names)
+        for name in names:
+            await subscribe(topic, name)
+        await topic.transactions.enable()
+        return topic
+
+    async def beside_a_snapshot(self, topic: Topic, work: Coroutine[object, object, None]) -> None:
+        """Have a snapshot taken while what `work` has appended is on its way."""
+        assert topic.transactions is not None
+        self.beside.is_immediate = False
+        ending = asyncio.ensure_future(work)
+        await settle()
+        assert len(self.beside.waiting) == 1
+        snapshot = asyncio.ensure_future(topic.transactions.write_snapshot())
+        await settle()
+        assert len(self.beside.waiting) == 2
+        self.beside.confirm()
+        await asyncio.gather(ending, snapshot)
+        self.beside.is_immediate = True
+
+
+def message(txn: TransactionId | None) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    if txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+    return encode_payload(metadata.SerializeToString(), b"x")
+
+
+async def subscribe(topic: Topic, name: str) -> Subscription:
+    async def cursor() -> NonDurableCursor:
+        return Saved(topic.log, name, initial=EARLIEST)
+
+    await topic.subscriptions.ensure(name, cursor)
+    return topic.subscriptions[name]
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def acknowledge(topic: Topic, txn: TransactionId, position: Position = FIRST) -> None:
+    assert topic.transactions is not None
+    subscription = topic.subscriptions["s"]
+    await topic.transactions.acks.acknowledge(subscription, NOBODY, txn, [Ack(position)], None)
+
+
+async def acknowledge_through(topic: Topic, txn: TransactionId, position: Position) -> None:
+    assert topic.transactions is not None
+    subscription = topic.subscriptions["s"]
+    assert subscription.context is not None
+    subscription.dispatcher = ExclusiveDispatcher(subscription.context)
+    await topic.transactions.acks.acknowledge(subscription, NOBODY, txn, [], Ack(position))
+
+
+async def end(topic: Topic, txn: TransactionId, *, commits: bool) -> None:
+    assert topic.transactions is not None
+    await topic.transactions.acks.end("s", txn, commits=commits, low_watermark=-1)
+
+
+def is_held(topic: Topic, position: Position = FIRST) -> bool:
+    pending = topic.subscriptions["s"].pending_acks
+    return pending is not None and pending.holds(position)
+
+
+async def test_what_is_aborted_beside_a_snapshot_is_given_back_by_the_next_owner() -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    await acknowledge(topic, ONE)
+    await owners.beside_a_snapshot(topic, end(topic, ONE, commits=False))
+    assert not is_held(topic)
+    assert not is_held(await owners.load("s"))
+
+
+async def test_what_is_committed_beside_a_snapshot_is_in_nobodys_way_at_the_next_owner() -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    await acknowledge_through(topic, ONE, FIRST)
+    await owners.beside_a_snapshot(topic, end(topic, ONE, commits=True))
+    owners.log.store(message(None))
+    again = await owners.load("s")
+    again.subscriptions["s"].cursor.ack_many([FIRST])  # As the commit has saved it.
+    await acknowledge_through(again, OTHER, Position(7, 1))
+    assert is_held(again, Position(7, 1))
+
+
+async def test_a_terminated_topics_commit_beside_a_snapshot_is_known_to_the_next_owner() -> None:
+    owners = Owners()
+    topic = await owners.load()
+    assert topic.transactions is not None
+    owners.log.store(message(ONE))
+    buffer = topic.visibility.buffer
+    assert buffer is not None
+    buffer.on_entry(ONE, Position(7, 1))
+    await owners.log.terminate()
+    ending = topic.transactions.buffer.end(ONE, commits=True, low_watermark=-1)
+    await owners.beside_a_snapshot(topic, ending)
+    assert topic.visibility.last == Position(7, 1)
+    assert (await owners.load()).visibility.last == Position(7, 1)
+
+
+async def test_a_later_subscription_of_a_deleted_ones_name_holds_nothing_back() -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    await acknowledge(topic, ONE)
+    deletion = topic.subscriptions.delete(topic.subscriptions["s"], is_forced=False)
+    await owners.beside_a_snapshot(topic, deletion)
+    assert not is_held(await owners.load("s"))
+
+
+async def test_what_a_deleted_subscription_held_is_dropped_though_its_owner_died() -> None:
+    owners = Owners()
+    await acknowledge(await owners.load("s"), ONE)
+    await owners.load()  # The cursor is gone, and nothing says so in the log.
+    assert not is_held(await owners.load("s"))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_subscription_that_cannot_be_deleted_keeps_what_transactions_hold(
+    commits: bool,
+) -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    subscription = topic.subscriptions["s"]
+    await acknowledge(topic, ONE)
+    cursor = subscription.cursor
+    assert isinstance(cursor, Saved)
+    cursor.deletion_error = CursorUnavailableError("the metadata store is away")
+    with pytest.raises(BrokerPersistenceError, match="metadata store is away"):
+        await topic.subscriptions.delete(subscription, is_forced=False)
+    assert is_held(topic)
+    await end(topic, ONE, commits=commits)
+    assert not is_held(topic)
+    assert cursor.is_acked(FIRST) is commits
+
+
+async def test_a_subscription_that_is_being_deleted_takes_no_acknowledgements() -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    subscription = topic.subscriptions["s"]
+    await acknowledge(topic, ONE)
+    owners.beside.is_immediate = False
+    deletion = asyncio.ensure_future(topic.subscriptions.delete(subscription, is_forced=False))
+    await settle()
+    assert len(owners.beside.waiting) == 1
+    owners.log.store(message(None))
+    with pytest.raises(ServiceNotReadyError, match="is being deleted"):
+        await acknowledge(topic, OTHER, Position(7, 1))
+    await end(topic, ONE, commits=True)  # There is nothing left to end.
+    owners.beside.confirm()
+    await deletion
+    assert topic.transactions is not None
+    assert topic.transactions.acks.pending == {}

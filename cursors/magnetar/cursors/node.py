@@ -214,9 +214,10 @@ class OwnedNode:
             NoNodeError, CursorFencedError, MetadataError
         """
         stored = await self._store.get(self._path)
-        if stored.version == self._version:
+        if (stored.version, stored.value) == (self._version, self._value):
             return
-        if stored.value not in self._doubts:
+        # The same version with another value: it was deleted, and made anew by somebody else.
+        if stored.version == self._version or stored.value not in self._doubts:
             # Our value may have been there before: the doubts stay, so that nobody deletes the
             # ledger that it named.
             raise self._fenced()

@@ -128,6 +128,28 @@ async def test_outcomes_that_stay_unknown_are_not_asked_about_for_ever(store: On
     assert log_list.is_resolved
 
 
+async def test_a_log_made_anew_that_came_to_the_same_version_is_somebody_elses(
+    store: OneNode,
+) -> None:
+    """Its owner was stopped in the middle of a write, for longer than his session lasts."""
+    log_list, other = list_on(store), list_on(store)
+    await log_list.create(random.Random(1))
+
+    def made_anew(number: int) -> tuple[bool, Exception]:
+        other_metadata = LogMetadata(creation_token=77)
+        store.node = Versioned(other_metadata.to_json(), 0)
+        return False, UNKNOWN
+
+    store.fate = made_anew
+    with pytest.raises(LogFencedError):
+        await log_list.update(with_next(5))
+    store.fate = lambda _: (True, None)
+    await other.load()
+    assert ids(other) == []
+    with pytest.raises(LogFencedError):
+        await log_list.check_owned()
+
+
 async def test_an_update_that_was_cancelled_and_landed_is_what_the_next_one_starts_from(
     store: OneNode,
 ) -> None:

@@ -1,9 +1,10 @@
 """The ledger list of a log in the metadata store: read once, then changed by compare-and-set only.
 
-The owner keeps the node's version. A change by anybody else means that the log has another owner
-(rule 1.1). An update whose outcome is unknown, or whose call was cancelled, is remembered: before
-anything else is decided, the node is read back and compared (rule 1.3). As long as the node has the
-version that an update was based on, the update may still happen.
+The owner keeps the node's version, and its value: a log that was deleted and made again may have
+come to the same version. A change by anybody else means that the log has another owner (rule 1.1).
+An update whose outcome is unknown, or whose call was cancelled, is remembered: before anything else
+is decided, the node is read back and compared (rule 1.3). As long as the node is what an update was
+based on, the update may still happen.
 
 An update is a function from the list as it is to the list as it should be. It runs inside the lock,
 and again whenever an earlier update of ours turns out to have happened; so what it decides is never
@@ -29,7 +30,7 @@ from magnetar.ledger.errors import (
     ValueTooLargeError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.position import Position
 
 ATTEMPTS_MAX = 5
@@ -49,6 +50,7 @@ class LogList:
         self._path = path
         self._metadata = LogMetadata(properties=dict(properties))
         self._version = -1
+        self._value = b""
         self._unresolved: list[bytes] = []
         """Updates based on `_version` that may have happened, or may yet; each once."""
         self._lock = asyncio.Lock()
@@ -94,7 +96,7 @@ class LogList:
                         f"{self._path}: there is a log already; open it, or choose another path"
                     ) from None
             else:
-                self._adopt(metadata, 0)
+                self._adopt(metadata, 0, metadata.to_json())
             return
         raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
 
@@ -119,7 +121,7 @@ class LogList:
                 except (NodeExistsError, UnknownOutcomeError):
                     pass  # somebody's is there, perhaps our own: read it
             else:
-                self._adopt(LogMetadata.from_json(node.value, path=self._path), node.version)
+                self._adopt_node(node)
                 return
         raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
 
@@ -161,7 +163,7 @@ class LogList:
         except (UnknownOutcomeError, BadVersionError, NoNodeError):
             # A conflict may be with our own earlier update, when that came late (D26).
             return await self._resolve() == value
-        self._adopt(metadata, version)
+        self._adopt(metadata, version, value)
         return True
 
     async def _resolve(self) -> bytes | None:
@@ -178,16 +180,23 @@ class LogList:
         except NoNodeError as error:
             self._unresolved = []
             raise LogFencedError(f"{self._path}: the log was deleted; close this handle") from error
-        if node.version == self._version:
+        if self._is_as_known(node):
             return None
-        if node.value not in self._unresolved:
+        if node.version == self._version or node.value not in self._unresolved:
             self._unresolved = []
             raise self._why_changed(node.value)
-        self._adopt(LogMetadata.from_json(node.value, path=self._path), node.version)
+        self._adopt_node(node)
         return node.value
 
-    def _adopt(self, metadata: LogMetadata, version: int) -> None:
-        self._metadata, self._version = metadata, version
+    def _is_as_known(self, node: Versioned) -> bool:
+        return (node.version, node.value) == (self._version, self._value)
+
+    def _adopt_node(self, node: Versioned) -> None:
+        metadata = LogMetadata.from_json(node.value, path=self._path)
+        self._adopt(metadata, node.version, node.value)
+
+    def _adopt(self, metadata: LogMetadata, version: int, value: bytes) -> None:
+        self._metadata, self._version, self._value = metadata, version, value
         self._unresolved = []
 
     async def check_owned(self) -> None:
@@ -211,7 +220,7 @@ class LogList:
             node = await self._store.get(self._path)
         except NoNodeError as error:
             raise LogFencedError(f"{self._path}: the log was deleted; close this handle") from error
-        if node.version != self._version:
+        if not self._is_as_known(node):
             raise self._why_changed(node.value)
 
     def _why_changed(self, value: bytes) -> LogFencedError:

@@ -137,11 +137,11 @@ class MetadataServer:
         kind: str | None = None,
         path: str | None = None,
         count: int = 1,
+        skip: int = 0,
     ) -> None:
         """The next matching operations are not done; the caller hears "unavailable"."""
-        self.accidents.append(
-            Accident(OperationMatch(client, kind, None, path), "unavailable", count)
-        )
+        match = OperationMatch(client, kind, None, path)
+        self.accidents.append(Accident(match, "unavailable", count, skip))
 
     def stall(self, client: str | None = None) -> None:
         """Nothing that the client (or anybody) asks gets through, nor any watch event."""

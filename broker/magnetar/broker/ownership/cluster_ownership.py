@@ -70,10 +70,16 @@ class ClusterOwnership:
         self._clock = clock
         self._limits = limits
         self._changes = Changes()
-        self._leases = Leases(store, registration, guard, layouts, on_lost=self._on_lease_lost)
+        self._leases = Leases(
+            store,
+            registration,
+            guard,
+            layouts,
+            on_lost=self._on_lease_lost,
+            retry_s=limits.retry_s,
+        )
         self._unloading = Unloading(
             self._leases,
-            guard=guard,
             registration=registration,
             layouts=layouts,
             placement=placement,
@@ -289,6 +295,8 @@ class ClusterOwnership:
 
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
         """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
+
+        Returns when the lease is gone. Once begun, that waits for the store however long it takes.
 
         Raises:
             ServiceNotReadyError: it is not ours.

@@ -61,14 +61,16 @@ class Leases:
         layouts: Layouts,
         *,
         on_lost: Callable[[BundleId], None],
+        retry_s: float,
     ) -> None:
         """`on_lost`: a lease that was held is gone although the session lives, as when an operator
-        deletes the node."""
+        deletes the node. `retry_s`: between two looks at a lease that has to be known."""
         self._store = store
         self._registration = registration
         self._guard = guard
         self._layouts = layouts
         self._on_lost = on_lost
+        self._retry_s = retry_s
         self._held: dict[BundleId, _Held] = {}
         self._taking: dict[BundleId, asyncio.Task[LeaseRecord]] = {}
         self._checking: set[asyncio.Task[None]] = set()
@@ -140,53 +142,102 @@ class Leases:
             taking.exception()  # retrieved, even if nobody waits any more
 
     async def _take(self, bundle: BundleId, is_listed: bool) -> LeaseRecord:
+        may_be_new = False  # one of ours may be what we have just created
         for _ in range(_ATTEMPTS_MAX):
             term, token = self._guard.term, self._registration.token
             if not self._guard.holds(term):
                 raise BrokerMetadataError("this broker has no contact with the metadata store")
             record = await self.read(bundle)
-            if record is not None:
+            if record is not None and not (may_be_new and self.is_ours(record)):
                 return record
-            record = lease_of(self._registration.record)
-            try:
-                await self._store.create(bundle.lease_path, record.encode(), ephemeral=True)
-            except (NodeExistsError, UnknownOutcomeError):
-                await self._catch_up(bundle)
-                continue  # whoever has it: the next look tells
-            except MetadataError as error:
-                raise BrokerMetadataError(f"{bundle} cannot be taken now: {error}") from error
+            if record is None:
+                record = lease_of(self._registration.record)
+                try:
+                    await self._store.create(bundle.lease_path, record.encode(), ephemeral=True)
+                except (NodeExistsError, UnknownOutcomeError) as error:
+                    may_be_new = may_be_new or isinstance(error, UnknownOutcomeError)
+                    await self._catch_up(bundle)
+                    continue  # whoever has it: the next look tells
+                except MetadataError as error:
+                    raise BrokerMetadataError(f"{bundle} cannot be taken now: {error}") from error
             self.taken += 1
             if token != self._registration.token or not self._guard.holds(term):
                 # Created, perhaps, under the session that came after: not to be relied upon.
                 await self._give_back(bundle, token)
                 continue
             if is_listed and bundle.bundle not in await self._layouts.verified(bundle.namespace):
+                self._lose(bundle, self._held.get(bundle))  # if a look has found it meanwhile
                 await self._give_back(bundle, token)
                 raise BrokerMetadataError(f"{bundle} has been split")
-            if self._guard.holds(term):
+            if self._guard.holds(term) and not self.holds(bundle):
                 self._hold(bundle, term, 0)
             _log.info("bundle_taken", bundle=str(bundle))
             return record
         raise BrokerMetadataError(f"the lease of {bundle} changes again and again")
 
     async def announce(self, bundle: BundleId, destination: str) -> None:
-        """Write into a lease of ours where the bundle goes.
+        """Write into a lease of ours where the bundle goes, which has to be carried out then.
+
+        Whoever reads it sends clients there. So while nobody knows whether it is written, it is
+        looked at again; if the term ends before that is known, it counts as written.
 
         Raises:
-            BrokerMetadataError: not written, as far as we know.
+            BrokerMetadataError: it is not written.
         """
-        record = lease_of(self._registration.record, destination=destination)
+        term = self._guard.term
+        for _ in range(_ATTEMPTS_MAX):
+            if await self._write_destination(bundle, destination):
+                return
+            if await self._may_have_destination(bundle, destination, term):
+                return
+        raise BrokerMetadataError(f"the lease of {bundle} changes again and again")
+
+    async def _write_destination(self, bundle: BundleId, destination: str) -> bool:
+        """False: that, or what we knew of the node before, has to be looked at.
+
+        Raises:
+            BrokerMetadataError: it is not written.
+        """
         held = self._held.get(bundle)
         if held is None:
             raise BrokerMetadataError(f"{bundle} is not ours")
+        record = lease_of(self._registration.record, destination=destination)
         try:
             held.version = await self._store.set(
                 bundle.lease_path, record.encode(), version=held.version
             )
-        except (BadVersionError, NoNodeError) as error:
+        except (BadVersionError, UnknownOutcomeError):
+            return False
+        except NoNodeError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not ours any more") from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not changed: {error}") from error
+        return True
+
+    async def _may_have_destination(self, bundle: BundleId, destination: str, term: int) -> bool:
+        """Whether a lease of ours names that destination, by a look that sees all that we wrote;
+        also true if there is none before the term ends.
+
+        Raises:
+            UnreadableRecordError: somebody has overwritten it.
+        """
+        while True:
+            try:
+                await self._catch_up(bundle)
+                record = await self.read(bundle)
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("lease_in_doubt", bundle=str(bundle), error=str(error))
+            else:
+                return (
+                    record is not None
+                    and self.is_ours(record)
+                    and record.destination == destination
+                )
+            if not self._guard.holds(term):
+                return True
+            await asyncio.sleep(self._retry_s)
 
     async def give_up(self, bundle: BundleId) -> None:
         """Delete a lease of ours; nothing of the bundle may be served any more.
@@ -247,6 +298,7 @@ class Leases:
                 await self._delete(bundle, found.version)
         except MetadataError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not deleted: {error}") from error
+        raise BrokerMetadataError(f"the lease of {bundle} is not deleted: it is there again")
 
     async def _catch_up(self, bundle: BundleId) -> None:
         try:

@@ -5,6 +5,9 @@ are answered; clients are told and connect there, while here ledgers and cursors
 lease is deleted. The destination, which was named in the lease, lets the clients wait for it, takes
 it, and opens ledgers that are closed already, so nothing has to be recovered.
 
+What the lease says, or may say, is carried out, also if contact to the store is lost meanwhile: no
+one but the owner can delete it, and all others send clients to a broker that waits for that.
+
 A split does not move anything: the halves are taken before the layout names them, and the parent's
 lease goes last, so that whoever looks finds an owner at any moment.
 """
@@ -30,7 +33,6 @@ from magnetar.broker.ownership.placement import Placement
 from magnetar.broker.ownership.protocol import TopicHolder
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.registration import Registration
-from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.ledger.ports import Clock
 
 _log = structlog.get_logger()
@@ -43,7 +45,6 @@ class Unloading:
         self,
         leases: Leases,
         *,
-        guard: SessionGuard,
         registration: Registration,
         layouts: Layouts,
         placement: Placement,
@@ -53,7 +54,6 @@ class Unloading:
         limits: OwnershipLimits,
     ) -> None:
         self._leases = leases
-        self._guard = guard
         self._registration = registration
         self._layouts = layouts
         self._placement = placement
@@ -63,6 +63,9 @@ class Unloading:
         self._limits = limits
         self._unloading: dict[BundleId, asyncio.Task[None]] = {}
         self._resolving: set[asyncio.Task[None]] = set()
+        self._splitting = asyncio.Lock()
+        """Held by a split, and by whoever gives leases back because the layout does not name them:
+        it does not name the halves of a split under way."""
         self.moving: dict[BundleId, BrokerRecord | None] = {}
         """Bundles that are being given up, and to whom."""
         self.unloads = 0
@@ -75,6 +78,8 @@ class Unloading:
 
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
         """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
+
+        Returns when the lease is gone. Once begun, that waits for the store however long it takes.
 
         Raises:
             ServiceNotReadyError: it is not ours.
@@ -136,13 +141,16 @@ class Unloading:
         )
 
     async def _give_up(self, bundle: BundleId) -> None:
-        """Delete the lease. As long as that fails and the session lives, nothing is served."""
-        term = self._guard.term
+        """Delete the lease, in this term or a later one. As long as that fails, nothing is served.
+
+        Raises:
+            UnreadableRecordError: somebody has overwritten it.
+        """
         while True:
             try:
                 await self._leases.give_up(bundle)
             except BrokerMetadataError as error:
-                if not self._guard.holds(term):
+                if not error.retryable:
                     raise
                 _log.warning("lease_not_given_up", bundle=str(bundle), error=str(error))
                 await asyncio.sleep(self._limits.retry_s)
@@ -179,35 +187,38 @@ class Unloading:
             NotAllowedError: the namespace has as many bundles as it may have.
             BrokerMetadataError: not known whether it is split; if so, both halves are ours.
         """
-        if not self._leases.holds(parent) or parent in self.moving:
-            raise ServiceNotReadyError(f"{parent} is not owned by {self._registration.name}")
-        lower, upper = (BundleId(parent.namespace, each) for each in halves(parent.bundle, at))
-        for half in (lower, upper):
-            await self._leases.take(half, is_listed=False)
-            if not self._leases.holds(half):
-                await self._drop_unlisted(lower, upper)
-                raise BrokerMetadataError(f"{half} is owned by another broker: {parent} stays")
-        try:
-            await self._layouts.split(parent.namespace, parent.bundle, at)
-        except BrokerMetadataError:
-            self._resolve_later(parent, lower, upper)
-            raise
-        except BaseException:
-            self._resolve_later(lower, upper)
-            raise
-        await self._drop_unlisted(parent)
+        async with self._splitting:
+            if not self._leases.holds(parent) or parent in self.moving:
+                raise ServiceNotReadyError(f"{parent} is not owned by {self._registration.name}")
+            lower, upper = (BundleId(parent.namespace, each) for each in halves(parent.bundle, at))
+            try:
+                await self._split(parent, at, lower, upper)
+            except BaseException:
+                self._resolve_later(parent, lower, upper)
+                raise
         self._changes.tell()
         return lower, upper
 
+    async def _split(self, parent: BundleId, at: int, lower: BundleId, upper: BundleId) -> None:
+        for half in (lower, upper):
+            await self._leases.take(half, is_listed=False)
+            if not self._leases.holds(half):
+                raise BrokerMetadataError(f"{half} is owned by another broker: {parent} stays")
+        await self._layouts.split(parent.namespace, parent.bundle, at)
+        await self._drop_unlisted(parent)
+
     def _resolve_later(self, *bundles: BundleId) -> None:
-        """Give back those that the layout does not name, once that can be told."""
+        """Give back those that the layout does not name, once that can be told: in this term, or in
+        a later one, in which the leases are found again."""
 
         async def resolve() -> None:
-            term = self._guard.term
-            while self._guard.holds(term):
+            while True:
                 try:
-                    await self._drop_unlisted(*bundles)
-                except BrokerMetadataError:
+                    async with self._splitting:
+                        await self._drop_unlisted(*bundles)
+                except BrokerMetadataError as error:
+                    if not error.retryable:
+                        return
                     await asyncio.sleep(self._limits.retry_s)
                 else:
                     return
@@ -224,5 +235,5 @@ class Unloading:
         """
         layout = await self._layouts.verified(bundles[0].namespace)
         for bundle in bundles:
-            if bundle.bundle not in layout and self._leases.holds(bundle):
-                await self._leases.give_up(bundle)
+            if bundle.bundle not in layout:
+                await self._leases.give_up(bundle)  # held or not: a try before may have failed

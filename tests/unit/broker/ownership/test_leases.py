@@ -1,15 +1,25 @@
-"""What a look at a lease may conclude when it changes before the answer is there."""
+"""What a look at a lease may conclude when it changes before the answer is there, and what becomes
+of a write whose outcome nobody knows."""
 
 import asyncio
 import random
 from typing import cast
 
+import pytest
+
 from magnetar.broker.balance.bundles import Bundle, BundleId
 from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.ownership.leases import Leases
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord
+from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode
 from magnetar.broker.ownership.registration import Registration
 from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataUnavailableError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
 from magnetar.ledger.metadata.store import Versioned, Watch, WatchCallback, WatchEvent
 from tests.dictionary_store import DictionaryStore
 
@@ -19,10 +29,17 @@ URL = "pulsar://localhost:6650"
 
 
 class Store(DictionaryStore):
-    """Its answers can be held back; whoever watches is told when a test says so."""
+    """Its answers can be held back or lost; whoever watches is told when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.versions: dict[str, int] = {}
+        self.lost_replies: list[str] = []
+        """Operations that are done next, and whose replies are lost."""
+        self.lost_requests: list[str] = []
+        """Operations that are not done, which nobody hears."""
+        self.refused: list[str] = []
+        """Operations that are not done."""
         self.watching: list[WatchCallback] = []
         self.held: list[asyncio.Event] = []
         """Reads that wait before the store looks."""
@@ -32,11 +49,51 @@ class Store(DictionaryStore):
         if self._is_holding:
             self.held.append(asyncio.Event())
             await self.held[-1].wait()
-        return await super().get(path)
+        self._begin("get")
+        found = await super().get(path)
+        return Versioned(found.value, self.versions.get(path, 0))
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        self._begin("create")
+        await super().create(path, value)
+        self.versions[path] = 0
+        self._end("create")
+        return path
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
+        self._begin("set")
+        self._compare(path, version)
         self.nodes[path] = value
+        self.versions[path] = version + 1
+        self._end("set")
         return version + 1
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        self._begin("delete")
+        self._compare(path, version)
+        await super().delete(path)
+        self._end("delete")
+
+    def _compare(self, path: str, version: int | None) -> None:
+        if path not in self.nodes:
+            raise NoNodeError(path)
+        if version not in (None, self.versions.get(path, 0)):
+            raise BadVersionError(path)
+
+    def _begin(self, kind: str) -> None:
+        if kind in self.refused:
+            self.refused.remove(kind)
+            raise MetadataUnavailableError(kind)
+        if kind in self.lost_requests:
+            self.lost_requests.remove(kind)
+            raise UnknownOutcomeError(kind)
+
+    def _end(self, kind: str) -> None:
+        if kind in self.lost_replies:
+            self.lost_replies.remove(kind)
+            raise UnknownOutcomeError(kind)
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         store = self
@@ -65,7 +122,7 @@ class Store(DictionaryStore):
 
 
 class Guard:
-    """A term that does not end."""
+    """A term that ends when a test says so."""
 
     term = 1
     is_valid = True
@@ -76,11 +133,14 @@ class Guard:
     def on_run_out(self, callback: object) -> None: ...
 
 
-class AnyLayout:
-    """Every bundle is one of its namespace's."""
+class OneLayout:
+    """What bundles every namespace has."""
+
+    def __init__(self) -> None:
+        self.bundles = [BUNDLE.bundle]
 
     async def verified(self, namespace: str) -> list[Bundle]:
-        return [BUNDLE.bundle]
+        return self.bundles
 
 
 class World:
@@ -89,6 +149,8 @@ class World:
     def __init__(self) -> None:
         self.store = Store()
         self.lost: list[BundleId] = []
+        self.guard = Guard()
+        self.layout = OneLayout()
         self.registration = Registration(
             self.store,
             lambda: "br1",
@@ -98,9 +160,10 @@ class World:
         self.leases = Leases(
             self.store,
             self.registration,
-            cast("SessionGuard", Guard()),
-            cast("Layouts", AnyLayout()),
+            cast("SessionGuard", self.guard),
+            cast("Layouts", self.layout),
             on_lost=self.lost.append,
+            retry_s=0.001,
         )
 
     @classmethod
@@ -110,6 +173,11 @@ class World:
         await world.leases.take(BUNDLE)
         assert world.leases.holds(BUNDLE)
         return world
+
+    @property
+    def destination(self) -> str:
+        """What the lease in the store names."""
+        return decode(LeaseRecord, PATH, self.store.nodes[PATH]).destination
 
     def give_to_another(self) -> None:
         """As when an operator deletes the node, and another broker is faster."""
@@ -192,3 +260,97 @@ async def test_a_lookup_from_before_the_lease_was_taken_does_not_forget_it() -> 
     world.store.nodes[PATH] = node
     assert world.leases.holds(BUNDLE)
     assert world.lost == []
+
+
+async def test_an_announcement_whose_reply_is_lost_was_made() -> None:
+    world = await World.made()
+    world.store.lost_replies = ["set"]
+    await world.leases.announce(BUNDLE, "br2")
+    assert world.destination == "br2"
+    assert world.leases.holds(BUNDLE)
+    await world.leases.announce(BUNDLE, "br3")
+    assert world.destination == "br3", "its version is known"
+
+
+async def test_an_announcement_that_never_reached_the_store_is_made_again() -> None:
+    world = await World.made()
+    world.store.lost_requests = ["set"]
+    await world.leases.announce(BUNDLE, "br2")
+    assert world.destination == "br2"
+
+
+async def test_an_announcement_finds_out_about_a_change_that_it_did_not_hear_of() -> None:
+    world = await World.made()
+    world.store.versions[PATH] += 1
+    await world.leases.announce(BUNDLE, "br2")
+    assert world.destination == "br2"
+
+
+async def test_an_announcement_is_looked_after_until_the_store_answers() -> None:
+    world = await World.made()
+    world.store.lost_replies = ["set"]
+    world.store.refused = ["get"] * 3
+    await world.leases.announce(BUNDLE, "br2")
+    assert world.destination == "br2"
+    assert world.leases.holds(BUNDLE)
+
+
+async def test_an_announcement_that_nobody_knows_of_at_the_end_of_a_term_counts_as_made() -> None:
+    """It is carried out, since others may see it."""
+    world = await World.made()
+    world.store.lost_replies = ["set"]
+    world.store.refused = ["get"] * 1000
+    announcing = asyncio.create_task(world.leases.announce(BUNDLE, "br2"))
+    await asyncio.sleep(0.01)
+    assert not announcing.done()
+    world.guard.term += 1
+    await asyncio.wait_for(announcing, 1)
+
+
+async def test_an_announcement_that_is_refused_changes_nothing() -> None:
+    world = await World.made()
+    for refused in (["set"], ["set", "get"]):
+        world.store.refused = refused
+        with pytest.raises(BrokerMetadataError, match="not changed"):
+            await world.leases.announce(BUNDLE, "br2")
+        assert world.destination == ""
+        assert world.leases.holds(BUNDLE)
+
+
+async def test_nothing_is_announced_in_a_lease_that_is_another_brokers_now() -> None:
+    for lost in ([], ["set"]):
+        world = await World.made()
+        world.give_to_another()
+        world.store.versions[PATH] = 1
+        world.store.lost_requests = lost
+        with pytest.raises(BrokerMetadataError, match="not ours"):
+            await world.leases.announce(BUNDLE, "br3")
+        assert world.destination == ""
+        assert world.lost == [BUNDLE]
+
+
+async def test_a_lease_that_could_not_be_deleted_is_not_given_up() -> None:
+    world = await World.made()
+    world.store.lost_requests = ["delete"] * 100
+    with pytest.raises(BrokerMetadataError):
+        await world.leases.give_up(BUNDLE)
+    assert PATH in world.store.nodes
+
+
+async def test_a_lease_whose_reply_is_lost_is_not_kept_either_if_the_bundle_was_split() -> None:
+    world = World()
+    await world.registration.renew()
+    world.layout.bundles = []
+    world.store.lost_replies = ["create"]
+    with pytest.raises(BrokerMetadataError, match="split"):
+        await world.leases.take(BUNDLE)
+    assert PATH not in world.store.nodes
+    assert not world.leases.holds(BUNDLE)
+
+
+async def test_a_lease_that_was_taken_is_kept_though_the_reply_is_lost() -> None:
+    world = World()
+    await world.registration.renew()
+    world.store.lost_replies = ["create"]
+    assert (await world.leases.take(BUNDLE)).broker == "br1"
+    assert world.leases.holds(BUNDLE)

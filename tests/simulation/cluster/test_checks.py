@@ -242,6 +242,8 @@ def test_c08_a_superseded_broker_delivers() -> None:
     taken = listed(FILLED, LogLedger(1), at=2, by="br2")
     only("C8", [*good(), taken, said("MESSAGE", entry=5)])
     assert "C8" not in violated([*good(), taken, said("MESSAGE", entry=5, by="br2")])
+    looked_at = listed(FILLED, LogLedger(1), at=2, by="y")
+    assert "C8" not in violated([*good(), looked_at, said("MESSAGE", entry=5)])
 
 
 def test_c09_a_backlog_is_wrong() -> None:

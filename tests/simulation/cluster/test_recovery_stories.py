@@ -1,6 +1,10 @@
 """Auto-recovery as a whole: what is lost is found, and made up for."""
 
+from magnetar.ledger.ledger_metadata import LedgerState
 from tests.simulation.cluster.cluster import Cluster, story
+from tests.simulation.cluster.items import lose, publish, publisher
+
+AVAILABLE = "/ledgers/available"
 
 
 @story(bookies=4, brokers=0)
@@ -13,3 +17,57 @@ async def test_the_replicas_of_a_lost_bookie_are_made_anew(sim: Cluster) -> None
     await sim.until(lambda: "b1" not in sim.metadata(w.ledger_id).last_fragment.bookies)
     await sim.wait_repaired()
     assert all(sim.bookie("b4").has(w.ledger_id, entry) for entry in range(4))
+
+
+@story(bookies=3, brokers=1)
+async def test_publishing_goes_on_without_a_spare_bookie_after_the_grace(sim: Cluster) -> None:
+    await sim.recovery().start()
+    producer = await sim.user("p").producer("t")
+    await producer.publish(2)
+    [ledger] = sim.log_metadata("t").ledgers
+    sim.bookie("b1").lose()
+    await sim.until(lambda: "b1" in sim.missing_copies().get(ledger.ledger_id, {}))
+    for _ in range(3):
+        await sim.sleep(5.0)  # the grace is 3 s
+        await producer.publish(1)
+    assert [each.ledger_id for each in sim.log_metadata("t").ledgers] == [ledger.ledger_id]
+
+    await sim.make_bookie().start()
+    await sim.wait_repaired()
+    await producer.publish(1)
+
+
+@story(bookies=4, brokers=0)
+async def test_an_open_ledger_is_closed_only_when_a_new_one_could_be_written(sim: Cluster) -> None:
+    w = await sim.writer()
+    await w.add(3)
+    sim.store.stall("w")  # it hears of nothing but its bookies
+    await sim.recovery(has_auditor=False).start()
+    # b4 could take the place of b1, but no ensemble of three is left for a new ledger.
+    x = await publisher(sim)
+    value = sim.store.tree.get(f"{AVAILABLE}/b3").value
+    await x.run(x.store.create(f"{AVAILABLE}/readonly/b3", value, ephemeral=True))
+    await x.run(x.store.delete(f"{AVAILABLE}/b3"))
+    await lose(sim, "b1")
+    await publish(sim, w.ledger_id, "b1")
+    await sim.sleep(10.0)  # the grace is 3 s
+    assert sim.metadata(w.ledger_id).state is LedgerState.OPEN
+
+    await x.run(x.store.create(f"{AVAILABLE}/b3", value, ephemeral=True))
+    await x.run(x.store.delete(f"{AVAILABLE}/readonly/b3"))
+    await sim.wait_repaired()
+    assert sim.metadata(w.ledger_id).state is LedgerState.CLOSED
+
+
+@story(bookies=3, brokers=0)
+async def test_a_ledger_that_is_fenced_already_is_closed_without_a_spare_bookie(
+    sim: Cluster,
+) -> None:
+    w = await sim.writer()
+    await w.add(3)
+    ledger = await (x := await sim.client("x")).run(x.ledgers.manager.read(w.ledger_id))
+    await x.run(x.ledgers.manager.write(ledger.metadata.in_recovery(), version=ledger.version))
+    await sim.recovery(has_auditor=False).start()
+    await lose(sim, "b1")
+    await publish(sim, w.ledger_id, "b1")
+    await sim.until(lambda: sim.metadata(w.ledger_id).state is LedgerState.CLOSED)

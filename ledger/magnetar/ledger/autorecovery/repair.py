@@ -10,12 +10,14 @@ gets them again where they belong: no other bookie is needed for that (defect A6
 
 The tail of a ledger that is not closed is never touched (rule 6.1, defect A3). When a member of it
 is lost, its writer has some time to notice by itself; then the ledger is fenced and closed, and is
-repaired as a closed one. The writer rolls to a new ledger (6.2).
+repaired as a closed one. The writer rolls to a new ledger (6.2). So an open ledger is left to its
+writer while there are too few bookies for a new one, or none for the place of a lost one: closing
+it would end the publishing that goes on without a spare bookie, and get no copy made.
 
 Source: auto-recovery, sections 5 and 6.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,7 +47,7 @@ from magnetar.ledger.errors import (
     ReplicationLockLostError,
     UnknownOutcomeError,
 )
-from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.under_replication import Missing, Range, merge_ranges
 
 _log = structlog.get_logger(__name__)
@@ -155,7 +157,8 @@ class LedgerRepair:
         self, ledger_id: int, reported: Missing, may_close: bool, holds_lock: HoldsLock
     ) -> Repaired:
         check = await self.look(ledger_id, reported)
-        if check.is_tail_in_trouble and may_close:
+        left = _Left([], [])
+        if check.is_tail_in_trouble and may_close and self._may_fence(check, left):
             if not await holds_lock():
                 raise _lock_lost(ledger_id)
             _log.warning(
@@ -164,13 +167,34 @@ class LedgerRepair:
             await self._client.open_and_recover(ledger_id)
             self._metrics.ledgers_fenced += 1
             check = await self.look(ledger_id, reported)
-        left = _Left([], [])
         spans = [each for each in check.complete_spans if not each.is_whole]
         for span in spans:
             await self._repair_span(check, span, reported, left, holds_lock)
         if spans:
             check = await self.look(ledger_id, reported)
         return self._conclude(check, left)
+
+    def _may_fence(self, check: LedgerCheck, left: _Left) -> bool:
+        """Whether the writer could begin a new ledger now, and the lost members be replaced."""
+        metadata, tail = check.metadata, check.tail
+        if tail is None or metadata.state is not LedgerState.OPEN:
+            return True  # its writer has lost it already
+        parts, bookies = self._client.parts, list(tail.span.bookies)
+        try:
+            parts.placement.choose_ensemble(
+                parts.registry.writable(),
+                ensemble_size=len(bookies),
+                write_quorum=metadata.write_quorum,
+                ack_quorum=metadata.ack_quorum,
+                avoided=parts.health.quarantined(),
+            )
+            for member in tail.members:
+                if member.state is MemberState.GONE:
+                    bookies[member.index] = self._choose(metadata, bookies, member.index, ())
+        except NotEnoughBookiesError as error:
+            left.note("NotEnoughBookies", f"the open ledger is left to its writer: {error}")
+            return False
+        return True
 
     def _conclude(self, check: LedgerCheck, left: _Left) -> Repaired:
         lost = (
@@ -249,21 +273,32 @@ class LedgerRepair:
             if not is_gone and not takes_none:
                 continue
             try:
-                new = parts.placement.choose_replacement(
-                    parts.registry.writable(),
-                    ensemble=bookies,
-                    index=member.index,
-                    write_quorum=metadata.write_quorum,
-                    ack_quorum=metadata.ack_quorum,
-                    excluded={*span.bookies, *bookies, *gone},
-                    avoided=parts.health.quarantined(),
-                )
+                new = self._choose(metadata, bookies, member.index, {*span.bookies, *gone})
             except NotEnoughBookiesError as error:
                 if is_gone:
                     left.note("NotEnoughBookies", str(error))
                 continue  # a read-only bookie may have room for recovery adds
             bookies[member.index] = replaced[member.bookie_id] = new
         return replaced
+
+    def _choose(
+        self, metadata: LedgerMetadata, bookies: list[str], index: int, excluded: Collection[str]
+    ) -> str:
+        """A bookie for a place of a fragment.
+
+        Raises:
+            NotEnoughBookiesError
+        """
+        parts = self._client.parts
+        return parts.placement.choose_replacement(
+            parts.registry.writable(),
+            ensemble=bookies,
+            index=index,
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+            excluded={*excluded, *bookies},
+            avoided=parts.health.quarantined(),
+        )
 
     async def _swap(
         self,

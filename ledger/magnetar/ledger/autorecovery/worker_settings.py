@@ -66,7 +66,7 @@ class WorkerSettings(BaseModel):
         ge=0,
         le=86_400,
         description="How long the writer of an open ledger may take to notice a lost bookie by "
-        "itself; then the ledger is fenced and closed.",
+        "itself; then the ledger is fenced and closed, once there are bookies for a new one.",
     )
     retry_delay_s: float = Field(
         default=5.0,

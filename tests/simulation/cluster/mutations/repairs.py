@@ -111,7 +111,12 @@ MUTATIONS: list[Mutation] = [
         invariants=("R6",),
         description="the grace for the writer of an open ledger never ends",
         apply=lambda: edited(
-            LedgerRepair, "_attempt", ("if check.is_tail_in_trouble and may_close:", "if False:")
+            LedgerRepair,
+            "_attempt",
+            (
+                "if check.is_tail_in_trouble and may_close and self._may_fence(check, left):",
+                "if False:",
+            ),
         ),
     ),
     Mutation(

@@ -2,7 +2,7 @@
 
 from magnetar.ledger.ledger_metadata import LedgerState
 from tests.simulation.cluster.cluster import Cluster, story
-from tests.simulation.cluster.items import lose, publish, publisher
+from tests.simulation.cluster.items import closed_ledger, lose, publish, publisher
 
 AVAILABLE = "/ledgers/available"
 
@@ -71,3 +71,43 @@ async def test_a_ledger_that_is_fenced_already_is_closed_without_a_spare_bookie(
     await lose(sim, "b1")
     await publish(sim, w.ledger_id, "b1")
     await sim.until(lambda: sim.metadata(w.ledger_id).state is LedgerState.CLOSED)
+
+
+@story(bookies=4, brokers=0)
+async def test_a_bookie_that_restarts_is_not_taken_for_lost_over_a_single_entry(
+    sim: Cluster,
+) -> None:
+    w = await closed_ledger(sim)
+    await sim.sleep(6.0)  # it is flushed: no replay of the journal heals the entry
+    sim.bookie("b1").corrupt(w.ledger_id, 2)
+    sim.bookie("b1").crash(power=False)
+    await sim.until(lambda: sim.store.tree.version(f"{AVAILABLE}/b1") is None)
+    await publish(sim, w.ledger_id, missing={"b1": [(2, 2)]})
+    await sim.recovery(has_auditor=False).start()
+    await sim.sleep(15.0)
+    assert sim.metadata(w.ledger_id).last_fragment.bookies == ("b1", "b2", "b3")
+    assert w.ledger_id in sim.missing_copies()
+
+    await sim.bookie("b1").start()
+    await sim.wait_repaired()
+    assert not sim.bookie("b1").rotten
+    assert sim.metadata(w.ledger_id).last_fragment.bookies == ("b1", "b2", "b3")
+
+
+@story(bookies=4, brokers=0)
+async def test_a_writer_keeps_its_ledger_while_a_bookie_that_missed_entries_restarts(
+    sim: Cluster,
+) -> None:
+    w = await sim.writer()
+    await w.add(3)
+    sim.store.stall("w")  # it hears of nothing but its bookies
+    sim.bookie("b1").crash(power=False)
+    await sim.until(lambda: sim.store.tree.version(f"{AVAILABLE}/b1") is None)
+    await publish(sim, w.ledger_id, missing={"b1": [(2, 2)]})
+    await sim.recovery(has_auditor=False).start()
+    await sim.sleep(15.0)  # the grace is 3 s
+    assert sim.metadata(w.ledger_id).state is LedgerState.OPEN
+    assert w.ledger_id in sim.missing_copies()
+
+    await sim.bookie("b1").start()
+    await sim.wait_repaired()

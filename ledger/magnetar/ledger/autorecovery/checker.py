@@ -37,7 +37,13 @@ from magnetar.ledger.reading.bookie_requests import ask, check_status, read_repl
 from magnetar.ledger.reading.lac_reads import LacRead
 from magnetar.ledger.reading.read_errors import READ_ERRORS
 from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.under_replication import ENTRY_ID_MAX, Missing, Range, merge_ranges
+from magnetar.ledger.under_replication import (
+    ENTRY_ID_MAX,
+    EVERYTHING,
+    Missing,
+    Range,
+    merge_ranges,
+)
 from magnetar.ledger.wire import Op, encode_read_body
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 
@@ -69,8 +75,9 @@ class Checker:
         """What each member of each fragment has.
 
         Args:
-            reported: what bookies are said to lack. One of these that is not registered counts as
-                lost; any other that is not is left to the auditor. Bounded ranges are read.
+            reported: what bookies are said to lack. One that is not registered counts as lost
+                if it is said to lack `EVERYTHING`; of one that is said to lack some entries nobody
+                knows before it is back; any other is left to the auditor. Bounded ranges are read.
 
         Raises:
             LedgerError: only for bugs of the protocol; trouble with bookies is in the result.
@@ -145,9 +152,9 @@ class Checker:
         """One bookie in all the spans that name it."""
         own = [ranges_of_member(span, index, metadata.write_quorum) for _, index, span in places]
         if self._registry.resolve(bookie_id) is None:
-            state = MemberState.AWAY if reported is None else MemberState.GONE
+            state, reason = _state_unregistered(reported)
             return [
-                MemberCheck(index, bookie_id, state, tuple(ranges), "it is not registered")
+                MemberCheck(index, bookie_id, state, tuple(ranges), reason)
                 for (_, index, _), ranges in zip(places, own, strict=True)
             ]
         try:
@@ -283,6 +290,17 @@ class Checker:
         except READ_ERRORS:
             return MemberState.UNKNOWN
         return MemberState.LACKS if bad else MemberState.WHOLE
+
+
+def _state_unregistered(reported: Sequence[Range] | None) -> tuple[MemberState, str]:
+    """What to think of a member that is not registered: only the auditor, or whoever recovers it by
+    hand, says of a bookie that it lacks everything. One that lacks some entries may be restarting.
+    """
+    if reported is None:
+        return MemberState.AWAY, "it is not registered"
+    if EVERYTHING in reported:
+        return MemberState.GONE, "it is not registered"
+    return MemberState.UNKNOWN, "it lacks entries, and is not registered; nobody said it is lost"
 
 
 def names_any(metadata: LedgerMetadata, bookies: Iterable[str]) -> bool:

@@ -88,7 +88,8 @@ class MemberState(Enum):
     AWAY = "away"
     """It is not registered. Whether it is lost is the auditor's decision, with its delay."""
     UNKNOWN = "unknown"
-    """It gave no answer that proves anything."""
+    """It gave no answer that proves anything; or it is not registered, and somebody said that it
+    lacks some entries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class LedgerRepair:
         """One attempt.
 
         Args:
-            reported: who is said to lack what, as in a work item. One of these bookies that is
+            reported: who is said to lack what, as in a work item. Who lacks `EVERYTHING` and is
                 not registered is taken for lost; nobody else is.
             may_close: fence and close the ledger if its tail is in trouble.
 
@@ -169,7 +169,7 @@ class LedgerRepair:
             check = await self.look(ledger_id, reported)
         spans = [each for each in check.complete_spans if not each.is_whole]
         for span in spans:
-            await self._repair_span(check, span, reported, left, holds_lock)
+            await self._repair_span(check, span, left, holds_lock)
         if spans:
             check = await self.look(ledger_id, reported)
         return self._conclude(check, left)
@@ -231,13 +231,12 @@ class LedgerRepair:
         self,
         check: LedgerCheck,
         span_check: SpanCheck,
-        reported: Missing,
         left: _Left,
         holds_lock: HoldsLock,
     ) -> None:
         metadata, span = check.metadata, span_check.span
         lost = check.lost(metadata.write_quorum)
-        replaced = self._replacements(metadata, span_check, reported, left)
+        replaced = self._replacements(metadata, span_check, left)
         wanted: dict[str, list[Range]] = {}
         for member in span_check.members:
             if (new := replaced.get(member.bookie_id)) is not None:
@@ -258,22 +257,22 @@ class LedgerRepair:
             await self._swap(metadata.ledger_id, span.first, replaced, left, holds_lock)
 
     def _replacements(
-        self, metadata: LedgerMetadata, span_check: SpanCheck, reported: Missing, left: _Left
+        self, metadata: LedgerMetadata, span_check: SpanCheck, left: _Left
     ) -> dict[str, str]:
         """Who takes whose place: of the lost, and of those that lack entries and take none."""
         parts = self._client.parts
         span = span_check.span
         bookies = list(span.bookies)
-        gone = {each for each in reported if parts.registry.resolve(each) is None}
         replaced: dict[str, str] = {}
         for member in span_check.members:
             info = parts.registry.resolve(member.bookie_id)
             is_gone = member.state is MemberState.GONE
-            takes_none = member.state is MemberState.LACKS and (info is None or info.readonly)
+            # One that went away since it was asked may be restarting.
+            takes_none = member.state is MemberState.LACKS and info is not None and info.readonly
             if not is_gone and not takes_none:
                 continue
             try:
-                new = self._choose(metadata, bookies, member.index, {*span.bookies, *gone})
+                new = self._choose(metadata, bookies, member.index, span.bookies)
             except NotEnoughBookiesError as error:
                 if is_gone:
                     left.note("NotEnoughBookies", str(error))

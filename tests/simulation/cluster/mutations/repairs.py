@@ -164,7 +164,7 @@ MUTATIONS: list[Mutation] = [
             Checker,
             "_check_bookie",
             (
-                'MemberCheck(index, bookie_id, state, tuple(ranges), "it is not registered")',
+                "MemberCheck(index, bookie_id, state, tuple(ranges), reason)",
                 "MemberCheck(\n"
                 "index, bookie_id, state if ranges else MemberState.WHOLE, tuple(ranges))",
             ),

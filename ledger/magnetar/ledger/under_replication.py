@@ -6,8 +6,10 @@ a work item in the metadata store, which survives this process:
 
 `{root}/underreplication/ledgers/xxxx/xxxx/xxxx/xxxx/urL{ledger id}` (the id as 16 hex digits in
 four groups), JSON: `{"format": 1, "ledger_id": 7, "missing": {"bookie-2": [[0, 99]]}, "since_ms":
-...}`; ranges are inclusive. An item that exists is merged with a versioned write. Whoever copies
-the entries deletes it with the version it had (auto-recovery, rule 2.1).
+...}`; ranges are inclusive. That a bookie is lost is said apart from what was noted of it, so that
+bad copies are not forgotten when it comes back with them. An item that exists is merged with a
+versioned write. Whoever copies the entries deletes it with the version it had (auto-recovery, rule
+2.1).
 
 Publishing runs in the background, `publish_delay_s` after the first note, and is tried again until
 it succeeds; what waits is bounded: more than `ranges_max` ranges of one bookie are joined into one
@@ -45,10 +47,12 @@ Range = tuple[int, int]
 """First and last entry id, both included."""
 
 EVERYTHING: Range = (0, ENTRY_ID_MAX)
-"""What a bookie lacks that is lost: whatever belongs on it."""
+"""What a bookie lacks that is lost: whatever belongs on it. Who comes back with its entries lacks
+none of these, unlike those of the other ranges, which are read."""
 
 Missing = dict[str, list[Range]]
-"""Per bookie, inclusive ranges of entry ids in ascending order, apart from each other."""
+"""Per bookie, inclusive ranges of entry ids in ascending order, apart from each other; behind them
+`EVERYTHING` if it is lost."""
 
 
 def item_path(root: str, ledger_id: int) -> str:
@@ -67,6 +71,19 @@ def merge_ranges(ranges: Iterable[tuple[int, int]], *, ranges_max: int) -> list[
         else:
             merged.append((first, last))
     return merged if len(merged) <= ranges_max else [(merged[0][0], merged[-1][1])]
+
+
+def merge_missing(one: Missing, other: Missing, *, ranges_max: int) -> Missing:
+    """What either of them says is missing; of each bookie at most `ranges_max` ranges, and whether
+    it is lost."""
+    merged: Missing = {}
+    for bookie_id in sorted({*one, *other}):
+        ranges = [*one.get(bookie_id, []), *other.get(bookie_id, [])]
+        noted = [each for each in ranges if each != EVERYTHING]
+        merged[bookie_id] = merge_ranges(noted, ranges_max=ranges_max)
+        if EVERYTHING in ranges:
+            merged[bookie_id].append(EVERYTHING)
+    return merged
 
 
 def encode_item(
@@ -277,12 +294,7 @@ async def publish_item(
                 continue  # somebody was faster: merge
             return True
         known, since_ms = decode_item(node.value, path=path)
-        merged = {
-            bookie_id: merge_ranges(
-                [*known.get(bookie_id, []), *missing.get(bookie_id, [])], ranges_max=ranges_max
-            )
-            for bookie_id in sorted({*known, *missing})
-        }
+        merged = merge_missing(known, missing, ranges_max=ranges_max)
         if merged == known:
             return False
         try:

@@ -111,3 +111,17 @@ async def test_a_writer_keeps_its_ledger_while_a_bookie_that_missed_entries_rest
 
     await sim.bookie("b1").start()
     await sim.wait_repaired()
+
+
+@story(bookies=4, brokers=0)
+async def test_a_bad_copy_that_was_noted_is_made_anew_though_its_bookie_was_called_lost_since(
+    sim: Cluster,
+) -> None:
+    w = await closed_ledger(sim)
+    sim.bookie("b3").corrupt(w.ledger_id, 2)
+    await publish(sim, w.ledger_id, missing={"b3": [(2, 2)]})
+    await publish(sim, w.ledger_id, "b3")
+    await sim.recovery(has_auditor=False).start()
+    await sim.wait_repaired()
+    assert not sim.bookie("b3").rotten
+    assert sim.metadata(w.ledger_id).last_fragment.bookies == ("b1", "b2", "b3")

@@ -14,11 +14,14 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import (
+    EVERYTHING,
+    Missing,
     RepairQueue,
     decode_item,
     encode_item,
     item_path,
     merge_ranges,
+    publish_item,
 )
 
 RANGES = st.lists(
@@ -65,6 +68,18 @@ async def test_holes_of_several_clients_end_in_one_work_item(store: MetadataStor
     assert path == "/ledgers/underreplication/ledgers/0000/0000/0000/0007/urL7"
     missing, _ = decode_item((await store.get(path)).value, path=path)
     assert missing == {"b1": [(0, 1)], "b2": [(5, 5)]}
+
+
+@pytest.mark.parametrize("is_lost_first", [True, False])
+async def test_an_item_still_names_the_entries_that_were_noted_of_a_lost_bookie(
+    store: MetadataStore, is_lost_first: bool
+) -> None:
+    notes: list[Missing] = [{"b1": [EVERYTHING]}, {"b1": [(7, 7)]}, {"b1": [(2, 3), (4, 5)]}]
+    for missing in notes if is_lost_first else reversed(notes):
+        await publish_item(store, 7, missing, root="/ledgers", now_ms=1, ranges_max=10)
+    path = item_path("/ledgers", 7)
+    missing, _ = decode_item((await store.get(path)).value, path=path)
+    assert missing == {"b1": [(2, 5), (7, 7), EVERYTHING]}
 
 
 async def test_an_item_that_cannot_be_read_stops_neither_the_others_nor_the_end(

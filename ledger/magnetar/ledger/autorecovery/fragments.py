@@ -27,7 +27,7 @@ from magnetar.ledger.ledger_metadata import (
     next_state,
 )
 from magnetar.ledger.quorum import is_in_write_set, stored_ranges
-from magnetar.ledger.under_replication import ENTRY_ID_MAX, Missing, Range, merge_ranges
+from magnetar.ledger.under_replication import EVERYTHING, Missing, Range, merge_ranges
 
 _RANGES_MAX = 1 << 30
 """No bound: ranges of one ledger are bounded by its entries."""
@@ -162,7 +162,7 @@ class LedgerCheck:
         for check in self.spans:
             for member in check.members:
                 if member.state is MemberState.GONE:
-                    found[member.bookie_id].append((0, ENTRY_ID_MAX))
+                    found[member.bookie_id].append(EVERYTHING)
                 elif member.state is MemberState.LACKS:
                     found[member.bookie_id] += member.missing
         return {

@@ -23,7 +23,7 @@ from magnetar.ledger.metadata.election import read_leader
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.replication_lock import lock_path
-from magnetar.ledger.under_replication import Missing, Range
+from magnetar.ledger.under_replication import Missing, Range, merge_ranges
 
 _log = structlog.get_logger(__name__)
 
@@ -101,11 +101,15 @@ def bytes_to_copy(metadata: LedgerMetadata, missing: Missing) -> int:
     if entries <= 0:
         return 0
     share = metadata.write_quorum / metadata.ensemble_size
+    lacked = {
+        bookie_id: merge_ranges(ranges, ranges_max=max(1, len(ranges)))
+        for bookie_id, ranges in missing.items()
+    }
     lacking = sum(
-        _overlap(missing[bookie_id], (span.first, span.last)) * share
+        _overlap(lacked[bookie_id], (span.first, span.last)) * share
         for span in spans_of(metadata)
         for bookie_id in span.bookies
-        if bookie_id in missing
+        if bookie_id in lacked
     )
     return round(lacking * metadata.length / entries)
 

@@ -69,6 +69,7 @@ ALL = Fragment(0, ("b1", "b2", "b3"))
     ("metadata", "missing", "expected"),
     [
         (ledger(ALL, write_quorum=3, last=9, length=1000), {"b1": [EVERYTHING]}, 1000),
+        (ledger(ALL, write_quorum=3, last=9, length=1000), {"b1": [(2, 3), EVERYTHING]}, 1000),
         (ledger(ALL, write_quorum=2, last=8, length=900), {"b1": [EVERYTHING]}, 600),
         (ledger(ALL, write_quorum=3, last=9, length=1000), {"b2": [(0, 3)], "b3": [(9, 9)]}, 500),
         (ledger(ALL, write_quorum=3, last=9, length=1000), {"b4": [EVERYTHING]}, 0),

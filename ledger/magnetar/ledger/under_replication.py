@@ -182,6 +182,8 @@ class RepairQueue:
     def note(self, ledger_id: int, first: int, last: int, bookie_id: str, reason: str) -> None:
         """Entries `first` to `last` of the ledger lack a good copy on the bookie."""
         self.noted += 1
+        # A bookie whose index of a ledger is damaged knows no end. `EVERYTHING` would call it lost.
+        last = min(last, ENTRY_ID_MAX - 1)
         ranges = self._waiting.setdefault(ledger_id, {}).setdefault(bookie_id, [])
         is_new = not ranges
         ranges.append((first, last))

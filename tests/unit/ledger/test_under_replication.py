@@ -14,6 +14,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import (
+    ENTRY_ID_MAX,
     EVERYTHING,
     Missing,
     RepairQueue,
@@ -80,6 +81,19 @@ async def test_an_item_still_names_the_entries_that_were_noted_of_a_lost_bookie(
     path = item_path("/ledgers", 7)
     missing, _ = decode_item((await store.get(path)).value, path=path)
     assert missing == {"b1": [(2, 5), (7, 7), EVERYTHING]}
+
+
+@pytest.mark.parametrize("first", [0, 5])
+async def test_a_note_without_an_end_does_not_say_that_the_bookie_is_lost(
+    store: MetadataStore, first: int
+) -> None:
+    queue = queue_of(store)
+    queue.note(7, first, ENTRY_ID_MAX, "b1", "its index is damaged")
+    queue.note(7, 0, 4, "b1", "test")
+    await queue.close(timeout_s=5)
+    path = item_path("/ledgers", 7)
+    missing, _ = decode_item((await store.get(path)).value, path=path)
+    assert missing == {"b1": [(0, ENTRY_ID_MAX - 1)]}
 
 
 async def test_an_item_that_cannot_be_read_stops_neither_the_others_nor_the_end(

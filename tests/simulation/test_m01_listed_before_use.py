@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from magnetar.ledger.errors import LogError
+import pytest
+
+from magnetar.ledger.errors import LogError, MetadataUnavailableError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
 from tests.simulation.clients import SimClient
@@ -74,6 +76,31 @@ async def test_m01_nothing_goes_to_a_ledger_that_the_list_does_not_name(sim: Sim
     again = await _open(o)
     kept = again.ledgers[0]
     assert (kept.ledger_id, kept.entries) == (first.ledger_id, 4)
+    await o.run(again.close())
+
+
+@scenario(bookies=3, quorum=(3, 3, 2))
+async def test_m01_a_log_that_ends_leaves_out_the_ledger_that_was_listed_and_never_used(
+    sim: Simulation,
+) -> None:
+    w = await sim.client("w")
+    log = await _open(w)
+    (first,) = log.ledgers
+    # The next ledger is listed, and its owner does not hear of it; nor of how its end fares.
+    sim.store.lose_reply(client="w", kind="set", path=PATH)
+    sim.store.refuse(client="w", kind="get", path=PATH, count=1_000)
+    batches = [_append(w, log, payload) for payload in (b"a", b"b")]
+    await sim.until(lambda: all(each.position for each in batches))
+    await sim.settle()
+    with pytest.raises(MetadataUnavailableError):
+        await w.run(log.terminate())
+    sim.store.accidents.clear()
+    assert await w.run(log.terminate()) == (first.ledger_id, 1)
+
+    o = await sim.client("o")
+    again = await _open(o)
+    assert again.terminated == (first.ledger_id, 1)
+    assert [each.ledger_id for each in again.ledgers] == [first.ledger_id]
     await o.run(again.close())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.ledger.errors import (
     BadVersionError,
+    InvalidLedgerMetadataError,
     LogExistsError,
     LogFencedError,
     NodeExistsError,
@@ -113,6 +114,18 @@ async def test_an_update_of_unknown_outcome_is_made_once(store: OneNode, happens
     assert store.writes == (1 if happens else 2)
 
 
+async def test_a_list_that_no_owner_could_read_again_is_not_written(store: OneNode) -> None:
+    log_list = list_on(store)
+    await log_list.load()
+    await log_list.update(with_next(5))
+    before = store.node
+    with pytest.raises(InvalidLedgerMetadataError, match="open ledger"):
+        await log_list.update(lambda metadata: metadata.ended())
+    assert store.node == before
+    await log_list.update(with_next(6))
+    assert ids(log_list) == [5, 6]
+
+
 async def test_outcomes_that_stay_unknown_are_not_asked_about_for_ever(store: OneNode) -> None:
     log_list = list_on(store)
     await log_list.load()
@@ -166,7 +179,8 @@ async def test_an_update_that_was_cancelled_and_landed_is_what_the_next_one_star
     assert not log_list.is_resolved
     landed = LogMetadata.from_json(before.value, path=PATH).with_next(6)
     store.node = Versioned(landed.to_json(), before.version + 1)
-    await log_list.update(with_next(7))
+    closed = LogLedger(5, 3, 30, 1)
+    await log_list.update(lambda metadata: metadata.with_closed(closed).with_next(7))
     assert ids(log_list) == [5, 6, 7]
 
 

@@ -412,7 +412,9 @@ class LedgerChanges:
             if writer is not None:
                 metadata = await writer.close(force=appender.is_broken(writer))
                 closed.append(self._counters(metadata))
-        spare = await self._ledgers.take_away_spare()
+        # It stays the spare until it is certain that the list does not name it: whoever calls again
+        # after an error must take it out, too.
+        spare = await self._ledgers.find_spare()
 
         def change(metadata: LogMetadata) -> LogMetadata:
             for counters in closed:
@@ -425,7 +427,7 @@ class LedgerChanges:
         for ledger in closed:
             if ledger.entries == 0:
                 await self._ledgers.delete(ledger.ledger_id)
-        if spare is not None:
+        if (spare := await self._ledgers.take_away_spare()) is not None:
             self._dropped.append(spare)
         await self._discard_dropped()
 

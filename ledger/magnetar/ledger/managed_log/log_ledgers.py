@@ -91,6 +91,15 @@ class LogLedgers:
         """The list names it now: it is no spare any more."""
         self._spare = None
 
+    async def find_spare(self) -> LedgerWriter | None:
+        """The spare, if there is one, once it is created. It stays the spare."""
+        if self._spare is None:
+            return None
+        try:
+            return await self.take_spare()
+        except LedgerError:
+            return None
+
     async def take_away_spare(self) -> LedgerWriter | None:
         """The spare, if there is one, once it is created; the caller decides what becomes of it."""
         spare, self._spare = self._spare, None

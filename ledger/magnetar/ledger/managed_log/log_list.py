@@ -132,6 +132,7 @@ class LogList:
 
         Raises:
             LogFencedError: somebody else changed the list: we no longer own the log (rule 1.1).
+            InvalidLedgerMetadataError: no owner could read that list again; it was not written.
             MetadataError: whether it happened is not known, or it did not; call again.
         """
         async with self._lock:
@@ -149,6 +150,11 @@ class LogList:
 
     async def _try_set(self, metadata: LogMetadata) -> bool:
         """One write. False: it did not happen so far, or the list is now another one of ours."""
+        if metadata.problem is not None:
+            raise InvalidLedgerMetadataError(
+                f"{self._path}: {metadata.problem}. The list was not written: this is a bug; the "
+                f"log can be used as before"
+            )
         value = metadata.to_json()
         is_first = value not in self._unresolved
         if is_first:

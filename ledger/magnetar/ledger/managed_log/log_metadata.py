@@ -124,6 +124,11 @@ class LogMetadata:
                 return Position(ledger.ledger_id, ledger.entries - 1)
         return Position(-1, -1)
 
+    @property
+    def problem(self) -> str | None:
+        """Why this list cannot be, and nobody could read it again; None if it can."""
+        return _problem_with_list(self)
+
     def to_json(self) -> bytes:
         fields: dict[str, object] = {
             "format": FORMAT_VERSION,
@@ -188,9 +193,8 @@ class LogMetadata:
             creation_token=data.get("token", 0),
             owner_token=data.get("owner", 0),
         )
-        problem = _problem_with_list(metadata)
-        if problem is not None:
-            raise _refused(path, problem)
+        if metadata.problem is not None:
+            raise _refused(path, metadata.problem)
         return metadata
 
 

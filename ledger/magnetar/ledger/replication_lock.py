@@ -11,8 +11,12 @@ docs/formats/under-replication.md.
 
 import random
 
+import structlog
+
 from magnetar.ledger.errors import NodeExistsError, NoNodeError, UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
+
+_log = structlog.get_logger(__name__)
 
 _TOKEN_BITS = 64
 
@@ -39,13 +43,17 @@ class ReplicationLock:
         *,
         holder: str,
         random: random.Random,
+        unclear: list["ReplicationLock"],
         root: str = "/ledgers",
     ) -> "ReplicationLock | None":
         """Take the lock; None if somebody holds it.
 
+        Args:
+            unclear: gets a lock that was not taken as far as is known, and may have been all the
+                same: to be released later, or nobody can take it while this session lives.
+
         Raises:
-            MetadataUnavailableError: not taken, as far as is known; a lock that was taken all the
-                same ends with the session.
+            MetadataUnavailableError: not taken, as far as is known.
         """
         path = lock_path(root, ledger_id)
         value = f"{holder} {random.getrandbits(_TOKEN_BITS):016x}".encode()
@@ -54,8 +62,15 @@ class ReplicationLock:
             await store.create(path, value, ephemeral=True)
         except NodeExistsError:
             return None
-        except UnknownOutcomeError:
-            return lock if await lock.is_held() else None
+        except UnknownOutcomeError as error:
+            _log.warning("replication_lock_unclear", ledger_id=ledger_id, error=str(error))
+            is_held = False
+            try:
+                is_held = await lock.is_held()
+            finally:
+                if not is_held:
+                    unclear.append(lock)
+            return lock if is_held else None
         return lock
 
     async def is_held(self) -> bool:

@@ -125,3 +125,17 @@ async def test_a_bad_copy_that_was_noted_is_made_anew_though_its_bookie_was_call
     await sim.wait_repaired()
     assert not sim.bookie("b3").rotten
     assert sim.metadata(w.ledger_id).last_fragment.bookies == ("b1", "b2", "b3")
+
+
+@story(bookies=5, brokers=0)
+async def test_a_lock_of_which_its_taker_did_not_hear_does_not_keep_others_away_for_ever(
+    sim: Cluster,
+) -> None:
+    w = await closed_ledger(sim)
+    lock = f"/ledgers/underreplication/locks/urL{w.ledger_id}"
+    await lose(sim, "b1")
+    sim.store.lose_reply(client="ar1", kind="create", path=lock)
+    sim.store.refuse(client="ar1", kind="get", path=lock, count=1)
+    await sim.recovery(has_auditor=False).start()
+    await publish(sim, w.ledger_id, "b1")
+    await sim.wait_repaired()

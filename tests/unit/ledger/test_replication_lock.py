@@ -4,15 +4,24 @@ import random
 
 import pytest
 
-from magnetar.ledger.errors import UnknownOutcomeError
+from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
+from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.replication_lock import ReplicationLock, lock_path
 from tests.dictionary_store import DictionaryStore
 
 PATH = "/ledgers/underreplication/locks/urL7"
 
 
-async def take(store: DictionaryStore, seed: int = 1) -> ReplicationLock | None:
-    return await ReplicationLock.try_take(store, 7, holder="b1", random=random.Random(seed))
+async def take(
+    store: DictionaryStore, seed: int = 1, unclear: list[ReplicationLock] | None = None
+) -> ReplicationLock | None:
+    return await ReplicationLock.try_take(
+        store,
+        7,
+        holder="b1",
+        random=random.Random(seed),
+        unclear=[] if unclear is None else unclear,
+    )
 
 
 def test_the_lock_lies_beside_the_work_items() -> None:
@@ -55,19 +64,50 @@ async def test_releasing_twice_is_fine() -> None:
     await lock.release()
 
 
+class LosingStore(DictionaryStore):
+    """It loses the reply to a creation, perhaps the creation itself."""
+
+    def __init__(self, *, came_through: bool, is_away: bool = False) -> None:
+        super().__init__()
+        self._came_through = came_through
+        self.is_away = is_away
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> str:
+        if self._came_through:
+            await super().create(path, value)
+        raise UnknownOutcomeError("the reply was lost")
+
+    async def get(self, path: str) -> Versioned:
+        if self.is_away:
+            raise MetadataUnavailableError("no contact")
+        return await super().get(path)
+
+
 @pytest.mark.parametrize("came_through", [True, False])
 async def test_a_lost_reply_is_told_by_the_token(came_through: bool) -> None:
-    class LosingStore(DictionaryStore):
-        async def create(
-            self,
-            path: str,
-            value: bytes = b"",
-            *,
-            ephemeral: bool = False,
-            sequential: bool = False,
-        ) -> str:
-            if came_through:
-                await super().create(path, value)
-            raise UnknownOutcomeError("the reply was lost")
+    assert (await take(LosingStore(came_through=came_through)) is not None) is came_through
 
-    assert (await take(LosingStore()) is not None) is came_through
+
+async def test_a_lock_that_may_have_been_taken_is_the_caller_s_to_give_back() -> None:
+    store = LosingStore(came_through=True, is_away=True)
+    unclear: list[ReplicationLock] = []
+    with pytest.raises(MetadataUnavailableError):
+        await take(store, unclear=unclear)
+    [lock] = unclear
+    assert PATH in store.nodes
+    store.is_away = False
+    await lock.release()
+    assert PATH not in store.nodes
+
+
+async def test_a_lock_whose_creation_may_come_yet_is_the_caller_s_to_give_back() -> None:
+    unclear: list[ReplicationLock] = []
+    assert await take(LosingStore(came_through=False), unclear=unclear) is None
+    assert len(unclear) == 1

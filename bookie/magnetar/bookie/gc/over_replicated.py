@@ -57,7 +57,8 @@ class OverReplicatedLedgers:
         self._metrics = metrics
         self._root = root
         self._unreleased: list[ReplicationLock] = []
-        """Locks that could not be given back: until they are, nobody can copy these ledgers."""
+        """Locks that could not be given back, or of which nobody knows whether they were taken:
+        until they are, nobody can copy these ledgers."""
 
     async def collect(self, source: LedgerSource) -> int:
         """Look at all local ledgers; returns how many were deleted, durably.
@@ -84,7 +85,8 @@ class OverReplicatedLedgers:
 
     async def release_locks(self) -> None:
         """Try again to give back what could not be given back."""
-        waiting, self._unreleased = self._unreleased, []
+        waiting = self._unreleased[:]
+        self._unreleased.clear()
         for lock in waiting:
             await self._release(lock)
 
@@ -98,6 +100,7 @@ class OverReplicatedLedgers:
             ledger_id,
             holder=self._bookie_id,
             random=self._random,
+            unclear=self._unreleased,
             root=self._root,
         )
         if lock is None:

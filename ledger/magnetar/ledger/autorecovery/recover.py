@@ -30,6 +30,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
+from magnetar.ledger.replication_lock import ReplicationLock
 from magnetar.ledger.under_replication import EVERYTHING, Missing
 
 _log = structlog.get_logger(__name__)
@@ -82,6 +83,8 @@ class ManualRecovery:
         self._reads = reads
         self._root = root
         self._items = WorkItems(store, clock=clock, random=random, root=root)
+        self._unreleased: list[ReplicationLock] = []
+        """Locks of earlier calls that could not be given back, or may have been taken."""
         self.metrics = WorkerMetrics()
         self._repair = make_repair(
             client, clock=clock, settings=settings or WorkerSettings(), metrics=self.metrics
@@ -103,6 +106,10 @@ class ManualRecovery:
             NoSuchLedgerError: the ledger that was given does not exist.
             MetadataError
         """
+        unreleased = self._unreleased[:]
+        self._unreleased.clear()
+        for lock in unreleased:
+            await self._release(lock)
         await check_not_registered(self._store, bookies, root=self._root)
         async for metadata in self._ledgers(bookies, ledger_id):
             if is_dry_run:
@@ -125,7 +132,7 @@ class ManualRecovery:
                 yield ledger.metadata
 
     async def _recover_ledger(self, ledger_id: int, bookies: Collection[str]) -> RecoveredLedger:
-        lock = await self._items.take_lock(ledger_id, self._holder)
+        lock = await self._items.take_lock(ledger_id, self._holder, unclear=self._unreleased)
         if lock is None:
             return RecoveredLedger(ledger_id, Recovered.BUSY, "its replication lock is held")
         try:
@@ -145,10 +152,14 @@ class ManualRecovery:
         except (ReplicationLockLostError, MetadataUnavailableError, UnknownOutcomeError) as error:
             return RecoveredLedger(ledger_id, Recovered.FAILED, str(error))
         finally:
-            try:
-                await lock.release()
-            except LedgerError as error:
-                _log.warning("replication_lock_not_released", error=str(error))
+            await self._release(lock)
+
+    async def _release(self, lock: ReplicationLock) -> None:
+        try:
+            await lock.release()
+        except LedgerError as error:
+            self._unreleased.append(lock)
+            _log.warning("replication_lock_not_released", error=str(error))
 
 
 async def check_not_registered(

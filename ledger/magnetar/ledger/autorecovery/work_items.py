@@ -167,14 +167,21 @@ class WorkItems:
         names = await self._children_if_any(locks_path(self._root))
         return set(_ids_of(names))
 
-    async def take_lock(self, ledger_id: int, holder: str) -> ReplicationLock | None:
+    async def take_lock(
+        self, ledger_id: int, holder: str, *, unclear: list[ReplicationLock]
+    ) -> ReplicationLock | None:
         """Take the ledger's lock; None if somebody holds it. See `ReplicationLock.try_take`.
 
         Raises:
             MetadataUnavailableError
         """
         return await ReplicationLock.try_take(
-            self._store, ledger_id, holder=holder, random=self._random, root=self._root
+            self._store,
+            ledger_id,
+            holder=holder,
+            random=self._random,
+            unclear=unclear,
+            root=self._root,
         )
 
     async def delete(self, item: WorkItem) -> bool:

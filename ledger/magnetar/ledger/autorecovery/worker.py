@@ -95,7 +95,8 @@ class Worker:
         self._recorded_losses: set[int] = set()
         self._jobs: dict[int, _Job] = {}
         self._unreleased: list[ReplicationLock] = []
-        """Locks that could not be given back: until they are, nobody can take their items."""
+        """Locks that could not be given back, or of which nobody knows whether they were taken:
+        until they are, nobody can take their items. One list for good: `take_lock` adds to it."""
         self._watches: list[Watch] = []
         self._is_disabled: bool | None = None
         """None: look again."""
@@ -187,7 +188,8 @@ class Worker:
             if not self._is_ours(ledger_id):
                 await self._start(ledger_id, None)
         elif self._scan.due_at_s <= now_s:
-            unreleased, self._unreleased = self._unreleased, []
+            unreleased = self._unreleased[:]
+            self._unreleased.clear()
             for lock in unreleased:
                 await self._release(lock)
             self._found = await self._scan.find(self._is_ours)
@@ -235,7 +237,9 @@ class Worker:
         is_kept = False
         try:
             if job.lock is None:
-                job.lock = await self.items.take_lock(ledger_id, self._holder)
+                job.lock = await self.items.take_lock(
+                    ledger_id, self._holder, unclear=self._unreleased
+                )
             if job.lock is None:
                 return  # somebody was faster
             is_kept = await self._work_locked(ledger_id, job.lock, postponed)

@@ -115,7 +115,7 @@ async def test_a_ledger_that_a_worker_has_is_left_to_it(healing: Healing) -> Non
     metadata = await healing.write(PAYLOADS)
     lost = metadata.ensembles[0].bookies[0]
     await healing.lose(lost)
-    lock = await healing.items.take_lock(metadata.ledger_id, "a worker")
+    lock = await healing.items.take_lock(metadata.ledger_id, "a worker", unclear=[])
     assert lock is not None
     done = [each async for each in recovery_of(healing).recover([lost])]
     assert [each.outcome for each in done] == [Recovered.BUSY]

@@ -106,7 +106,7 @@ async def test_an_item_of_another_worker_is_found_when_its_lock_is_given_back(
     finder: Finder,
 ) -> None:
     await publish(finder, 5)
-    lock = await finder.items.take_lock(5, "another")
+    lock = await finder.items.take_lock(5, "another", unclear=[])
     assert lock is not None
     assert await finder.find() == []
     await lock.release()

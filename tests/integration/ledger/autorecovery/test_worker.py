@@ -240,7 +240,7 @@ async def test_a08_the_lock_is_held_from_the_first_copy_to_the_swap(tmp_path: Pa
         async with healing.worker():
             await healing.until(lambda: bool(network.held))
             assert await healing.items.locked_ids() == {metadata.ledger_id}
-            assert await healing.items.take_lock(metadata.ledger_id, "b4") is None
+            assert await healing.items.take_lock(metadata.ledger_id, "b4", unclear=[]) is None
             network.release()
             await healing.until_no_items()
         await healing.check_whole(metadata.ledger_id, PAYLOADS)
@@ -258,7 +258,7 @@ async def test_a_lock_that_was_lost_ends_the_attempt_before_the_swap(tmp_path: P
             # As if the session had ended, and somebody else were faster.
             path = lock_path("/ledgers", metadata.ledger_id)
             await healing.store.delete(path)
-            other = await healing.items.take_lock(metadata.ledger_id, "another worker")
+            other = await healing.items.take_lock(metadata.ledger_id, "another worker", unclear=[])
             assert other is not None
             network.release()
             await healing.until(lambda: worker.metrics.items_aborted == 1)

@@ -10,7 +10,7 @@ from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.over_replicated import OverReplicatedLedgers, is_surplus
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerState as LocalState
-from magnetar.ledger.errors import MetadataUnavailableError
+from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.replication_lock import ReplicationLock, lock_path
 from magnetar.ledger.system import SystemClock
@@ -136,6 +136,28 @@ async def test_the_metadata_of_another_cluster_deletes_nothing() -> None:
     with pytest.raises(ForeignMetadataError):
         await bookie.collect()
     assert bookie.storage.ledger_ids() == [0, 1, 2]
+
+
+async def test_a_lock_that_may_have_been_taken_is_given_back_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookie = Bookie()
+    create, is_held = bookie.store.create, ReplicationLock.is_held
+    failures = [MetadataUnavailableError("no contact")]
+
+    async def lose_reply(path: str, value: bytes = b"", *, ephemeral: bool = False) -> str:
+        await create(path, value, ephemeral=ephemeral)
+        raise UnknownOutcomeError("the reply was lost")
+
+    async def fail_once(lock: ReplicationLock) -> bool:
+        if failures:
+            raise failures.pop()
+        return await is_held(lock)
+
+    monkeypatch.setattr(bookie.store, "create", lose_reply)
+    monkeypatch.setattr(ReplicationLock, "is_held", fail_once)
+    assert await bookie.collect() == [0, 1]
+    assert bookie.locks == []
 
 
 async def test_a_lock_that_could_not_be_given_back_is_given_back_later(

@@ -114,7 +114,7 @@ async def test_an_item_of_a_ledger_that_is_gone_or_not_understood_is_listed_all_
     items = WorkItems(store, clock=SystemClock(), random=random.Random(1))
     await items.publish(5, {"b1": [EVERYTHING]})
     await store.create(item_path("/ledgers", 6), b"not ours")
-    lock = await items.take_lock(5, "worker-9")
+    lock = await items.take_lock(5, "worker-9", unclear=[])
     assert lock is not None
     status = await status_of(store)
     assert status.items.count == 2

@@ -31,6 +31,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
+from magnetar.ledger.replication_lock import lock_path
 
 _log = structlog.get_logger(__name__)
 
@@ -276,8 +277,13 @@ async def publish_item(
     root: str,
     now_ms: int,
     ranges_max: int,
+    renews: bool = False,
 ) -> bool:
     """Create the work item, or merge into the one that is there; whether that changed anything.
+
+    Args:
+        renews: while the ledger is in work, write the item though it says all of it already: who
+            works on it may have looked before this was found out, and must not delete the item.
 
     An unknown outcome needs no care: merging the same ranges again changes nothing.
 
@@ -287,6 +293,9 @@ async def publish_item(
     """
     path = item_path(root, ledger_id)
     while True:
+        # Asked before the item is read: whoever takes the lock later looks at the ledger later,
+        # and whoever had it before has deleted the item by now, or leaves it.
+        is_in_work = renews and await store.exists(lock_path(root, ledger_id)) is not None
         try:
             node = await store.get(path)
         except NoNodeError:
@@ -297,10 +306,11 @@ async def publish_item(
             return True
         known, since_ms = decode_item(node.value, path=path)
         merged = merge_missing(known, missing, ranges_max=ranges_max)
-        if merged == known:
+        is_news = merged != known
+        if not is_news and not is_in_work:
             return False
         try:
             await store.set(path, encode_item(ledger_id, merged, since_ms), version=node.version)
         except (BadVersionError, NoNodeError):
             continue  # another client noted something, or the copies were made meanwhile
-        return True
+        return is_news

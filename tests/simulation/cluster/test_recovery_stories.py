@@ -139,3 +139,20 @@ async def test_a_lock_of_which_its_taker_did_not_hear_does_not_keep_others_away_
     await sim.recovery(has_auditor=False).start()
     await publish(sim, w.ledger_id, "b1")
     await sim.wait_repaired()
+
+
+@story(bookies=5, brokers=0)
+async def test_a_bookie_that_is_called_lost_again_is_not_forgotten_by_who_saw_it_back(
+    sim: Cluster,
+) -> None:
+    w = await closed_ledger(sim)
+    await publish(sim, w.ledger_id, "b1")  # it was away, and is back with all its entries
+    items = "/ledgers/underreplication/ledgers"
+    deleting = sim.store.hold(client="ar1", kind="delete", path=items)
+    await sim.recovery(has_auditor=False).start()
+    await sim.until(lambda: bool(deleting.operations))
+    await lose(sim, "b1")
+    await publish(sim, w.ledger_id, "b1")
+    deleting.release()
+    await sim.wait_repaired()
+    assert "b1" not in sim.metadata(w.ledger_id).last_fragment.bookies

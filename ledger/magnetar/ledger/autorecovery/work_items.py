@@ -102,7 +102,8 @@ class WorkItems:
     async def publish(self, ledger_id: int, missing: Missing) -> bool:
         """Create the item, or merge into the one there is; whether anything changed.
 
-        A bookie that is lost lacks `[EVERYTHING]` (`under_replication.py`). Idempotent.
+        A bookie that is lost lacks `[EVERYTHING]` (`under_replication.py`). Idempotent. A worker
+        that has the ledger in work looks at it again, also if the item said all of it already.
 
         Raises:
             InvalidLedgerMetadataError: what is there is no item that this version reads.
@@ -115,6 +116,7 @@ class WorkItems:
             root=self._root,
             now_ms=self._clock.wall_ms(),
             ranges_max=self._ranges_max,
+            renews=True,
         )
 
     async def read(self, ledger_id: int) -> WorkItem | None:

@@ -160,6 +160,19 @@ async def test_publishing_the_same_again_changes_nothing(finder: Finder) -> None
     assert item.version == 0
 
 
+async def test_publishing_the_same_again_keeps_an_item_that_is_in_work(finder: Finder) -> None:
+    await publish(finder, 5)
+    lock = await finder.items.take_lock(5, "another", unclear=[])
+    item = await finder.items.read(5)
+    assert lock is not None
+    assert item is not None
+    assert not await finder.items.publish(5, item.missing)
+    assert not await finder.items.delete(item)
+    again = await finder.items.read(5)
+    assert again is not None
+    assert (again.missing, again.since_ms) == (item.missing, item.since_ms)
+
+
 async def test_an_empty_directory_that_was_left_behind_is_no_item(finder: Finder) -> None:
     await publish(finder, 5)
     item = await finder.items.read(5)

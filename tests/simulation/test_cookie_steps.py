@@ -241,3 +241,31 @@ def test_b24_data_that_is_lost_during_an_expansion_is_noticed(steps: int) -> Non
         assert identity.lost == ("/ledgers0",)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("lost", [("/ledgers0",), ("/journal0", "/ledgers0", "/ledgers1")])
+def test_b24_data_that_is_lost_again_is_restored_again_wherever_the_restore_was_cut(
+    lost: tuple[str, ...],
+) -> None:
+    """No empty directory gets a cookie before what it held is asked for, and it ends well."""
+
+    async def story() -> int:
+        for steps in range(1, _STEPS_MAX):
+            world = World(f"lost again/{steps}")
+            await _prepare(world, lost=lost)
+            world.crash_at(steps)
+            try:
+                await _restore(world)
+            except PowerLossError:
+                world.power_on(Survival.ANY)
+            else:
+                return steps
+            world.lose("/ledgers0")
+            assert "/ledgers0" in (await world.check()).lost
+            await _restore(world)
+            (cookie,) = world.cookies(world.directories(1, 2))
+            assert cookie is not None
+            assert (await world.check()).lost == ()
+        raise AssertionError("it has no end")
+
+    assert asyncio.run(story()) > 5

@@ -14,6 +14,8 @@ from magnetar.bookie.cookie import Cookie, DirectoryCookie, Stamp
 from magnetar.bookie.errors import CookieError
 from magnetar.bookie.indexes.index_mark import EngineKind
 
+_LEDGERS = "ledgers-"
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -75,6 +77,9 @@ class FinishStamp:
     """The metadata store has the cookie; write it into every directory."""
 
     stamp: Stamp
+    lost_again: tuple[str, ...] = ()
+    """Roles of directories that do not get it: they were restored, and are empty once more. As long
+    as there are any the stamp stays, until another one takes its place."""
 
 
 Action = Nothing | BeginStamp | Restore | PublishStamp | FinishStamp
@@ -104,7 +109,7 @@ def next_action(
     if in_metadata is None:
         return _judge_unknown(directories, stamp, wanted, incarnation)
     if stamp is not None and stamp.cookie == in_metadata:
-        return _judge_published(directories, stamp, wanted)
+        return _judge_published(directories, stamp, wanted, incarnation)
     lost = _lost(directories, stamp, in_metadata, wanted)
     if lost:
         return _judge_lost(lost, stamp, in_metadata, wanted, incarnation, is_restored)
@@ -137,8 +142,8 @@ def _judge_unknown(
 
 
 def _judge_published(
-    directories: Sequence[DirectoryView], stamp: Stamp, wanted: Wanted
-) -> FinishStamp:
+    directories: Sequence[DirectoryView], stamp: Stamp, wanted: Wanted, incarnation: str
+) -> FinishStamp | BeginStamp:
     """Some directories have the new cookie, some the one before, some none yet."""
     cookie = stamp.cookie
     if not _fits(cookie, wanted):
@@ -146,15 +151,31 @@ def _judge_published(
             f"the directories of bookie {wanted.bookie_id} were being changed to "
             f"{_counts(cookie)}; start it once with these settings before anything else is changed"
         )
+    lost_again: list[DirectoryView] = []
     for view in directories:
         if view.cookie is None:
             if view.has_data and view.role not in stamp.lost:
                 raise _no_cookie(view)
             if view.role not in (*stamp.added, *stamp.lost):
                 raise _data_lost(view.path, wanted)
+            # What the other bookies told was noted in every ledger directory before the metadata
+            # store got the cookie. Where there is nothing, that is lost, too.
+            if view.role in stamp.lost and view.role.startswith(_LEDGERS) and not view.has_data:
+                lost_again.append(view)
         elif view.cookie.cookie.incarnation not in (cookie.incarnation, stamp.previous):
             raise _of_another(view, wanted)
-    return FinishStamp(stamp)
+    if not lost_again:
+        return FinishStamp(stamp)
+    if not wanted.may_restore:
+        raise _data_lost(", ".join(view.path for view in lost_again), wanted)
+    again = tuple(view.role for view in lost_again)
+    if any(
+        view.cookie is None or view.cookie.cookie != cookie
+        for view in directories
+        if view.role not in again
+    ):
+        return FinishStamp(stamp, again)
+    return BeginStamp(_anew(cookie, incarnation, lost_again))
 
 
 def _lost(
@@ -200,18 +221,20 @@ def _judge_lost(
         and {view.role for view in lost} <= set(stamp.lost)
     )
     if not is_begun:
-        cookie = known.model_copy(update={"incarnation": incarnation})
-        return BeginStamp(
-            Stamp(
-                cookie=cookie,
-                previous=known.incarnation,
-                lost=tuple(view.role for view in lost),
-            )
-        )
+        return BeginStamp(_anew(known, incarnation, lost))
     assert stamp is not None
     if is_restored:
         return PublishStamp(stamp)
     return Restore(stamp, tuple(view.path for view in lost))
+
+
+def _anew(known: Cookie, incarnation: str, lost: Sequence[DirectoryView]) -> Stamp:
+    """A new incarnation: what was lost is not taken for ours if it comes back."""
+    return Stamp(
+        cookie=known.model_copy(update={"incarnation": incarnation}),
+        previous=known.incarnation,
+        lost=tuple(view.role for view in lost),
+    )
 
 
 def _judge_counts(
@@ -254,7 +277,7 @@ def roles(journals: int, ledgers: int) -> list[str]:
     return [
         "data",
         *(f"journal-{index}" for index in range(journals)),
-        *(f"ledgers-{index}" for index in range(ledgers)),
+        *(f"{_LEDGERS}{index}" for index in range(ledgers)),
     ]
 
 

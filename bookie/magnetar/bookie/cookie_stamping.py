@@ -96,8 +96,8 @@ async def check_cookies(
             case PublishStamp(stamp):
                 version = stored.version if stored is not None else None
                 await _publish(registry, wanted.bookie_id, stamp.cookie, version)
-            case FinishStamp(stamp):
-                finish_stamp(disk, directories, stamp)
+            case FinishStamp(stamp, lost_again):
+                finish_stamp(disk, directories, stamp, lost_again)
     raise CookieError(
         f"the cookie of bookie {wanted.bookie_id} could not be written to the metadata store in "
         f"{_STEPS_MAX} steps; try again when the store is well"
@@ -120,11 +120,20 @@ def view_of(disk: Disk, directories: BookieDirectories) -> Sequence[DirectoryVie
     return views
 
 
-def finish_stamp(disk: Disk, directories: BookieDirectories, stamp: Stamp) -> None:
-    """Write the cookie into every directory, and forget the stamp. Blocks."""
+def finish_stamp(
+    disk: Disk, directories: BookieDirectories, stamp: Stamp, lost_again: Sequence[str] = ()
+) -> None:
+    """Write the cookie into every directory, and forget the stamp. Blocks.
+
+    The roles in `lost_again` get no cookie, and then the stamp is not forgotten.
+    """
     for path, role in _with_roles(directories):
+        if role in lost_again:
+            continue
         cookie = DirectoryCookie(directory=role, cookie=stamp.cookie)
         disk.replace_file(posixpath.join(path, COOKIE_NAME), cookie.to_json())
+    if lost_again:
+        return
     disk.remove(posixpath.join(directories.data, STAMPING_NAME))
     disk.sync_directory(directories.data)
 

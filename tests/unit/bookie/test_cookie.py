@@ -222,8 +222,8 @@ def test_lost_directories_are_restored_before_they_get_their_cookie() -> None:
             here, stamp=stamp, in_metadata=OURS, want=want, data=data, is_restored=True
         )
         assert published == PublishStamp(stamp)
-        finish = judge(here, stamp=stamp, in_metadata=again, want=want, data=data)
-        assert finish == FinishStamp(stamp)
+    finish = judge(here, stamp=stamp, in_metadata=again, data=("ledgers-1",))
+    assert finish == FinishStamp(stamp)
     assert judge(again, in_metadata=again, want=want) == Nothing(again)
     # The old directory comes back: it knows nothing of what was acknowledged since.
     old = {**dict.fromkeys(ROLES, again), "ledgers-1": OURS}
@@ -236,6 +236,24 @@ def test_a_directory_that_is_lost_while_another_one_is_restored_begins_anew() ->
     begun = judge(all_but("ledgers-0", "ledgers-1"), stamp=stamp, in_metadata=OURS, want=want)
     assert isinstance(begun, BeginStamp)
     assert begun.stamp.lost == ("ledgers-0", "ledgers-1")
+
+
+def test_b24_a_restored_directory_that_is_empty_again_gets_no_cookie() -> None:
+    again = OURS.model_copy(update={"incarnation": "bb"})
+    stamp = Stamp(cookie=again, previous="aa", lost=("journal-0", "ledgers-0"))
+    here = all_but("journal-0", "ledgers-0")
+    assert "not mounted" in refusal(here, stamp=stamp, in_metadata=again)
+    # The others get their cookie, so that they are known when the next stamp replaces it.
+    want = wanted(may_restore=True)
+    finish = judge(here, stamp=stamp, in_metadata=again, want=want)
+    assert finish == FinishStamp(stamp, lost_again=("ledgers-0",))
+    others = {role: again for role in ROLES if role != "ledgers-0"}
+    begun = judge(others, stamp=stamp, in_metadata=again, want=want)
+    assert isinstance(begun, BeginStamp)
+    assert begun.stamp.cookie.incarnation == FRESH
+    assert (begun.stamp.previous, begun.stamp.lost) == ("bb", ("ledgers-0",))
+    restore = judge(others, stamp=begun.stamp, in_metadata=again, want=want)
+    assert restore == Restore(begun.stamp, ("/ledgers-0",))
 
 
 def test_nothing_is_restored_while_the_directories_change() -> None:

@@ -247,7 +247,7 @@ def test_b24_a_restored_directory_that_is_empty_again_gets_no_cookie() -> None:
     want = wanted(may_restore=True)
     finish = judge(here, stamp=stamp, in_metadata=again, want=want)
     assert finish == FinishStamp(stamp, lost_again=("ledgers-0",))
-    others = {role: again for role in ROLES if role != "ledgers-0"}
+    others: dict[str, Cookie | None] = {role: again for role in ROLES if role != "ledgers-0"}
     begun = judge(others, stamp=stamp, in_metadata=again, want=want)
     assert isinstance(begun, BeginStamp)
     assert begun.stamp.cookie.incarnation == FRESH

@@ -8,6 +8,7 @@ import posixpath
 
 import structlog
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.bookie.gc.compaction_phases import (
@@ -30,27 +31,40 @@ MOVES_PER_COMMIT = 1000
 def finish_compactions(directory: str, disk: Disk, index: LocationIndex) -> None:
     """Finish what has a record, remove what has none. `directory` is that of the entry logs.
 
+    On a full disk the rest is left to garbage collection, which begins with it: a bookie without
+    room must still serve reads. Sources and copies both have their names then, so nothing is
+    missing, wherever the index points.
+
     Raises:
         StorageCorruptError: a record is damaged. Without it nobody knows what to do: the copy may
             be the only one that the index points to, or garbage.
         StorageIOError: a file or the index could not be read or written.
     """
     try:
-        names = disk.list(directory)
-        for name in names:
-            if name.endswith(NEW_RECORD_SUFFIX):
-                disk.remove(posixpath.join(directory, name))
-        for log_id, files in unfinished(names).items():
-            _log.info("compaction_resumed", log_id=log_id, steps=[s.name for s in STEPS[files]])
-            record = read_record(directory, disk, log_id) if files.record else None
-            for step in STEPS[files]:
-                if step is Step.MOVE_RUNS:
-                    assert record is not None
-                    _move_runs(index, record)
-                else:
-                    change_files(directory, disk, log_id, step, record)
-    except OSError as error:
+        _finish_all(directory, disk, index)
+    except (StorageIOError, OSError) as error:
+        if is_out_of_room(error):
+            _log.warning("compaction_not_finished", directory=directory, error=str(error))
+            return
+        if isinstance(error, StorageIOError):
+            raise
         raise StorageIOError(f"{directory}: a compaction cannot be finished: {error}") from error
+
+
+def _finish_all(directory: str, disk: Disk, index: LocationIndex) -> None:
+    names = disk.list(directory)
+    for name in names:
+        if name.endswith(NEW_RECORD_SUFFIX):
+            disk.remove(posixpath.join(directory, name))
+    for log_id, files in unfinished(names).items():
+        _log.info("compaction_resumed", log_id=log_id, steps=[s.name for s in STEPS[files]])
+        record = read_record(directory, disk, log_id) if files.record else None
+        for step in STEPS[files]:
+            if step is Step.MOVE_RUNS:
+                assert record is not None
+                _move_runs(index, record)
+            else:
+                change_files(directory, disk, log_id, step, record)
 
 
 def read_record(directory: str, disk: Disk, log_id: int) -> CompactionRecord:

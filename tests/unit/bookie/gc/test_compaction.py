@@ -1,6 +1,7 @@
 """Compaction on real files: nothing is lost, whatever happens beside it or cuts it."""
 
 import asyncio
+import errno
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.engine.options import StorageOptions
+from magnetar.bookie.engine.parts import FinishCompactions
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.entry_logs.log_scan import read_log_header
@@ -21,6 +23,8 @@ from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.gc.log_copier import Copied
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex
+from magnetar.ledger.ports import Disk
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import (
     ENGINES,
@@ -63,14 +67,16 @@ class Store:
         self.engine = engine
         self.storage = self.make_storage(directory)
 
-    def make_storage(self, directory: Path) -> EntryStorage:
+    def make_storage(
+        self, directory: Path, finish: FinishCompactions = finish_compactions
+    ) -> EntryStorage:
         return EntryStorage(
             str(directory),
             disk=self.disk,
             clock=SystemClock(),
             make_worker=ThreadWorker,
             options=replace(SIZES, engine=self.engine),
-            finish_compactions=finish_compactions,
+            finish_compactions=finish,
         )
 
     async def open(self) -> "Store":
@@ -452,6 +458,46 @@ async def test_b09_a_crash_while_a_crash_is_mended_loses_nothing(
             await again.close()
             shutil.rmtree(twice)
     assert cuts > 3
+
+
+async def test_a_start_on_a_full_disk_serves_what_a_compaction_left_and_gc_finishes_it(
+    tmp_path: Path, engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = CutDisk()
+    cut = tmp_path / "cut"
+
+    def copy(what: str) -> None:
+        if what == "after the record" and not cut.exists():
+            copy_as_after_a_crash(tmp_path / "live", cut)
+
+    async with Store(tmp_path / "live", engine, disk) as store:
+        await store.fill()
+        disk.on_step = copy
+        sources = (await store.finished())[:3]
+        await store.compactor.compact(sources)
+        disk.on_step = lambda what: None
+
+    def fail(changes: IndexChanges) -> set[int]:
+        raise StorageIOError("index") from OSError(errno.ENOSPC, "No space left on device")
+
+    def finish_without_room(directory: str, disk: Disk, index: LocationIndex) -> None:
+        with monkeypatch.context() as full:
+            full.setattr(index, "commit", fail)
+            finish_compactions(directory, disk, index)
+
+    again = Store(cut, engine)
+    again.expected = store.expected
+    again.storage = again.make_storage(cut, finish_without_room)
+    async with again:
+        await again.check()
+        again.add(1, [1000])
+        await again.storage.flush()
+        await again.check()
+        assert set(sources) <= set(await again.finished())
+        await again.compactor.finish_left_over()
+        assert not set(sources) & set(await again.finished())
+        await again.check()
+    assert [path.name for path in again.logs.iterdir() if path.suffix != ".log"] == []
 
 
 @pytest.mark.parametrize("nth", range(16))

@@ -472,3 +472,42 @@ class FullDisk(FailingDisk):
             self.calls_until_failure = 0
         self.is_full = self.is_full or self.calls_until_failure == 0
         super().on_write(what, undo)
+
+
+def test_what_a_crash_left_half_done_keeps_its_removals_when_there_is_no_room_to_sync_it(
+    tmp_path: Path,
+) -> None:
+    _prepare(tmp_path)
+    crashing = CrashingDisk()
+    index = open_pages(tmp_path, disk=crashing)
+    crashing.calls_until_failure = 3  # the round is beside the pages, and nothing was removed
+    with pytest.raises(StorageIOError):
+        _change(index)
+    index.close()
+    assert (tmp_path / "page-index" / directory_of(300) / file_name(300)).exists()
+    disk = UnsyncedDisk()
+    disk.error = errno.EDQUOT
+    disk.calls_until_failure = 0
+    with pages(tmp_path, disk=disk) as index:
+        assert disk.calls_until_failure is None
+        assert _ranges(_snapshot(index)) == AFTER
+        disk.calls_until_failure = 0
+        with pytest.raises(StorageIOError):
+            commit(index, 5, 0, 1)
+        disk.writes.clear()
+        commit(index, 5, 0, 1)
+        # What was not synced is written again before anything relies on it.
+        assert disk.writes.index("write_at") < disk.writes.index("remove")
+    with pages(tmp_path) as index:
+        assert _ranges(_snapshot(index)) == AFTER
+        assert held(index, 5) == [0, 1]
+
+
+class UnsyncedDisk(FailingDisk):
+    """Counts the calls that sync a file's content alone."""
+
+    def on_write(self, what: str, undo: Callable[[], None] | None = None) -> None:
+        if what == "datasync":
+            super().on_write(what, undo)
+        else:
+            self.writes.append(what)

@@ -51,6 +51,8 @@ class DoubleWrite:
         self._unfinished: Round | None = None
         self._is_repeated = False
         """What exists of the round may have been made, and not synced, by an earlier attempt."""
+        self._is_beside = True
+        """The unfinished round is known to be durable in the double-write file."""
         self._is_named = False
         """The name of the double-write file is known to be durable."""
 
@@ -110,6 +112,11 @@ class DoubleWrite:
             return
         is_repeated, self._is_repeated = self._is_repeated, True
         try:
+            if not self._is_beside:
+                # After a failed sync the system may take for clean what it never wrote: a second
+                # sync would promise nothing.
+                self._write_beside(self._unfinished)
+                self._is_beside = True
             self._carry_out(self._unfinished, is_repeated=is_repeated)
             self._mark.write(self._unfinished.promise)
         except OSError as exc:
@@ -120,8 +127,9 @@ class DoubleWrite:
         """Carry out the round that a crash left behind.
 
         Raises:
-            StorageIOError: it is not done.
+            StorageIOError: it is not done. `finish` does the rest.
         """
+        self._unfinished, self._is_repeated, self._is_beside = pending, True, False
         try:
             # A killed process may have written it without having synced it: it must not be lost
             # once pages are written in place.
@@ -133,7 +141,7 @@ class DoubleWrite:
             self._make_name_durable()
         except OSError as exc:
             raise StorageIOError(f"{self._path}: cannot be synced: {exc}") from exc
-        self._unfinished, self._is_repeated = pending, True
+        self._is_beside = True
         self.finish()
 
     def _read(self) -> Round:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from magnetar.bookie.disks.disk_errors import is_disk_broken
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
@@ -144,7 +145,13 @@ class LogCopier:
     def _copy_sources(self) -> Generator[None]:
         """Copy run by run; gives control back after each."""
         for log_id in self._sources:
-            file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
+            try:
+                file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
+            except OSError as error:
+                if not is_disk_broken(error):
+                    raise
+                self.copied.incomplete.append(log_id)  # the others need not wait for it
+                continue
             try:
                 yield from self._copy_log(_Source(log_id, file))
             finally:
@@ -229,13 +236,18 @@ class LogCopier:
             count = min(4 * count, _RECORDS_AT_ONCE)
 
     def _rank(self, log_id: int) -> int:
-        file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
         try:
-            return read_log_header(file, log_id).rank
+            file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
+            try:
+                return read_log_header(file, log_id).rank
+            finally:
+                file.close()
         except StorageCorruptError:
-            return log_id  # it cannot be higher
-        finally:
-            file.close()
+            pass
+        except OSError as error:
+            if not is_disk_broken(error):
+                raise
+        return log_id  # it cannot be higher
 
     # Writing
 
@@ -347,7 +359,7 @@ class _Source:
         if end < LOG_HEADER_BYTES:
             return None
         try:
-            offset = decode_trailer(self._file.pread(TRAILER_BYTES, end), log_id=self.log_id)
+            offset = decode_trailer(self.read(TRAILER_BYTES, end), log_id=self.log_id)
         except StorageCorruptError:
             return None
         return offset if LOG_HEADER_BYTES <= offset < end else None

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ from magnetar.bookie.gc.log_copier import Copied
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex
-from magnetar.ledger.ports import Disk
-from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
+from magnetar.ledger.ports import Disk, File
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile, ThreadWorker
 from tests.ledger_storage import (
     ENGINES,
     STATE,
@@ -601,3 +602,74 @@ async def test_a_torn_log_is_copied_and_not_removed(tmp_path: Path, engine: Engi
         assert (copied.complete, copied.incomplete) == ([], [finished[-1]])
         assert victim.exists()
         await store.check()
+
+
+@pytest.mark.parametrize("unreadable", ["whole", "first block", "last block"])
+async def test_a_log_that_cannot_be_read_does_not_hold_up_the_others(
+    tmp_path: Path, engine: EngineKind, unreadable: str
+) -> None:
+    disk = UnreadableDisk()
+    async with Store(tmp_path, engine, disk) as store:
+        await store.fill()
+        sources = (await store.finished())[:3]
+        victim = store.logs / log_name(sources[1])
+        size = victim.stat().st_size
+        spans = {"first block": range(512), "last block": range(size - 512, size)}
+        disk.bad[str(victim)] = spans.get(unreadable)
+        copied = await store.compactor.compact(sources)
+        disk.bad.clear()
+        assert copied.complete == [sources[0], sources[2]]
+        assert copied.incomplete == [sources[1]]
+        assert victim.exists()
+        await store.check()
+        copied = await store.compactor.compact([sources[1]])
+        assert copied.complete == [sources[1]]
+        await store.check()
+
+
+async def test_a_process_at_its_limit_of_files_calls_no_log_unreadable(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    disk = UnreadableDisk()
+    async with Store(tmp_path, engine, disk) as store:
+        await store.fill()
+        sources = (await store.finished())[:3]
+        disk.bad[str(store.logs / log_name(sources[1]))] = None
+        disk.error = errno.EMFILE
+        with pytest.raises(StorageIOError):
+            await store.compactor.compact(sources)
+        disk.bad.clear()
+        assert (await store.compactor.compact(sources)).complete == sources
+
+
+class UnreadableDisk(SystemDisk):
+    """Files that cannot be opened, or read where a disk is broken."""
+
+    def __init__(self) -> None:
+        self.bad: dict[str, range | None] = {}
+        """Where; None for all of it, the opening included."""
+        self.error = errno.EIO
+
+    def open(self, path: str) -> File:
+        bad = self.bad.get(path, range(0))
+        if bad is None:
+            raise OSError(self.error, os.strerror(self.error), path)
+        return _BrokenFile(os.open(path, os.O_RDONLY), bad) if bad else super().open(path)
+
+
+class _BrokenFile(SystemFile):
+    def __init__(self, descriptor: int, bad: range) -> None:
+        super().__init__(descriptor)
+        self._bad = bad
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._check(size, offset)
+        return super().pread(size, offset)
+
+    def read_once(self, size: int, offset: int) -> bytes:
+        self._check(size, offset)
+        return super().read_once(size, offset)
+
+    def _check(self, size: int, offset: int) -> None:
+        if offset < self._bad.stop and offset + size > self._bad.start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))

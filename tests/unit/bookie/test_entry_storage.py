@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.engine.entry_storage import EntryStorage, StorageOptions
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import (
@@ -27,7 +28,7 @@ from magnetar.bookie.indexes.open_index import index_path
 from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.storage import LedgerState, LedgerStorage
-from magnetar.ledger.system import ThreadWorker
+from magnetar.ledger.system import SystemDisk, ThreadWorker
 from tests.ledger_storage import (
     ENGINES,
     SMALL,
@@ -231,6 +232,48 @@ async def test_a_cancelled_flush_goes_on(tmp_path: Path) -> None:
     assert storage._memory.flushing is None
     assert await storage.read(1, 0, ALL, BYTES) == packets(1, range(3))
     await storage.close()
+
+
+class SmallDisk(SystemDisk):
+    """Says how much room it has."""
+
+    free = ALL
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+
+async def test_a_flush_that_has_no_room_takes_none(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    options = replace(SMALL, entry_log_bytes_max=BYTES)
+    async with open_storage(tmp_path, options, disk) as storage:
+        add(storage, 1, range(5), b"a" * 100)
+        await storage.flush()
+        (log,) = entry_logs(tmp_path)
+        size = log.stat().st_size
+        add(storage, 1, range(5, 15), b"b" * 100)
+        disk.free = 1000
+        with pytest.raises(StorageIOError) as raised:
+            await storage.flush()
+        assert is_out_of_room(raised.value)
+        assert [path.stat().st_size for path in entry_logs(tmp_path)] == [size]
+        expected = packets(1, range(5), b"a" * 100) + packets(1, range(5, 15), b"b" * 100)
+        assert await storage.read(1, 0, 14, ALL) == expected
+        disk.free = 2000
+        await storage.flush()
+        assert await storage.read(1, 0, 14, ALL) == expected
+
+
+async def test_deletions_are_flushed_without_room_for_blocks(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    async with open_storage(tmp_path, disk=disk) as storage:
+        add(storage, 1, range(5))
+        await storage.flush()
+        storage.delete_ledger(1)
+        disk.free = 0
+        await storage.flush()
+    async with open_storage(tmp_path) as storage:
+        assert storage.ledger_ids() == []
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

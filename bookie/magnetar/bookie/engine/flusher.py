@@ -4,6 +4,8 @@ The order is the promise: runs, sync of the log, index and ledger states with th
 A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
 """
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,6 +16,9 @@ from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
 from magnetar.ledger.ports import Clock
+
+_INDEX_PART = 8
+"""The index, and the heads of runs, are taken to need this part of what the blocks need."""
 
 PlanRuns = Callable[[Mapping[int, LedgerRuns]], Iterator[tuple[int, PlannedRun]]]
 """In which order the runs of a buffer are written, and how they are cut and merged."""
@@ -52,6 +57,10 @@ class Flusher:
         now_s = self._clock.monotonic_s
         started_s = now_s()
         try:
+            self._check_room(buffer.block_bytes())
+        except OSError as exc:
+            raise StorageIOError(f"entry log cannot be written: {exc}") from exc
+        try:
             runs = self._write_runs(buffer)
             self._writer.sync()
         except (OSError, StorageIOError) as exc:
@@ -84,6 +93,19 @@ class Flusher:
             OSError: it has none; that costs a scan, nothing else.
         """
         self._writer.close()
+
+    def _check_room(self, block_bytes: int) -> None:
+        """Write nothing that would be given up, and would take the last room from what needs it:
+        journal, index, compaction. Deletions alone need no log, and give room back.
+
+        Raises:
+            OSError: there is no room.
+        """
+        if not block_bytes:
+            return
+        needed = block_bytes + block_bytes // _INDEX_PART
+        if self._writer.free_bytes() < needed:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needed} bytes are needed")
 
     def _write_runs(self, buffer: WriteBuffer) -> dict[int, list[NewRun]]:
         runs: dict[int, list[NewRun]] = {}

@@ -110,6 +110,12 @@ class WriteBuffer:
     def is_empty(self) -> bool:
         return not (self.ledgers or self.states or self.deleted)
 
+    def block_bytes(self) -> int:
+        """About what the blocks take in an entry log."""
+        return sum(
+            runs.size_bytes - RUN_OVERHEAD_BYTES * len(runs.runs) for runs in self.ledgers.values()
+        )
+
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
         """Keep a block; its bytes are shared with the caller."""
         run = block_run(block, entry_ids)

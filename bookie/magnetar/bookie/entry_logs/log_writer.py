@@ -87,6 +87,14 @@ class EntryLogWriter:
         """The highest id given out so far, to this writer or others."""
         return self._ids.last
 
+    def free_bytes(self) -> int:
+        """What the disk has room for.
+
+        Raises:
+            OSError: as the disk.
+        """
+        return self._disk.free_bytes(self._directory)
+
     def write(self, ledger_id: int, run: PlannedRun) -> RunLocation:
         """Append a run; durable only after `sync`.
 

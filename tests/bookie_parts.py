@@ -108,6 +108,7 @@ class MemoryStorage:
         self.is_slow = False
         """Reads are not answered from memory at once."""
         self.on_wants_flush: Callable[[], None] = lambda: None
+        self.on_flush_failure: Callable[[BaseException], None] = lambda error: None
         self.wants_flush = False
         self.flushes = 0
 

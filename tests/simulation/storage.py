@@ -47,6 +47,7 @@ class SimStorage:
         self.is_full = False
         self.flush_error = False
         self.on_wants_flush: Callable[[], None] = lambda: None
+        self.on_flush_failure: Callable[[BaseException], None] = lambda error: None
         self._is_closed = False
 
     @property

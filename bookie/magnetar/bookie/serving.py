@@ -137,9 +137,10 @@ class Serving:
             ),
             gate=self._gate,
         )
+        storage.on_flush_failure = self._end_if_broken
         if isinstance(storage, ShardedStorage):
             storage.on_room = self.handler.on_flushed
-            storage.on_flush_failure = self._on_flush_failure
+            storage.on_own_flush_failure = self._on_flush_failure
             self._gate.use_shards(storage.shard_number)
 
     def _start_journals(self, ends: Marks, owners: Sequence[bytes]) -> None:
@@ -235,10 +236,12 @@ class Serving:
         self._disks.on_flushed()
 
     def _on_flush_failure(self, error: BaseException) -> None:
-        """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
-        if isinstance(error, StorageClosedError):
-            return
-        if is_disk_broken(error):
-            self._on_fatal(error)
-        elif is_out_of_room(error):
+        """Of a flush that is tried again soon: until that succeeds, a full disk takes no adds."""
+        self._end_if_broken(error)
+        if is_out_of_room(error):
             self._disks.on_no_room()
+
+    def _end_if_broken(self, error: BaseException) -> None:
+        """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
+        if not isinstance(error, StorageClosedError) and is_disk_broken(error):
+            self._on_fatal(error)

@@ -155,3 +155,7 @@ class LedgerStorage(Protocol):
     on_wants_flush: Callable[[], None]
     """Called when `wants_flush` turns true, and for every add that is refused. Set by the owner; a
     no-op until then."""
+
+    on_flush_failure: Callable[[BaseException], None]
+    """Called with the error of every flush that failed, whoever asked for it, before they hear of
+    it. Set by the owner; a no-op until then."""

@@ -285,6 +285,24 @@ async def test_a_shard_whose_own_flush_failed_waits_for_the_flush_of_all(tmp_pat
         add(storage, 0, first)
 
 
+async def test_b18_the_owner_hears_of_every_flush_that_failed(tmp_path: Path) -> None:
+    """Whoever asked for it: of all shards, or of one."""
+    disk = DownDisk()
+    heard: list[BaseException] = []
+    async with opened(tmp_path, disk=disk) as (storage, shards):
+        storage.on_flush_failure = heard.append
+        add(storage, 0, 0)
+        disk.is_down = True
+        with pytest.raises(StorageIOError) as of_all:
+            await storage.flush()
+        with pytest.raises(StorageIOError) as of_one:
+            await shards.each[0].flush()
+        assert heard == [of_all.value, of_one.value]
+        disk.is_down = False
+        await storage.flush()
+        assert len(heard) == 2
+
+
 class ManualShard(MemoryStorage):
     """Its flushes end when, and as, they are told to."""
 

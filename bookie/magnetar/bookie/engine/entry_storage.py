@@ -70,6 +70,7 @@ class EntryStorage:
         self._metrics = metrics or StorageMetrics()
         self._clock = clock
         self.on_wants_flush: Callable[[], None] = _nothing
+        self.on_flush_failure: Callable[[BaseException], None] = _ignore
         self._options = options or StorageOptions()
         self._make_worker = make_worker
         self._maker = PartsMaker(
@@ -248,6 +249,8 @@ class EntryStorage:
         if flushed is None:
             # The buffer stays where it is: readable, and part of the next flush.
             self._metrics.flush_failures += 1
+            assert error is not None
+            self.on_flush_failure(error)
             self._end_flush(waiters, error)
             return
         buffer = self._memory.flushing
@@ -396,6 +399,10 @@ def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) ->
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
+
+
+def _ignore(error: BaseException) -> None:
+    """Nobody listens yet."""
 
 
 def _nothing() -> None:

@@ -39,7 +39,9 @@ class ShardedStorage:
         self.on_room: Callable[[], None] = _nothing
         """Called when a shard has flushed, before the others may have. Set by the owner."""
         self.on_flush_failure: Callable[[BaseException], None] = _ignore
-        """Hears of a failed flush of one shard that nobody waits for. Set by the owner."""
+        self.on_own_flush_failure: Callable[[BaseException], None] = _ignore
+        """Hears of a failed flush of one shard that nobody waits for: it is tried again. Set by the
+        owner."""
         self._flushes = 0
         """Flushes of all shards that are under way."""
         self._alone: dict[int, asyncio.Task[None]] = {}
@@ -48,6 +50,7 @@ class ShardedStorage:
         """Shards whose own flush failed: the next flush of all is the one to try again."""
         for number, shard in enumerate(self._shards):
             shard.on_wants_flush = partial(self._on_shard_wants_flush, number)
+            shard.on_flush_failure = lambda error: self.on_flush_failure(error)
 
     def shard_number(self, ledger_id: int) -> int:
         """Which shard has the ledger, or would get it."""
@@ -143,7 +146,7 @@ class ShardedStorage:
         except StorageError as error:
             self._failing.add(number)
             _log.warning("shard_flush_failed", shard=number, error=str(error))
-            self.on_flush_failure(error)
+            self.on_own_flush_failure(error)
         finally:
             del self._alone[number]
 

@@ -50,9 +50,14 @@ class Collecting:
         for collector in self._collectors:
             try:
                 await collector.look()
-                await self._parts.storage.flush()
-                await collector.remove_unused()
-                await collector.compact(CompactionKind.MAJOR)
+                is_flushed = True
+                try:
+                    await self._parts.storage.flush()
+                except StorageError as error:
+                    failure, is_flushed = error, False
+                await collector.remove_unused(is_flushed=is_flushed)
+                if is_flushed:
+                    await collector.compact(CompactionKind.MAJOR)
             except StorageError as error:
                 failure = error
         if failure is not None:

@@ -1,9 +1,12 @@
 """A disk that is full refuses adds and loses nothing; with room again, adds go on by themselves."""
 
 import asyncio
+import errno
+import os
 
 import pytest
 
+from magnetar.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.ledger.wire import Status
 from tests.simulation.disk import SimDisk
 from tests.simulation.inode import Survival
@@ -98,3 +101,39 @@ def test_a_start_without_a_byte_of_room_serves_what_was_answered(shape: Shape) -
         finally:
             again.close()
         image = after.image()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_logs_that_nothing_needs_go_from_a_disk_that_no_flush_finds_room_on(shape: Shape) -> None:
+    """Their ledger was deleted durably; what came since is only in memory and the journal."""
+    disk = SimDisk(seed="0", faithful=True)
+    machine = Machine(disk, Metadata(), shape, seed="0")
+
+    async def main() -> None:
+        parts = await machine.start()
+        client = Client(machine, [])
+        for entry in range(60):
+            await client.add(2, [entry], 200)
+        await parts.checkpointer.checkpoint()
+        assert parts.ledgers.delete(2, 0.0)
+        await parts.checkpointer.checkpoint()
+        await client.add(3, [0], 200)
+        await client.add(4, [0], 200)
+        full = parts.directories.ledgers[-1]
+
+        def fail(kind: str, path: str) -> None:
+            if kind in ("write", "create") and path.startswith(f"{full}/"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+        disk.on_call = fail
+        collector = GarbageCollector(parts)
+        collector.start()
+        report = await collector.force(major=False)
+        await collector.close()
+        assert any("No space left" in each for each in report.problems)
+        assert report.removed_logs > 2
+
+    try:
+        machine.run(main())
+    finally:
+        machine.close()

@@ -201,6 +201,10 @@ class EntryStorage:
         """The same in no order: of a million it takes a fraction of the time."""
         return list(self._states)
 
+    def deletions_in_memory(self) -> list[int]:
+        """Ledgers that were deleted, and are on the disk as long as that is not flushed."""
+        return [ledger_id for buffer in self._memory.buffers for ledger_id in buffer.deleted]
+
     def delete_ledger(self, ledger_id: int) -> None:
         self._open_parts()
         self._states.pop(ledger_id, None)

@@ -227,12 +227,17 @@ class GarbageCollector:
         await self._attempt("ledgers", problems, self._collect_ledgers(accept_vanished))
         looked = [logs for logs in self._logs if await self._attempt("look", problems, logs.look())]
         # The deletions that `look` saw must be durable before their bytes go.
+        is_flushed = await self._attempt("flush", problems, self._parts.storage.flush())
         compacted = 0
-        if await self._attempt("flush", problems, self._parts.storage.flush()):
-            for logs in looked:
-                is_done = await self._attempt("logs", problems, logs.remove_unused())
-                if is_done and kind is not None:
-                    compacted += await self._compact(logs, kind, problems)
+        for logs in looked:
+            # A directory that has no room holds up no other.
+            is_durable = is_flushed or (
+                len(self._logs) > 1 and await self._attempt("flush", problems, logs.flush())
+            )
+            removal = logs.remove_unused(is_flushed=is_durable)
+            is_done = await self._attempt("logs", problems, removal)
+            if is_done and is_durable and kind is not None:
+                compacted += await self._compact(logs, kind, problems)
         if kind is not None and compacted == len(self._logs):
             schedule.on_compaction(kind, clock.monotonic_s())
         schedule.on_round(clock.monotonic_s())

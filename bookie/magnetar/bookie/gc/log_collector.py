@@ -7,7 +7,8 @@ log that is removed is not needed:
   what a flush wrote there is in the index (defect B8).
 - The ledgers that are alive are looked at after that. One that is not among them, and has entries
   in such a log, was deleted before; if it came back since, its new entries are in newer logs.
-- The flush after that makes these deletions durable, before the bytes go.
+- The flush after that makes these deletions durable, before the bytes go. If it fails, as it does
+  on a full disk, the deletions count that were durable at the look.
 
 A log is removed on the strength of its footer only if that is sound. Of any other log, only a look
 at the whole index tells that nothing points there; that comes with compaction.
@@ -80,29 +81,45 @@ class LogCollector:
         )
         self._finished: list[int] = []
         self._alive = IdSet()
+        self._deletions_in_memory: list[int] = []
         self.uses: list[LogUse] = []
         """The logs that were in use at the last round."""
         self.incomplete: set[int] = set()
         """Logs that could not be compacted for good: damaged, as long as nobody heals them."""
 
     async def look(self) -> None:
-        """See what there is. The storage must be flushed before anything else is called.
+        """See what there is. The storage is to be flushed before anything else is called.
 
         Raises:
             StorageIOError: nothing may be removed in this round.
         """
         await self._compactor.finish_left_over()
         self._finished = await self._maintenance.finished_logs()
-        self._alive = await id_set_of(self._shard.known_ledgers())
+        # Of one moment: in between a deletion may become durable, or a ledger be deleted.
+        known = self._shard.known_ledgers()
+        self._deletions_in_memory = self._shard.deletions_in_memory()
+        self._alive = await id_set_of(known)
         self._usages.keep_only(set(self._finished))
         self.incomplete &= set(self._finished)
 
-    async def remove_unused(self) -> None:
+    async def flush(self) -> None:
+        """Make the deletions of this directory durable.
+
+        Raises:
+            StorageIOError: they are not.
+        """
+        await self._shard.flush()
+
+    async def remove_unused(self, *, is_flushed: bool) -> None:
         """Remove the finished logs of which no ledger is alive; learn how full the others are.
+
+        Unless `is_flushed`, what the last look found to be deleted in memory alone counts as alive.
 
         Raises:
             StorageIOError: a log could not be removed; the others wait for the next round.
         """
+        if not is_flushed:
+            self._alive.add(self._deletions_in_memory)
         uses: list[LogUse] = []
         for log_id in list(self._finished):
             usage = await self._usage(log_id)

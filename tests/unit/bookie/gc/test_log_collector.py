@@ -22,7 +22,13 @@ from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
-from tests.ledger_storage import ENGINES, STATE, make_block, make_packet
+from tests.ledger_storage import (
+    ENGINES,
+    STATE,
+    copy_as_after_a_crash,
+    make_block,
+    make_packet,
+)
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
@@ -80,7 +86,7 @@ class Store:
     async def round(self, kind: CompactionKind | None = None) -> None:
         await self.collector.look()
         await self.storage.flush()
-        await self.collector.remove_unused()
+        await self.collector.remove_unused(is_flushed=True)
         if kind is not None:
             await self.collector.compact(kind)
 
@@ -150,9 +156,46 @@ async def test_the_deletion_is_durable_before_the_log_goes(
         finished = await store.finished()
         await store.collector.look()
         await store.delete(*range(12))  # after the look: not in this round
-        await store.collector.remove_unused()
+        await store.collector.remove_unused(is_flushed=True)
         assert await store.finished() == finished
         await store.round()
+        assert await store.finished() == []
+
+
+async def test_without_a_flush_logs_go_whose_ledgers_were_durably_deleted_before(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    """On a full disk no flush succeeds; a log whose deletion is in memory alone stays."""
+    async with opened(tmp_path / "live", engine) as store:
+        await store.flush(list(range(12)))
+        finished = await store.finished()
+        await store.delete(*range(6))
+        await store.storage.flush()
+        await store.delete(*range(6, 12))
+        await store.collector.look()
+        await store.collector.remove_unused(is_flushed=False)
+        left = await store.finished()
+        assert 0 < len(left) < len(finished)
+        copy = copy_as_after_a_crash(tmp_path / "live", tmp_path / "copy")
+        await store.round()
+        assert await store.finished() == []
+    async with opened(copy, engine) as store:
+        await store.check(list(range(6, 12)))
+
+
+async def test_without_a_flush_a_deletion_that_a_flush_has_begun_with_is_not_durable(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    async with opened(tmp_path, engine) as store:
+        await store.flush(list(range(12)))
+        await store.delete(*range(12))
+        flush = asyncio.ensure_future(store.storage.flush())
+        await asyncio.sleep(0)
+        assert sorted(store.storage.deletions_in_memory()) == list(range(12))
+        await flush
+        assert store.storage.deletions_in_memory() == []
+        await store.collector.look()
+        await store.collector.remove_unused(is_flushed=False)
         assert await store.finished() == []
 
 
@@ -189,7 +232,7 @@ async def test_a_full_disk_suspends_compaction_and_not_removal(
         store.has_room = False
         await store.collector.look()
         await store.storage.flush()
-        await store.collector.remove_unused()
+        await store.collector.remove_unused(is_flushed=True)
         assert store.metrics.removed_logs > 0
         assert not await store.collector.compact(MAJOR)
         assert store.metrics.compacted_logs == 0

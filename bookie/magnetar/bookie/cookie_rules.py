@@ -109,7 +109,7 @@ def next_action(
     if in_metadata is None:
         return _judge_unknown(directories, stamp, wanted, incarnation)
     if stamp is not None and stamp.cookie == in_metadata:
-        return _judge_published(directories, stamp, wanted, incarnation)
+        return _judge_published(directories, stamp, wanted, incarnation, is_restored)
     lost = _lost(directories, stamp, in_metadata, wanted)
     if lost:
         return _judge_lost(lost, stamp, in_metadata, wanted, incarnation, is_restored)
@@ -142,7 +142,11 @@ def _judge_unknown(
 
 
 def _judge_published(
-    directories: Sequence[DirectoryView], stamp: Stamp, wanted: Wanted, incarnation: str
+    directories: Sequence[DirectoryView],
+    stamp: Stamp,
+    wanted: Wanted,
+    incarnation: str,
+    is_restored: bool,
 ) -> FinishStamp | BeginStamp:
     """Some directories have the new cookie, some the one before, some none yet."""
     cookie = stamp.cookie
@@ -166,7 +170,8 @@ def _judge_published(
             raise _of_another(view, wanted)
     if not lost_again:
         return FinishStamp(stamp)
-    if not wanted.may_restore:
+    if is_restored or not wanted.may_restore:
+        # Restored by this very process, and gone: not for another stamp without another restore.
         raise _data_lost(", ".join(view.path for view in lost_again), wanted)
     again = tuple(view.role for view in lost_again)
     if any(

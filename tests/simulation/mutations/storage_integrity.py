@@ -3,7 +3,6 @@
 They need a loss, which random runs do not have: the stories of `test_loss_pass.py` notice them.
 """
 
-from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.integrity import loss_pass
 from magnetar.bookie.integrity.full_check import FullCheck
 from magnetar.bookie.requests.lac_requests import LacRequests
@@ -52,15 +51,9 @@ MUTATIONS: list[Mutation] = [
         defects=("D14", "B24"),
         description="the stamp is finished before the records of the lost ledgers are durable",
         apply=lambda: edited(
-            bookie_module.Bookie,
-            "start",
-            (
-                "await self._note_loss(storage, lost)\n"
-                "        if lost:\n"
-                "            cookie, _ = await self._check_identity(is_restored=True)",
-                "cookie, _ = await self._check_identity(is_restored=True)\n"
-                "            await self._note_loss(storage, lost)",
-            ),
+            loss_pass.LossPass,
+            "run",
+            ("    await self._storage.flush()\n    horizon", "    horizon"),
         ),
     ),
     Mutation(

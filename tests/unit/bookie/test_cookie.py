@@ -243,8 +243,11 @@ def test_b24_a_restored_directory_that_is_empty_again_gets_no_cookie() -> None:
     stamp = Stamp(cookie=again, previous="aa", lost=("journal-0", "ledgers-0"))
     here = all_but("journal-0", "ledgers-0")
     assert "not mounted" in refusal(here, stamp=stamp, in_metadata=again)
-    # The others get their cookie, so that they are known when the next stamp replaces it.
+    # What this process restored is gone again: it does not stamp what it does not hold.
     want = wanted(may_restore=True)
+    text = refusal(here, stamp=stamp, in_metadata=again, want=want, is_restored=True)
+    assert "not mounted" in text
+    # The others get their cookie, so that they are known when the next stamp replaces it.
     finish = judge(here, stamp=stamp, in_metadata=again, want=want)
     assert finish == FinishStamp(stamp, lost_again=("ledgers-0",))
     others: dict[str, Cookie | None] = {role: again for role in ROLES if role != "ledgers-0"}

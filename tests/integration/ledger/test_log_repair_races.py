@@ -311,6 +311,6 @@ async def test_nobody_waits_for_a_ledger_to_drain_when_the_log_has_given_up(
             await batch.outcome
     task = changes._task
     assert task is not None
-    await within_s(1, task.done)
+    await within_s(10, task.done)
     state.network.release()
     await state.log.close()

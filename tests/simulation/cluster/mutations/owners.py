@@ -195,7 +195,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             LogList,
             "_resolve",
-            ("if node.value not in self._unresolved:", "if True:"),
+            ("or node.value not in self._unresolved:", "or True:"),
         ),
     ),
     Mutation(

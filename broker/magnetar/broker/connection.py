@@ -304,21 +304,30 @@ class Connection:
     # Requests that wait
 
     def start(
-        self, work: Coroutine[None, None, None], refuse: Refuse, *, must_finish: bool = False
-    ) -> None:
+        self,
+        work: Coroutine[None, None, None],
+        refuse: Refuse,
+        *,
+        must_finish: bool = False,
+        is_bounded: bool = False,
+    ) -> bool:
         """Run a request as a task; an error of ours becomes its answer, made by `refuse`.
 
         A request ends with its connection, unless it `must_finish`: half a seek or half a deletion
-        would be worse than one whose answer nobody reads.
+        would be worse than one whose answer nobody reads. `is_bounded`: there are never many of
+        its kind, and it is taken however many others there are. False: there are too many; it was
+        refused, and nothing of it has run, what it would do in the end included.
         """
-        if len(self._tasks) >= self.services.settings.requests_per_connection_max:
+        most = self.services.settings.requests_per_connection_max
+        if len(self._tasks) >= most and not is_bounded:
             work.close()
             error = TooManyRequestsError(f"{len(self._tasks)} requests are not answered yet")
             self.write(refuse(error))
-            return
+            return False
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = must_finish
         task.add_done_callback(partial(self._request_done, refuse))
+        return True
 
     def _request_done(self, refuse: Refuse, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

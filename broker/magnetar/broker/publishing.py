@@ -284,7 +284,8 @@ class Publishing(ConnectionPart):
             connection.write(refuse(NotAllowedError("too many producers on this connection")))
         else:
             pending = self._creating[producer_id] = _Pending()
-            connection.start(self._create(request, pending), refuse)
+            if not connection.start(self._create(request, pending), refuse):
+                del self._creating[producer_id]
 
     async def _create(self, request: CommandProducer, pending: _Pending) -> None:
         services = self._connection.services

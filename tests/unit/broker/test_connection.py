@@ -165,6 +165,27 @@ async def test_too_many_unanswered_requests_are_refused() -> None:
     assert (await client.next()).type == BaseCommand.SUCCESS
 
 
+async def test_what_was_refused_for_too_many_requests_can_be_asked_for_again() -> None:
+    harness = Harness(requests_per_connection_max=1)
+    harness.topics.gate = asyncio.Event()
+    client = harness.client()
+    client.send_subscribe(1)
+    assert (await client.produce(7)).error.error == pb.ServerError.TooManyRequests
+    assert (await client.subscribe(2)).error.error == pb.ServerError.TooManyRequests
+    watch = pb.CommandWatchTopicList(
+        request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
+    )
+    client.send(BaseCommand.WATCH_TOPIC_LIST, watchTopicList=watch)
+    assert (await client.next()).error.error == pb.ServerError.TooManyRequests
+    assert client.connection.watchers.namespaces() == set()
+    harness.topics.gate.set()
+    assert (await client.next()).type == BaseCommand.SUCCESS
+    await settle()
+    assert (await client.produce(7)).type == BaseCommand.PRODUCER_SUCCESS
+    await settle()
+    assert (await client.subscribe(2, subscription="other")).type == BaseCommand.SUCCESS
+
+
 async def test_an_unread_connection_is_not_read_until_the_client_reads() -> None:
     harness = Harness(write_buffer_bytes_max=4096, write_buffer_bytes_high=4096)
     client = harness.client()

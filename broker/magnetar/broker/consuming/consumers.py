@@ -123,7 +123,8 @@ class Consuming(ConnectionPart):
             connection.write(refuse(NotAllowedError("too many consumers on this connection")))
         else:
             pending = self._creating[consumer_id] = _Pending()
-            connection.start(self._subscribe(request, pending), refuse)
+            if not connection.start(self._subscribe(request, pending), refuse):
+                del self._creating[consumer_id]
 
     async def _subscribe(self, request: CommandSubscribe, pending: _Pending) -> None:
         consumer_id = request.consumer_id

@@ -108,7 +108,8 @@ class Login(ConnectionPart):
     # Inside
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self._connection.start(work, _never)
+        # One at a time. A refusal would leave it "being proven" for good, and the connection open.
+        self._connection.start(work, _never, is_bounded=True)
 
     async def _identify(self, data: bytes) -> Identity:
         return await self._services.authenticator.authenticate(

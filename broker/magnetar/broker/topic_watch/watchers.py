@@ -68,7 +68,8 @@ class TopicWatchers(ConnectionPart):
             return
         watcher = _Watcher(request.watcher_id, request.namespace, self._tell)
         self._watchers[request.watcher_id] = watcher
-        self._connection.start(self._watch(request, watcher), refuse)
+        if not self._connection.start(self._watch(request, watcher), refuse):
+            del self._watchers[request.watcher_id]
 
     async def _watch(self, request: CommandWatchTopicList, watcher: _Watcher) -> None:
         try:

@@ -1,5 +1,6 @@
 """Authentication of one connection: CONNECT, expiry, challenges, rights that are taken away."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -134,6 +135,22 @@ async def test_a_challenge_that_nobody_answers_is_the_end() -> None:
     client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
     assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
     assert "no new ones came" in (await client.next()).error.message
+
+
+async def test_expired_credentials_are_proven_again_however_many_requests_wait() -> None:
+    harness = Secured(requests_per_connection_max=1, credentials_refresh_ms=10)
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = (now_s - 10) * 1000
+    client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
+    harness.grant(admin=("consume",))
+    harness.topics.gate = asyncio.Event()
+    await settle()
+    client.send_subscribe(1)
+    assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
+    answer(client, b"wrong")
+    refused = await client.next()
+    assert refused.error.error == pb.ServerError.AuthenticationError
+    assert client.io.is_closed
 
 
 async def test_rights_are_asked_for_at_each_way_into_a_topic() -> None:

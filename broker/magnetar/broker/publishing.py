@@ -323,6 +323,14 @@ class Publishing(ConnectionPart):
                     on_queued=partial(self._queued, request, pending, producer_name),
                 ),
             )
+            try:
+                # They may have been taken away while it waited.
+                await self._check_rights(name, request)
+            except BaseException:
+                producer.close()
+                raise
+            if producer.is_closed:
+                raise ServiceNotReadyError(f"{name} has closed the producer meanwhile")
             producer.schema_version = schema_version
             producer.metadata = {each.key: each.value for each in request.metadata}
         finally:

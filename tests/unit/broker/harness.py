@@ -16,6 +16,7 @@ from magnetar.broker.deduplication import restore
 from magnetar.broker.delayed.bucket_list import StoredBucket
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.errors import (
+    BrokerMetadataError,
     NamespaceNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -315,10 +316,14 @@ class MemoryPolicies:
         self.defaults = default_policies(settings)
         self.namespaces = {name: NamespaceRecord() for name in settings.namespaces}
         self.topics: dict[TopicName, PolicySet] = {}
+        self.unreadable: set[str] = set()
+        """Namespaces whose records cannot be read."""
 
     async def check_namespace(
         self, namespace: str, *, may_be_deleted: bool = False
     ) -> NamespaceRecord:
+        if namespace in self.unreadable:
+            raise BrokerMetadataError(f"{namespace} cannot be read")
         if namespace not in self.namespaces:
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
         return self.namespaces[namespace]

@@ -63,9 +63,8 @@ class Attacher(ConnectionPart):
         name = naming.topic_of(request.topic)
         naming.check_subscription(request.subscription)
         naming.check_text(request.consumer_name)
-        await self._connection.login.check(
-            Action.CONSUME, SubscriptionResource(name, request.subscription)
-        )
+        wanted = SubscriptionResource(name, request.subscription)
+        await self._connection.login.check(Action.CONSUME, wanted)
         for each in (*request.subscription_properties, *request.metadata):
             naming.check_text(each.key, each.value)
         _check_subscribe(request)
@@ -109,7 +108,15 @@ class Attacher(ConnectionPart):
                 if not topic.is_closed:
                     await asyncio.sleep(self._services.settings.topic_load_retry_ms / 1000)
             else:
-                return Attached(consumer, subscription, topic)
+                break
+        try:
+            # It may have been taken away while the topic was loaded.
+            await self._connection.login.check(Action.CONSUME, wanted)
+        except BaseException:
+            if not consumer.is_closed:
+                topic.subscriptions.left(subscription, consumer)
+            raise
+        return Attached(consumer, subscription, topic)
 
     def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
         """

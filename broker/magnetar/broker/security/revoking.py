@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.security.actions import Action, Namespace, Subscription, Topic
+from magnetar.broker.security.actions import Action, Namespace, Resource, Subscription, Topic
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
+    from magnetar.broker.security.login import Login
 
 _log = structlog.get_logger()
 
@@ -49,6 +50,8 @@ class Revoking:
         self._recheck_interval_s = recheck_interval_s
         self._changed: dict[str, None] = {}
         """Beginnings of namespace names: `tenant/`, or `tenant/namespace`; `/` for all."""
+        self._unread = ""
+        """Why the rights of somebody could not be told in this look; empty: all were."""
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -86,13 +89,16 @@ class Revoking:
         while self._changed:
             changed, self._changed = self._changed, {}
             is_concerned = _concerning(tuple(changed))
+            self._unread = ""
+            for connection in list(self._connections()):
+                await self._look_at(connection, is_concerned)
+                await asyncio.sleep(0)
             try:
-                for connection in list(self._connections()):
-                    await self._look_at(connection, is_concerned)
-                    await asyncio.sleep(0)
                 await self._check_sessions(is_concerned)
             except BrokerMetadataError as error:
-                _log.warning("rights_not_read", error=str(error))
+                self._unread = str(error)
+            if self._unread:
+                _log.warning("rights_not_read", error=self._unread)
                 self._changed = {**changed, **self._changed}
                 await asyncio.sleep(_RETRY_S)
 
@@ -102,17 +108,26 @@ class Revoking:
             topic = producer.topic.name
             if not is_concerned(topic.namespace_name):
                 continue
-            if not await login.may(Action.PRODUCE, Topic(topic)):
+            if not await self._may(login, Action.PRODUCE, Topic(topic)):
                 producer.close_by_broker()
         for topic, subscription, consumer in connection.consuming.consumers():
             if not is_concerned(topic.namespace_name):
                 continue
             wanted = Subscription(topic, subscription.name)
-            if not await login.may(Action.CONSUME, wanted) and not consumer.is_closed:
+            if not await self._may(login, Action.CONSUME, wanted) and not consumer.is_closed:
                 subscription.disconnect(consumer)
         for namespace in filter(is_concerned, connection.watchers.namespaces()):
-            if not await login.may(Action.LIST_TOPICS, Namespace(namespace)):
+            if not await self._may(login, Action.LIST_TOPICS, Namespace(namespace)):
                 connection.watchers.end(namespace)
+
+    async def _may(self, login: "Login", action: Action, resource: Resource) -> bool:
+        """Whether a client may go on; what cannot be told now is asked again, and keeps nobody
+        from being looked at whose rights can be told."""
+        try:
+            return await login.may(action, resource)
+        except BrokerMetadataError as error:
+            self._unread = str(error)
+            return True
 
 
 def _concerning(changed: tuple[str, ...]) -> IsConcerned:

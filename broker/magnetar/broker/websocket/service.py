@@ -17,7 +17,7 @@ import structlog
 from websockets.http11 import Request
 
 from magnetar.broker import naming
-from magnetar.broker.errors import RequestError
+from magnetar.broker.errors import BrokerMetadataError, RequestError
 from magnetar.broker.publish_budget import PublishBudget
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.security.revoking import IsConcerned
@@ -196,6 +196,8 @@ class WebSocketService:
         try:
             async with asyncio.timeout(self.settings.websocket_operation_timeout_ms / 1000):
                 await session.open()
+                # What it works by may have been taken away meanwhile; from now on it is listed.
+                await session.check_rights()
         except TimeoutError:
             await session.close()
             raise UpgradeRefusedError(504, "not ready in time") from None
@@ -214,8 +216,9 @@ class WebSocketService:
         """Close the sessions whose clients may no longer do what they do.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: of one of them that cannot be told now; all were asked for.
         """
+        unread: BrokerMetadataError | None = None
         for session, listed in list(self._sessions.items()):
             if not any(is_concerned(name) for name in _namespaces_of(session, listed)):
                 continue
@@ -223,6 +226,10 @@ class WebSocketService:
                 await session.check_rights()
             except UpgradeRefusedError as error:
                 listed.connection.close(CLOSE_NOT_ALLOWED, str(error))
+            except BrokerMetadataError as error:
+                unread = error
+        if unread is not None:
+            raise unread
 
     def end(self, session: Session) -> asyncio.Task[None]:
         listed = self._sessions.pop(session, None)

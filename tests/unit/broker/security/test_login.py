@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from magnetar.broker.policies.model import TenantRecord, tenant_path
-from magnetar.broker.security.revoking import Revoking
+from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, settle
@@ -186,6 +186,60 @@ async def test_rights_are_looked_at_now_and_then_even_if_nobody_told_of_a_change
     harness.grant()
     assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
     revoking.close()
+
+
+async def test_a_record_that_cannot_be_read_keeps_no_right_of_others_alive() -> None:
+    harness = Secured(namespaces=("public/default", "public/unreadable"))
+    harness.grant(writer=("produce",))
+    namespaces = harness.policies.namespaces
+    namespaces["public/unreadable"] = namespaces["public/default"]
+    (one, _), (two, _) = [await harness.login(harness.token("writer")) for _ in range(2)]
+    assert (await one.produce(topic="public/unreadable/t")).type == BaseCommand.PRODUCER_SUCCESS
+    assert (await one.produce(1)).type == BaseCommand.PRODUCER_SUCCESS
+    assert (await two.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    looked_at: list[bool] = []
+
+    async def check_sessions(is_concerned: IsConcerned) -> None:
+        looked_at.append(is_concerned("public/default"))
+
+    revoking = Revoking(lambda: [one.connection, two.connection], check_sessions)
+    harness.policies.unreadable.add("public/unreadable")
+    harness.grant()
+    revoking.changed("public/")
+    assert (await two.next()).type == BaseCommand.CLOSE_PRODUCER
+    assert one.take(BaseCommand.CLOSE_PRODUCER).close_producer.producer_id == 1
+    await settle()
+    assert looked_at == [True]
+    assert one.received() == []
+    revoking.close()
+
+
+async def test_a_right_that_is_taken_away_while_a_producer_waits_for_its_turn_is_gone() -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",), keeper=("produce",))
+    (first, _), (second, _) = [await harness.login(harness.token(r)) for r in ("keeper", "writer")]
+    waits = pb.ProducerAccessMode.WaitForExclusive
+    assert (await first.produce(producer_access_mode=waits)).producer_success.producer_ready
+    queued = await second.produce(producer_access_mode=waits)
+    assert not queued.producer_success.producer_ready
+    harness.grant(keeper=("produce",))
+    first.connection.lost()
+    assert (await second.next()).error.error == pb.ServerError.AuthorizationError
+    assert harness.topic.producers == {}
+    assert harness.topic.access.holder is None
+
+
+async def test_a_right_that_is_taken_away_while_a_topic_is_loaded_is_gone() -> None:
+    harness = Secured()
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    harness.topics.gate = asyncio.Event()
+    client.send_subscribe()
+    await settle()
+    harness.grant()
+    harness.topics.gate.set()
+    assert (await client.next()).error.error == pb.ServerError.AuthorizationError
+    assert not harness.topic.subscriptions["s"].consumers
 
 
 async def test_who_may_list_topics_no_more_is_told_of_no_further_ones() -> None:

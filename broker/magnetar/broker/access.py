@@ -167,6 +167,7 @@ class ProducerAccess:
         topic.publish_policies.check_encryption(is_encrypted=producer.is_encrypted)
         topic.check_producers(producer.name)
         topic.producers[producer.name] = producer
+        topic.joined += 1
         return producer
 
     async def _wait_for_name(self, peer: Peer, producer_id: int, name: str, epoch: int) -> None:

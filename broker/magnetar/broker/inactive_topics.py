@@ -3,7 +3,8 @@
 A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
 subscription (the default) or while a subscription has something left to deliver. Retention keeps it
 for as long as it keeps messages. The time of disuse begins with the first look that finds it, so a
-topic that was just loaded has all of it; whoever joins in the last moment is not sent away.
+topic that was just loaded has all of it, and anew with the first look behind whoever has come and
+gone; whoever joins in the last moment is not sent away.
 """
 
 from collections.abc import Coroutine
@@ -33,16 +34,21 @@ class InactiveTopics:
     def __init__(self, clock: Clock, topics: DeletesTopics) -> None:
         self._clock = clock
         self._topics = topics
-        self._unused_since_s: WeakKeyDictionary[Topic, float] = WeakKeyDictionary()
+        self._unused: WeakKeyDictionary[Topic, tuple[float, int]] = WeakKeyDictionary()
+        """Since when, and how many had joined by then."""
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if the topic's time is over."""
         policies = topic.policies
         if not policies.inactive_topic_is_on or is_used(topic):
-            self._unused_since_s.pop(topic, None)
+            self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()
-        unused_s = now_s - self._unused_since_s.setdefault(topic, now_s)
+        since_s, joined = self._unused.get(topic, (now_s, topic.joined))
+        if joined != topic.joined:
+            since_s = now_s  # Somebody has come and gone between two looks.
+        self._unused[topic] = since_s, topic.joined
+        unused_s = now_s - since_s
         if unused_s < policies.inactive_topic_max_s or _is_retained(topic, unused_s):
             return None
         return self._delete(topic, unused_s)
@@ -53,7 +59,7 @@ class InactiveTopics:
         try:
             await self._topics.delete_unless_used(topic)
         except NotAllowedError as error:
-            self._unused_since_s.pop(topic, None)
+            self._unused.pop(topic, None)
             _log.info("inactive_topic_kept", topic=str(name), reason=str(error))
 
 

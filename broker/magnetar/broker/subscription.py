@@ -105,7 +105,9 @@ class Subscription:
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
         self.last_used_ms = 0
-        """When it was last seen with a consumer, wall clock; 0: not here."""
+        """When it was last seen in use, wall clock; 0: not here."""
+        self.was_used = False
+        """A consumer has come or gone since somebody looked."""
         self._gate = gate
         self._seek_return_timeout_ms = seek_return_timeout_ms
         self._on_abandoned = on_abandoned
@@ -232,6 +234,7 @@ class Subscription:
             self.dispatcher = dispatcher
         assert self.dispatcher is not None
         self._stop_return_timer()
+        self.was_used = True
         self.dispatcher.add(consumer)
         if self.context.log.terminated is not None:
             # After the answer to its SUBSCRIBE.
@@ -271,6 +274,7 @@ class Subscription:
         if consumer.is_closed:
             return
         consumer.is_closed = True
+        self.was_used = True
         messages, size, again = self.sent_before
         self.sent_before = (
             messages + consumer.messages_out,

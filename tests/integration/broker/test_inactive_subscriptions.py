@@ -51,7 +51,9 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         await client.subscribe(TOPIC, subscription="left")
         await client.leave(0)
         await client.subscribe(TOPIC, subscription="used", consumer_id=1)
-        yield Scene(broker, client, expiration_s=_HOUR_S)
+        scene = Scene(broker, client, expiration_s=_HOUR_S)
+        assert await scene.look() == ["left", "used"]
+        yield scene
         await client.close()
 
 
@@ -88,3 +90,21 @@ async def test_a_consumer_that_comes_in_the_same_moment_keeps_its_subscription(
     await scene.client.subscribe(TOPIC, subscription="left", consumer_id=2)
     await work
     assert sorted(scene.topic.subscriptions) == ["left", "used"]
+
+
+async def test_the_time_begins_anew_behind_a_consumer_that_no_look_has_seen(scene: Scene) -> None:
+    for _ in range(3):
+        scene.clock.later_s += _HOUR_S - 60
+        await scene.client.subscribe(TOPIC, subscription="left")
+        await scene.client.leave(0)
+        assert await scene.look() == ["left", "used"]
+    await scene.client.leave(1)
+    scene.clock.later_s += _HOUR_S + 60
+    assert await scene.look() == ["used"]
+
+
+async def test_the_time_begins_when_the_last_consumer_leaves(scene: Scene) -> None:
+    assert await scene.look() == ["left", "used"]
+    scene.clock.later_s += _HOUR_S + 60
+    await scene.client.leave(1)
+    assert await scene.look() == ["used"]

@@ -134,3 +134,22 @@ async def test_who_comes_back_starts_the_time_anew() -> None:
     await world.producer_leaves(client)
     assert not await world.is_deleted_after(50)
     assert await world.is_deleted_after(10)
+
+
+async def test_who_comes_and_goes_between_two_looks_starts_the_time_anew() -> None:
+    world = World()
+    client = world.harness.client()
+    await client.produce()
+    await world.producer_leaves(client)
+    world.policy(NO_SUBSCRIPTIONS)
+    for _ in range(3):
+        assert not await world.is_deleted_after(50)
+        await client.produce()
+        await world.producer_leaves(client)
+    world.policy(CAUGHT_UP)
+    for _ in range(3):
+        assert not await world.is_deleted_after(50)
+        await client.subscribe()
+        await world.consumer_leaves(client)
+    assert not await world.is_deleted_after(50)
+    assert await world.is_deleted_after(10)

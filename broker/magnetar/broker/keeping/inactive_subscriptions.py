@@ -1,8 +1,9 @@
 """Subscriptions that nobody has used for long are deleted, where a policy says so.
 
-A subscription is in use while it has consumers. Otherwise its time runs from when that was last
-seen here, or from when its cursor was last written, whichever is later; opening a cursor writes it,
-so that consumers have the whole time to come back after a move of the topic.
+A subscription is in use while it has consumers. Otherwise its time runs from the first look behind
+the last one that came or left here, however short its stay was, or from when its cursor was last
+written, whichever is later; opening a cursor writes it, so that consumers have the whole time to
+come back after a move of the topic.
 """
 
 from collections.abc import Coroutine
@@ -34,8 +35,9 @@ class InactiveSubscriptions:
             if not subscription.is_durable or not subscription.is_open:
                 continue
             cursor = subscription.cursor
-            if subscription.consumers or subscription.lock.locked():
+            if subscription.consumers or subscription.was_used or subscription.lock.locked():
                 subscription.last_used_ms = now_ms
+                subscription.was_used = False
             elif isinstance(cursor, Cursor):
                 since_ms = max(subscription.last_used_ms, cursor.last_active_ms)
                 if 0 < expiration_s * 1000 < now_ms - since_ms:

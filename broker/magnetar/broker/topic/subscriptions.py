@@ -86,6 +86,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     if is_new and consumer.start is not None:
                         subscription.placed(consumer.start)
                     await subscription.join(consumer)
+                    topic.joined += 1
                 except BaseException:
                     self._drop_if_unused(subscription)
                     raise

@@ -111,6 +111,9 @@ class Topic:
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
         self.last_message = LastMessage(self._full_name, log, cache, self.visibility)
+        self.joined = 0
+        """How often a producer or consumer was let in: whoever looks now and then sees by it that
+        somebody was here meanwhile."""
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0

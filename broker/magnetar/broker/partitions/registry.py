@@ -311,17 +311,27 @@ class PartitionedTopics:
             BrokerMetadataError
         """
         path = naming.log_path(topic)
-        metadata = LogMetadata(properties=dict(properties or {}))
+        value = LogMetadata(properties=dict(properties or {})).to_json()
+        is_unknown = False
         while True:
             try:
-                await self._store.create(path, metadata.to_json())
+                await self._store.create(path, value)
             except NodeExistsError:
-                return False
+                # After an attempt whose outcome nobody knows it may be what was made then.
+                return is_unknown and await self._holds(path, value)
             except UnknownOutcomeError:
+                is_unknown = True
                 continue
             except MetadataError as error:
                 raise BrokerMetadataError(f"cannot create {topic}: {error}") from error
             return True
+
+    async def _holds(self, path: str, value: bytes) -> bool:
+        await asked(self._store.catch_up(), f"read {path}")
+        try:
+            return (await asked(self._store.get(path), f"read {path}")).value == value
+        except NoNodeError:
+            return False
 
     async def _inherit(self, topic: TopicName, index: int, name: str) -> None:
         first, own = naming.log_path(topic.partition(0)), naming.log_path(topic.partition(index))

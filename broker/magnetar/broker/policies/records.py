@@ -73,14 +73,18 @@ async def change_record(
 ) -> R | None:
     """Replace a record by what `change` makes of it; None stands for no node. Returns it.
 
-    `change` is called again when somebody else was faster, and raises to leave all as it is.
+    `change` is called again when somebody else was faster, and raises to leave all as it is. It is
+    not asked about what it has made itself, by a write whose outcome nobody knew at first.
 
     Raises:
         BrokerMetadataError: also when the record changed too often meanwhile.
     """
+    tried: tuple[R | None] | None = None
     for _ in range(_CHANGES_TRIED):
         found = await _read(store, kind, path, is_sure=True)
         before, version = found if found is not None else (None, None)
+        if tried is not None and before == tried[0]:
+            return before
         after = change(before)
         if after == before:
             return after
@@ -92,8 +96,11 @@ async def change_record(
                 await store.delete(path, version=version)
             else:
                 await store.set(path, after.encode(), version=version)
-        except (BadVersionError, NodeExistsError, NoNodeError, UnknownOutcomeError):
-            continue  # Somebody else changed it, or nobody knows: look again.
+        except UnknownOutcomeError:
+            tried = (after,)
+            continue  # Perhaps it is there: look.
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            continue  # Somebody else changed it: look again.
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot change {path}: {error}") from error
         return after

@@ -239,14 +239,20 @@ class SchemaRegistry:
             BrokerMetadataError
         """
         path = schemas_path(topic)
+        tried: IndexEntry | None = None
         async with self._lock(path):
             for _ in range(_CHANGES_TRIED):
                 record, version = await self._read(topic)
+                if tried is not None and tried in record.versions:
+                    return tried.version  # Nobody knew at first whether it was written.
                 if not record.current:
                     raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
                 entry = IndexEntry(version=record.next_version, timestamp_ms=self._clock.wall_ms())
-                if await self._replace(path, record.with_version(entry), version):
+                outcome = await self._replace(path, record.with_version(entry), version)
+                if outcome:
                     return entry.version
+                if outcome is None:
+                    tried = entry
         raise BrokerMetadataError(f"{path} was not changed: others did all the time")
 
     async def remove(self, topic: TopicName) -> int | None:
@@ -281,25 +287,33 @@ class SchemaRegistry:
             pass
 
     async def _remove(self, path: str) -> int | None:
+        tried: SchemaRecord | None = None
         async with self._lock(path):
             for _ in range(_CHANGES_TRIED):
                 record, version = await self._read_at(path)
                 if version < 0:
-                    return None
+                    # Nobody knew at first whether it was deleted.
+                    return await self._removed(tried) if tried is not None else None
                 try:
                     await asked(self._store.delete(path, version=version), f"delete {path}")
                 except NoNodeError:
                     return None
                 except BrokerMetadataError as error:
-                    if not isinstance(error.__cause__, (BadVersionError, UnknownOutcomeError)):
+                    if isinstance(error.__cause__, UnknownOutcomeError):
+                        tried = record
+                    elif not isinstance(error.__cause__, BadVersionError):
                         raise
                     await asked(self._store.catch_up(), f"read {path}")
                     continue
-                for each in record.versions:
-                    if not each.is_deletion:
-                        await self._ledgers.delete(each.ledger_id)
-                return record.next_version - 1
+                return await self._removed(record)
         raise BrokerMetadataError(f"{path} was not deleted: others changed it all the time")
+
+    async def _removed(self, record: SchemaRecord) -> int:
+        """Nothing names its ledgers any more; returns its last version."""
+        for each in record.versions:
+            if not each.is_deletion:
+                await self._ledgers.delete(each.ledger_id)
+        return record.next_version - 1
 
     # Parts
 

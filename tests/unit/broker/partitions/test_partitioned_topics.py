@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from magnetar.broker.partitions import PartitionedTopics
 from magnetar.broker.partitions.record import partitioned_topic_path
 from magnetar.cursors import list_cursors
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
+from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import parse_topic_name
@@ -29,6 +31,24 @@ async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
     opened = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
     yield opened
     await opened.close()
+
+
+class LostReplies:
+    """A store whose next `lost` nodes are made, and nobody hears of it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def create(self, path: str, value: bytes = b"") -> str:
+        created = await self._store.create(path, value)
+        if self.lost:
+            self.lost -= 1
+            raise UnknownOutcomeError(path)
+        return created
 
 
 @pytest.fixture
@@ -129,6 +149,20 @@ async def test_an_interrupted_creation_is_completed(
     await store.delete(naming.log_path(TOPIC.partition(1)), version=0)
     await topics.create_missed(TOPIC)
     assert await store.exists(naming.log_path(TOPIC.partition(1))) is not None
+
+
+async def test_what_was_made_is_no_conflict_when_the_answers_are_lost(
+    store: MetadataStore,
+) -> None:
+    lossy = LostReplies(store)
+    topics = PartitionedTopics(cast(MetadataStore, lossy), partitions_max=8)
+    lossy.lost = 3
+    assert (await topics.create(TOPIC, 2)).partitions == 2
+    for index in range(2):
+        assert await store.exists(naming.log_path(TOPIC.partition(index))) is not None
+    lossy.lost = 1
+    assert await topics.create_log(parse_topic_name("plain"), {"owner": "me"})
+    assert not await topics.create_log(parse_topic_name("plain"), {"owner": "me"})
 
 
 async def test_no_partition_appears_while_they_are_deleted(topics: PartitionedTopics) -> None:

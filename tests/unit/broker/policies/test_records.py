@@ -1,8 +1,15 @@
 """Changing single records, whatever is in their way."""
 
+from typing import cast
+
+import pytest
+
+from magnetar.broker.errors import ConflictError, NotThereError
 from magnetar.broker.policies.model import TenantRecord, tenant_path
 from magnetar.broker.policies.records import change_record, read_record
+from magnetar.ledger.metadata.store import MetadataStore
 from tests.dictionary_store import DictionaryStore
+from tests.unit.broker.schemas.memory_schemas import MemoryNodes
 
 
 class _Store(DictionaryStore):
@@ -35,3 +42,59 @@ async def test_what_is_not_there_is_made_and_taken_away_again() -> None:
     assert await change_record(store, TenantRecord, path, lambda _: RECORD) == RECORD
     assert await change_record(store, TenantRecord, path, lambda _: None) is None
     assert path not in store.nodes
+
+
+async def test_a_record_that_was_made_is_no_conflict_when_the_answer_is_lost() -> None:
+    def first(before: TenantRecord | None) -> TenantRecord:
+        if before is not None:
+            raise ConflictError("it exists")
+        return RECORD
+
+    nodes = MemoryNodes()
+    store, path = cast(MetadataStore, nodes), tenant_path("acme")
+    nodes.lost_replies = 1
+    assert await change_record(store, TenantRecord, path, first) == RECORD
+    with pytest.raises(ConflictError):
+        await change_record(store, TenantRecord, path, first)
+
+
+async def test_a_record_that_was_taken_away_is_not_missing_when_the_answer_is_lost() -> None:
+    def last(before: TenantRecord | None) -> None:
+        if before is None:
+            raise NotThereError("it does not exist")
+
+    nodes = MemoryNodes()
+    store, path = cast(MetadataStore, nodes), tenant_path("acme")
+    await change_record(store, TenantRecord, path, lambda _: RECORD)
+    nodes.lost_replies = 1
+    assert await change_record(store, TenantRecord, path, last) is None
+    assert path not in nodes.nodes
+
+
+async def test_a_change_upon_what_somebody_else_wrote_is_made_when_an_answer_is_lost() -> None:
+    other = RECORD.model_copy(update={"admin_roles": ("other",)})
+    store = _Lost(other)
+    path = tenant_path("acme")
+
+    def add(before: TenantRecord | None) -> TenantRecord:
+        roles = () if before is None else before.admin_roles
+        return RECORD.model_copy(update={"admin_roles": (*roles, "admin")})
+
+    changed = await change_record(cast(MetadataStore, store), TenantRecord, path, add)
+    assert changed is not None
+    assert changed.admin_roles == ("other", "admin")
+
+
+class _Lost(MemoryNodes):
+    """The first write is lost, and somebody else's is there in its place."""
+
+    def __init__(self, other: TenantRecord) -> None:
+        super().__init__()
+        self._other: TenantRecord | None = other
+
+    async def create(self, path: str, value: bytes = b"") -> str:
+        other, self._other = self._other, None
+        if other is not None:
+            self.lost_replies = 1
+            return await super().create(path, other.encode())
+        return await super().create(path, value)

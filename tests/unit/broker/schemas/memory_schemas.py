@@ -46,6 +46,7 @@ class MemoryNodes:
         if version >= 0:
             self._check(path, version)
         self.nodes.pop(path, None)
+        self._answer(path)
 
     async def children(self, path: str) -> list[str]:
         below = f"{path}/"

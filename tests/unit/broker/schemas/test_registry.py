@@ -122,6 +122,19 @@ async def test_a_deletion_hides_what_is_before_it_but_messages_can_still_be_read
     assert await registry.put(TOPIC, avro("a"), DEFAULTS) == 4
 
 
+async def test_what_was_deleted_or_removed_is_not_missing_when_the_answer_is_lost() -> None:
+    brokers = Brokers()
+    registry = brokers.registry()
+    await registry.put(TOPIC, avro("a"), DEFAULTS)
+    brokers.nodes.lost_replies = 1
+    assert await registry.delete(TOPIC) == 1
+    assert not await registry.has(TOPIC)
+    await registry.put(TOPIC, avro("b"), DEFAULTS)
+    brokers.nodes.lost_replies = 1
+    assert await registry.remove(TOPIC) == 2
+    assert (brokers.nodes.nodes, brokers.ledgers.ledgers) == ({}, {})
+
+
 async def test_removal_leaves_no_node_and_no_ledger() -> None:
     brokers = Brokers()
     registry = brokers.registry()

@@ -5,6 +5,7 @@ by whoever loads the topic; see `ledger/managed_log/log_deletion.py`. Nobody els
 meanwhile: `topics/removal.py`.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
@@ -36,6 +37,8 @@ class TopicDeletion:
     def __init__(self, client: LedgerClient, store: MetadataStore) -> None:
         self._client = client
         self._store = store
+        self.forget: Callable[[TopicName], Awaitable[None]] | None = None
+        """Removes what else is kept under the name of a whole topic: its policies, its schemas."""
 
     async def check_unused(self, name: TopicName) -> None:
         """Refuse a topic that has durable subscriptions, loaded or not.
@@ -83,6 +86,10 @@ class TopicDeletion:
                     await delete()
             await delete_index(self._client, self._store, path)
             await delete_log(self._client, self._store, name)
+            if self.forget is not None and name.partition_index < 0:
+                # While the mark is there: who makes the topic anew must not find any of it, and a
+                # deletion that ends here is completed.
+                await self.forget(name)
             await delete_marked(self._client, self._store, path)
         except (LedgerError, CursorError, BrokerPersistenceError) as error:
             raise BrokerMetadataError(

@@ -99,8 +99,8 @@ def life_router(context: HttpContext) -> APIRouter:
                 await partitioned.mark_deleted(name, is_deleted=False)
                 await partitioned.create_missed(name)
             raise
-        await partitioned.forget(name)
         await topics.removal.forget(name)
+        await partitioned.forget(name)
         return Response(status_code=204)
 
     async def end(name: TopicName) -> MessageId:

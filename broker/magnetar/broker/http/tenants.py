@@ -166,8 +166,8 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
     every = [parse_topic_name(each) for each in await topics.names(namespace)]
     await on_each(context.admin, every, delete, "DELETE", "?force=true", may_be_missing=True)
     for whole in wholes:
-        await topics.partitioned.forget(whole)
         await topics.removal.forget(whole)
+        await topics.partitioned.forget(whole)
 
 
 async def _check_empty(context: HttpContext, name: str) -> None:

@@ -41,6 +41,7 @@ class TopicRemoval:
         self._acquire_timeout_s = acquire_timeout_s
         self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
         """Called when a topic is gone: what else is kept under its name goes with it."""
+        deletion.forget = self.forget
         self._held: dict[TopicName, asyncio.Future[None]] = {}
 
     def held(self, name: TopicName) -> asyncio.Future[None] | None:
@@ -128,5 +129,5 @@ class TopicRemoval:
             await self._deletion.finish(name)
         elif topic is None:
             raise TopicNotFoundError(f"Topic {name} not found")
-        if name.partition_index < 0:
+        elif name.partition_index < 0:
             await self.forget(name)

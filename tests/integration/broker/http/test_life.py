@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker import naming
+from magnetar.broker.errors import BrokerMetadataError
 from magnetar.cursors import delete_unopened, list_cursors
 from magnetar.ledger.managed_log.log_deletion import delete_marked, mark_deleted
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.http.http_calls import get, put, request
@@ -117,6 +118,53 @@ async def test_an_interrupted_deletion_is_completed(tmp_path: Path, steps: int, 
             assert answer.type == BaseCommand.PRODUCER_SUCCESS
             assert (await get(broker.http_port, f"{PATH}/subscriptions")).json == []
             await client.close()
+
+
+_SCHEMA = {"type": "STRING", "schema": "", "properties": {}}
+
+
+async def _away(_: TopicName) -> None:
+    raise BrokerMetadataError("the metadata store is away")
+
+
+@pytest.mark.parametrize("by", ["delete", "load"])
+async def test_a_completed_deletion_leaves_no_schemas_to_a_topic_of_that_name(
+    tmp_path: Path, by: str
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, followers = broker.http_port, broker.services.topics.removal.followers
+        assert (await put(port, PATH)).status == 204
+        schema = "/admin/v2/schemas/public/default/topic/schema"
+        assert (await request(port, "POST", schema, _SCHEMA)).status == 200
+        followers.insert(0, _away)
+        assert await delete(port, PATH) == 503
+        followers.remove(_away)
+        if by == "delete":
+            assert await delete(port, PATH) == 204
+        client = await WireClient.open(broker.port)
+        answer = await client.produce(TOPIC)
+        while answer.error.error == pb.ServerError.ServiceNotReady:
+            answer = await client.produce(TOPIC)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        assert (await get(port, schema)).status == 404
+        await client.close()
+
+
+async def test_the_interrupted_deletion_of_a_partitioned_topic_is_completed(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, followers = broker.http_port, broker.services.topics.removal.followers
+        whole = f"{TOPICS}/whole"
+        assert (await put(port, f"{whole}/partitions", 2)).status == 204
+        schema = "/admin/v2/schemas/public/default/whole/schema"
+        assert (await request(port, "POST", schema, _SCHEMA)).status == 200
+        followers.insert(0, _away)
+        assert await delete(port, f"{whole}/partitions") == 503
+        followers.remove(_away)
+        assert await delete(port, f"{whole}/partitions") == 204
+        assert (await put(port, f"{whole}/partitions", 2)).status == 204
+        assert (await get(port, schema)).status == 404
 
 
 async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from magnetar.broker.positions import entries_in, nth_position, position_at_time
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.position import LATEST, Position
+from magnetar.ledger.position import Position
 
 _STEPS_PER_TURN = 1000
 _READ_ENTRIES = 500
@@ -75,10 +75,9 @@ async def first_at(topic: Topic, publish_time_ms: int) -> Position:
         BrokerPersistenceError: that cannot be read now.
     """
     try:
-        position = await position_at_time(topic.log, publish_time_ms)
+        return await position_at_time(topic.log, publish_time_ms)
     except LedgerError as error:
         raise _unreadable(topic, error) from error
-    return topic.log.next_position(topic.log.last_confirmed) if position == LATEST else position
 
 
 async def last_message(topic: Topic) -> tuple[Position, int]:

@@ -39,13 +39,13 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     """The first entry published at or after the time: what a seek to it delivers first.
 
     Binary search, by the publish times that producers set: with clocks that disagree the result is
-    approximate, but never beyond the end (rule 4.3 of the managed ledger). `LATEST` if every entry
-    is older.
+    approximate, but never beyond the end (rule 4.3 of the managed ledger). If every entry is older,
+    the one to be written next when this was called: what comes meanwhile is not older.
 
     Raises:
         LedgerError: an entry could not be read.
     """
-    ledgers = _confirmed(log)
+    ledgers, end = _confirmed(log), log.next_position(log.last_confirmed)
     low, high = 0, sum(entries for _, entries in ledgers)
     while low < high:
         middle = (low + high) // 2
@@ -54,7 +54,7 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
             low = middle + 1
         else:
             high = middle
-    return _nth(ledgers, low)
+    return min(_nth(ledgers, low), end)
 
 
 def entries_in(log: ListedLog) -> int:

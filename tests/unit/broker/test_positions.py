@@ -3,6 +3,7 @@
 import pytest
 
 from magnetar.broker.positions import position_at_time, position_of, signed
+from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 from tests.unit.broker.harness import MemoryLog, entry
@@ -34,7 +35,7 @@ def _log(*publish_times: int) -> MemoryLog:
         (50, Position(1, 4)),
         (51, Position(6, 0)),
         (120, Position(11, 1)),
-        (121, LATEST),
+        (121, Position(11, 2)),
     ],
 )
 async def test_the_first_entry_at_or_after_a_time(time: int, expected: Position) -> None:
@@ -44,4 +45,33 @@ async def test_the_first_entry_at_or_after_a_time(time: int, expected: Position)
 
 
 async def test_an_empty_log_has_nothing_at_any_time() -> None:
-    assert await position_at_time(MemoryLog(), 5) == LATEST
+    assert await position_at_time(MemoryLog(), 5) == Position(7, 0)
+
+
+class _BusyLog(MemoryLog):
+    """Somebody publishes while it is read."""
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        found = await super().read_range(start, entries_max=entries_max, bytes_max=bytes_max)
+        if len(self.reads) == 1:
+            self.store(entry(publish_time=200))
+            self.roll(20)
+        self.store(entry(publish_time=201))
+        return found
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+async def test_what_is_published_while_a_time_is_looked_for_is_not_passed_over(
+    is_rolled: bool,
+) -> None:
+    log = _BusyLog(1)
+    for publish_time in (10, 20, 30):
+        log.store(entry(publish_time=publish_time))
+    if is_rolled:
+        log.roll(10)
+    cursor = NonDurableCursor(log, "s", initial=EARLIEST)
+    await cursor.reset(await position_at_time(log, 100))
+    first = cursor.next_unacked(cursor.mark_delete)
+    assert first == (Position(10, 0) if is_rolled else Position(1, 3))

@@ -54,7 +54,7 @@ class FakeConnection:
 
 
 async def _open(service: WebSocketService, session: FakeSession) -> FakeConnection:
-    service._make = cast(Any, lambda *_: session)
+    vars(service)["_make"] = lambda *_: session
     connection = FakeConnection()
     request = Request(_PATH, Headers())
     await service.session_for(cast(WebSocketConnection, connection), request)

@@ -59,6 +59,8 @@ class ProducerSession:
         )
         self.traffic = Traffic()
         self._producers: list[Producer] = []
+        self._cut_off: list[asyncio.Future[Producer]] = []
+        """Of an `open` that was cancelled: some of them may have been made before that."""
         self._budgeted_bytes = 0
         """What it has of the budget of all sessions."""
         self._waits_for_budget = False
@@ -84,9 +86,12 @@ class ProducerSession:
     async def _open(self, topics: list[TopicName]) -> None:
         client = self._links.client_for(self._topic)
         settings = self._producer_settings()
-        made = await asyncio.gather(
-            *(client.producer(str(topic), settings) for topic in topics), return_exceptions=True
-        )
+        making = [asyncio.ensure_future(client.producer(str(each), settings)) for each in topics]
+        try:
+            made = await asyncio.gather(*making, return_exceptions=True)
+        except asyncio.CancelledError:
+            self._cut_off += making
+            raise
         producers = [each for each in made if isinstance(each, Producer)]
         failure = next((each for each in made if isinstance(each, BaseException)), None)
         if failure is not None or self._is_closed:
@@ -207,8 +212,10 @@ class ProducerSession:
         self._socket = None
         if self._waits_for_budget:
             self._links.budget.forget(self)
+        cut_off = await asyncio.gather(*self._cut_off, return_exceptions=True)
+        made = [each for each in cut_off if isinstance(each, Producer)]
         results = await asyncio.gather(
-            *(each.close() for each in self._producers), return_exceptions=True
+            *(each.close() for each in [*self._producers, *made]), return_exceptions=True
         )
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):

@@ -36,6 +36,8 @@ class Sources:
         # Those with something to take, in the order of their turns.
         self._ready: dict[Consumer, None] = {}
         self._by_ledger: dict[int, Consumer] = {}
+        self._cut_off: list[asyncio.Future[Consumer]] = []
+        """Of an `open` that was cancelled: some of them may have been opened before that."""
         self._is_closed = False
 
     @property
@@ -53,7 +55,12 @@ class Sources:
         Raises:
             SdkError: one cannot be consumed.
         """
-        made = await asyncio.gather(*(open_one(topic) for topic in topics), return_exceptions=True)
+        opening = [asyncio.ensure_future(open_one(topic)) for topic in topics]
+        try:
+            made = await asyncio.gather(*opening, return_exceptions=True)
+        except asyncio.CancelledError:
+            self._cut_off += opening
+            raise
         failure = next((each for each in made if isinstance(each, BaseException)), None)
         consumers = [each for each in made if isinstance(each, Consumer)]
         if failure is not None or self._is_closed:
@@ -130,8 +137,11 @@ class Sources:
         for consumer in self._consumers.values():
             consumer.on_ready = None
         self._ready.clear()
+        cut_off = await asyncio.gather(*self._cut_off, return_exceptions=True)
+        opened = [each for each in cut_off if isinstance(each, Consumer)]
         results = await asyncio.gather(
-            *(each.close() for each in self._consumers.values()), return_exceptions=True
+            *(each.close() for each in [*self._consumers.values(), *opened]),
+            return_exceptions=True,
         )
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):

@@ -1,0 +1,95 @@
+"""Sessions on several topics that are given up while they are opened."""
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
+
+import pytest
+
+from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.security.identity import NOBODY
+from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
+from magnetar.broker.websocket.endpoint import parse_target
+from magnetar.broker.websocket.parameters import (
+    ConsumerParameters,
+    ProducerParameters,
+    ReaderParameters,
+)
+from magnetar.broker.websocket.producing import ProducerSession
+from magnetar.broker.websocket.session import Links, Session
+from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.producer import Producer
+from magnetar.sdk.wire import TopicName
+from tests.unit.broker.harness import Harness, settle
+
+
+class SlowLinks:
+    """A topic of two partitions: the first is there at once, the second never is."""
+
+    def __init__(self) -> None:
+        self.budget = PublishBudget(100)
+        self.made = AsyncMock()
+
+    def client_for(self, _: TopicName) -> "SlowLinks":
+        return self
+
+    async def topics_of(self, topic: TopicName) -> list[TopicName]:
+        return [topic.partition(index) for index in range(2)]
+
+    async def producer(self, topic: str, *_: Any) -> Any:
+        return await self._make(topic, AsyncMock(spec=Producer))
+
+    async def consumer(self, topic: str, *_: Any) -> Any:
+        return await self._make(topic, AsyncMock(spec=Consumer))
+
+    async def reader(self, topic: str, *_: Any) -> Any:
+        consumer = await self._make(topic, AsyncMock(spec=Consumer))
+        return SimpleNamespace(consumer=consumer)
+
+    async def _make(self, topic: str, made: Any) -> Any:
+        if topic.endswith("-partition-1"):
+            await asyncio.Event().wait()
+        self.made = made
+        return made
+
+
+def _session(path: str, links: SlowLinks) -> Session:
+    endpoint = parse_target(path)
+    query, clock, shared = endpoint.query, SystemClock(), cast(Links, links)
+    rights = Rights(NOBODY, Harness().services.authorizer, "client:1")
+    settings = WebSocketSettings()
+    if "/consumer/" in path:
+        consumer = ConsumerParameters.of(query, queue_max=10)
+        return ConsumerSession(endpoint, consumer, rights, shared, settings, clock=clock)
+    if "/reader/" in path:
+        reader = ReaderParameters.of(query, queue_max=10)
+        return ReaderSession(endpoint.topic, reader, rights, shared, settings, clock=clock)
+    producer = ProducerParameters.of(query)
+    return ProducerSession(
+        endpoint.topic, producer, rights, shared, settings, clock=clock, first_partition=0
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ws/v2/producer/persistent/public/default/topic",
+        "/ws/v2/reader/persistent/public/default/topic",
+        "/ws/v2/consumer/persistent/public/default/topic/s",
+    ],
+)
+async def test_a_session_that_is_given_up_while_it_is_opened_keeps_nothing(path: str) -> None:
+    links = SlowLinks()
+    session = _session(path, links)
+    opening = asyncio.ensure_future(cast(Awaitable[None], session.open()))
+    await settle()
+    opening.cancel()
+    await settle()
+    assert opening.cancelled()
+    await session.close()
+    links.made.close.assert_awaited_once()

@@ -113,7 +113,7 @@ class _Receiving:
         if socket is None or self._is_closed:
             return
         now_s = self._clock.monotonic_s()
-        while socket.is_writable and (room := core.room) > 0:
+        while socket.is_writable and self._may_take and (room := core.room) > 0:
             taken = self._sources.take(room)
             if taken is None:
                 break
@@ -131,6 +131,11 @@ class _Receiving:
                 self.traffic.payload_bytes += size
                 socket.send(deliveries.frames)
                 self._after_sent(consumer, messages[-1].message_id)
+
+    @property
+    def _may_take(self) -> bool:
+        """Whether there is room for what does not go to the client."""
+        return True
 
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         """Messages came too often."""
@@ -159,7 +164,13 @@ class ConsumerSession(_Receiving):
         self._parameters = parameters
         self._rights = rights
         self._links = links
-        self._dead_letters = DeadLetters(links, endpoint.subscription, parameters.dead_letter_topic)
+        self._dead_letters = DeadLetters(
+            links,
+            endpoint.subscription,
+            parameters.dead_letter_topic,
+            bytes_max=settings.websocket_queue_bytes_max,
+            on_room=self._pump_soon,
+        )
         self._ack_timer: asyncio.TimerHandle | None = None
         self._unsubscribing: asyncio.Task[None] | None = None
 
@@ -270,6 +281,10 @@ class ConsumerSession(_Receiving):
                 error=str(error),
             )
             self._unsubscribing = None
+
+    @property
+    def _may_take(self) -> bool:
+        return not self._dead_letters.is_full
 
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         self._dead_letters.put(consumer, messages)

@@ -1,6 +1,8 @@
 """Dead letters: messages that came too often go to a topic of their own; then they are done."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -21,23 +23,52 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
+_COST_BYTES = 1024
+"""Of a message beside its payload, about: small ones are bounded in number, too."""
+
 
 class DeadLetters:
     """Of one session."""
 
-    def __init__(self, links: Links, subscription: str, topic: str) -> None:
-        """`topic` as the client gave it; empty: `{topic}-{subscription}-DLQ` of each topic."""
+    def __init__(
+        self,
+        links: Links,
+        subscription: str,
+        topic: str,
+        *,
+        bytes_max: int,
+        on_room: Callable[[], None],
+    ) -> None:
+        """`topic` as the client gave it; empty: `{topic}-{subscription}-DLQ` of each topic.
+        `bytes_max`: above so many on their way no more are to come, until `on_room` is called."""
+        self._bytes_max = bytes_max
+        self._on_room = on_room
+        self._bytes = 0
         self._links = links
         self._subscription = subscription
         self._topic = topic
         self._producers: dict[TopicName, asyncio.Task[Producer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_full(self) -> bool:
+        """As much is on its way as may be: they take no slots of the client's."""
+        return self._bytes >= self._bytes_max
+
     def put(self, consumer: Consumer, messages: list[Message]) -> None:
         """Store messages there; those that cannot be stored come again."""
+        size = sum(_COST_BYTES + len(each.data) for each in messages)
+        self._bytes += size
         task = asyncio.create_task(self._put(consumer, messages), name="dead-letters")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, size))
+
+    def _ended(self, size: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        was_full = self.is_full
+        self._bytes -= size
+        if was_full and not self.is_full:
+            self._on_room()
 
     async def _put(self, consumer: Consumer, messages: list[Message]) -> None:
         target = dead_letter_topic(consumer.topic, self._subscription, self._topic)
@@ -103,6 +134,7 @@ class DeadLetters:
 
     async def close(self) -> None:
         """End what is under way: what was not stored stays unacknowledged. Does not raise."""
+        self._on_room = _tell_nobody  # the session has this, and is to be freed with it
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -113,6 +145,10 @@ class DeadLetters:
         await asyncio.gather(
             *(each.close(flush=False) for each in producers), return_exceptions=True
         )
+
+
+def _tell_nobody() -> None:
+    """The session is over."""
 
 
 def dead_letter_topic(topic: str, subscription: str, chosen: str) -> TopicName:

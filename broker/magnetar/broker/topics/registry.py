@@ -159,15 +159,20 @@ class Topics:
             raise BrokerMetadataError(f"the metadata store does not answer: {error}") from error
 
     async def exists(self, name: TopicName) -> bool:
-        """Whether the topic exists, loaded or not.
+        """Whether the topic exists, loaded or not; that it does not is never what a store says
+        that is behind: whoever has just made it would be told so.
 
         Raises:
             BrokerMetadataError: the metadata store does not answer.
         """
         if name in self._table.served:
             return True
+        path = naming.log_path(name)
         try:
-            return await self._store.exists(naming.log_path(name)) is not None
+            if await self._store.exists(path) is not None:
+                return True
+            await self._store.catch_up()
+            return await self._store.exists(path) is not None
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot tell whether {name} exists: {error}") from error
 

@@ -186,6 +186,8 @@ class PartitionedTopics:
             BrokerMetadataError
         """
         record = await self.get(topic)
+        if record.is_deleted:  # Before anything is made that nobody would delete.
+            raise TopicNotFoundError(f"{topic} is being deleted")
         self.check_count(partitions)
         if partitions < record.partitions:
             raise PartitionCountError(

@@ -165,13 +165,16 @@ async def test_what_was_made_is_no_conflict_when_the_answers_are_lost(
     assert not await topics.create_log(parse_topic_name("plain"), {"owner": "me"})
 
 
-async def test_no_partition_appears_while_they_are_deleted(topics: PartitionedTopics) -> None:
+async def test_no_partition_appears_while_they_are_deleted(
+    topics: PartitionedTopics, store: MetadataStore
+) -> None:
     await topics.create(TOPIC, 2)
     assert await topics.mark_deleted(TOPIC) == 2
     with pytest.raises(NotAllowedError, match="being deleted"):
         await topics.is_partition(TOPIC.partition(0))
     with pytest.raises(TopicNotFoundError):
         await topics.grow(TOPIC, 3, is_forced=True)
+    assert await store.exists(naming.log_path(TOPIC.partition(2))) is None
     await topics.forget(TOPIC)
     assert await topics.find(TOPIC) is None
 

@@ -80,8 +80,8 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
         query = "?force=true" if force else ""
         await on_each(context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
         await topics.partitioned.mark_deleted(name)
-        await topics.partitioned.forget(name)
         await topics.removal.forget(name)
+        await topics.partitioned.forget(name)
         return done()
 
     @router.put(_TOPIC + "/unload", status_code=204, summary="Unload a non-persistent topic")

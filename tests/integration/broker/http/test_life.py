@@ -167,6 +167,20 @@ async def test_the_interrupted_deletion_of_a_partitioned_topic_is_completed(
         assert (await get(port, schema)).status == 404
 
 
+async def test_the_interrupted_deletion_of_one_that_keeps_nothing_is_completed(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, followers = broker.http_port, broker.services.topics.removal.followers
+        whole = "/admin/v2/non-persistent/public/default/whole/partitions"
+        assert (await put(port, whole, 2)).status == 204
+        followers.insert(0, _away)
+        assert await delete(port, whole) == 503
+        followers.remove(_away)
+        assert await delete(port, whole) == 204
+        assert (await get(port, whole)).status == 404
+
+
 async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port

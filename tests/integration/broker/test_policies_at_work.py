@@ -198,3 +198,22 @@ async def test_a_topic_whose_policies_are_all_removed_has_none(tmp_path: Path) -
         await broker.services.policies.update_topic(NAME, lambda _: PolicySet())
         assert (await client.produce(TOPIC, 1)).type == BaseCommand.PRODUCER_SUCCESS
         await client.close()
+
+
+async def test_a_topic_comes_back_with_more_subscriptions_than_a_later_policy_allows(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        for consumer_id, name in enumerate(("a", "b", "c")):
+            await client.subscribe(TOPIC, subscription=name, consumer_id=consumer_id)
+        await client.close()
+        await set_of_topic(broker, max_subscriptions=1)
+        await broker.services.topics.ends.hand_over([NAME], None, timeout_s=WAIT_S)
+        topic = await broker.services.topics.get(NAME)
+        assert sorted(topic.subscriptions) == ["a", "b", "c"]
+        client = await WireClient.open(broker.port)
+        assert (await client.subscribe(TOPIC, subscription="b")).type == BaseCommand.SUCCESS
+        refused = await client.subscribe(TOPIC, subscription="d", consumer_id=1)
+        assert refused.error.error == pb.ServerError.NotAllowedError
+        await client.close()

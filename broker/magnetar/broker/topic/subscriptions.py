@@ -100,14 +100,15 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             return ServiceNotReadyError(text)
         return BrokerPersistenceError(text)
 
-    async def ensure(self, name: str, open_cursor: OpenCursor) -> None:
-        """Have a durable subscription, without a consumer.
+    async def ensure(self, name: str, open_cursor: OpenCursor, *, is_stored: bool = False) -> None:
+        """Have a durable subscription, without a consumer. `is_stored`: there is one of the name
+        already, which comes back: policies that were set later do not refuse it.
 
         Raises:
             NotAllowedError: the name is a reader's, or there are too many.
             BrokerPersistenceError: the cursor cannot be opened now.
         """
-        subscription = self._get(name, is_durable=True, is_asked_for=True)
+        subscription = self._get(name, is_durable=True, is_asked_for=True, is_stored=is_stored)
         async with subscription.lock:
             try:
                 await self._open(subscription, open_cursor)
@@ -138,19 +139,27 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             len(subscription.consumers),
         )
 
-    def _get(self, name: str, *, is_durable: bool, is_asked_for: bool = False) -> Subscription:
+    def _get(
+        self,
+        name: str,
+        *,
+        is_durable: bool,
+        is_asked_for: bool = False,
+        is_stored: bool = False,
+    ) -> Subscription:
         """The subscription of that name, or a new one without a cursor yet."""
         subscription = self._by_name.get(name)
         if subscription is None:
-            admission.check_subscription(
-                self._label,
-                self._topic.policies,
-                self._by_name,
-                name,
-                # One that keeps nothing may appear anywhere: nobody can create it beforehand.
-                is_durable=is_durable and self._topic.name.is_persistent,
-                is_asked_for=is_asked_for,
-            )
+            if not is_stored:
+                admission.check_subscription(
+                    self._label,
+                    self._topic.policies,
+                    self._by_name,
+                    name,
+                    # One that keeps nothing may appear anywhere: nobody can create it beforehand.
+                    is_durable=is_durable and self._topic.name.is_persistent,
+                    is_asked_for=is_asked_for,
+                )
             subscription = self._by_name[name] = self._subscription_class(
                 self._label,
                 name,

@@ -194,7 +194,7 @@ class TopicOpener:
         async def restore(subscription: str) -> None:
             async with at_once:
                 open_cursor = partial(self.open_cursor, topic, log, subscription)
-                await topic.subscriptions.ensure(subscription, open_cursor)
+                await topic.subscriptions.ensure(subscription, open_cursor, is_stored=True)
 
         subscriptions = [
             name for name in names if name not in (deduplication.CURSOR, compaction.CURSOR)

@@ -13,6 +13,7 @@ from magnetar.broker import naming
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     NotAllowedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
 )
 from magnetar.broker.inspecting import nth_unacked
@@ -110,6 +111,7 @@ async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
     """Forget the oldest `entries` unacknowledged entries; returns how many there were of them.
 
     Raises:
+        ServiceNotReadyError: the topic was closed meanwhile.
         BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
     """
     count = min(entries, subscription.cursor.backlog_entries)
@@ -125,8 +127,11 @@ async def persist(subscription: Subscription) -> None:
     """Have what was advanced stored.
 
     Raises:
+        ServiceNotReadyError: the topic was closed meanwhile, and nothing was advanced.
         BrokerPersistenceError
     """
+    if subscription.is_closed:
+        raise ServiceNotReadyError(f"subscription {subscription.name} is closing: try again")
     try:
         await subscription.cursor.persist()
     except CursorError as error:

@@ -253,9 +253,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
         Raises:
             ConsumerBusyError: it has consumers, and is not to be deleted by force.
+            ServiceNotReadyError: the topic was closed meanwhile; the subscription is still there.
             BrokerPersistenceError: the cursor could not be deleted.
         """
         async with subscription.lock:
+            if self._topic.is_closed:
+                raise ServiceNotReadyError(f"{self._label} is closing")
             if subscription.is_closed:
                 return
             if subscription.consumers and not is_forced:

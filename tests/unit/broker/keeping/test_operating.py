@@ -1,0 +1,53 @@
+"""What operators ask of a topic that is closed at the same time."""
+
+import asyncio
+
+import pytest
+
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.keeping import operating
+from magnetar.broker.subscription import Subscription
+from tests.unit.broker.harness import settle
+from tests.unit.broker.keeping.world import World, backlog
+
+
+async def test_a_deletion_that_a_moving_topic_prevents_is_not_reported_as_done() -> None:
+    world = await World.make()
+    subscription = await world.subscription()
+    async with subscription.lock:  # as while somebody joins
+        deleting = asyncio.ensure_future(
+            world.topic.subscriptions.delete(subscription, is_forced=True)
+        )
+        await settle()
+        world.topic.disconnect_all()
+    with pytest.raises(ServiceNotReadyError):
+        await deleting
+
+
+async def test_an_expiry_that_a_moving_topic_prevents_is_not_reported_as_done() -> None:
+    world = await World.make()
+    world.store(60, 50, 1)
+    subscription = await world.subscription()
+    world.log.read_gate = asyncio.Event()
+
+    async def expire(subscription: Subscription) -> None:
+        await world.keeping.expiry.expire(world.topic, [subscription], age_s=10)
+        await operating.persist(subscription)
+
+    expiring = asyncio.ensure_future(expire(subscription))
+    await settle()
+    world.topic.disconnect_all()
+    world.log.read_gate.set()
+    with pytest.raises(ServiceNotReadyError):
+        await expiring
+    assert backlog(subscription) == 3
+
+
+async def test_a_skip_that_a_moving_topic_prevents_is_not_reported_as_done() -> None:
+    world = await World.make()
+    world.store(3, 2, 1)
+    subscription = await world.subscription()
+    world.topic.disconnect_all()
+    with pytest.raises(ServiceNotReadyError):
+        await operating.skip(world.topic, subscription, 2)
+    assert backlog(subscription) == 3

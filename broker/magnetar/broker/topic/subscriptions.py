@@ -106,6 +106,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
         Raises:
             NotAllowedError: the name is a reader's, or there are too many.
+            ServiceNotReadyError: the topic was closed meanwhile; its next owner may not know of it.
             BrokerPersistenceError: the cursor cannot be opened now.
         """
         subscription = self._get(name, is_durable=True, is_asked_for=True, is_stored=is_stored)
@@ -120,6 +121,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             except BaseException:
                 self._drop_if_unused(subscription)
                 raise
+            if subscription.is_closed:
+                raise ServiceNotReadyError(f"{self._label} is closing")
 
     async def _admit(self, subscription: Subscription, consumer: Consumer) -> None:
         """Refuse a consumer by the policies; connections that are dead do not count."""

@@ -7,6 +7,8 @@ import pytest
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.keeping import operating
 from magnetar.broker.subscription import Subscription
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.position import EARLIEST
 from tests.unit.broker.harness import settle
 from tests.unit.broker.keeping.world import World, backlog
 
@@ -51,3 +53,14 @@ async def test_a_skip_that_a_moving_topic_prevents_is_not_reported_as_done() -> 
     with pytest.raises(ServiceNotReadyError):
         await operating.skip(world.topic, subscription, 2)
     assert backlog(subscription) == 3
+
+
+async def test_a_creation_that_a_moving_topic_overtakes_is_not_reported_as_done() -> None:
+    world = await World.make()
+
+    async def open_cursor() -> NonDurableCursor:
+        world.topic.disconnect_all()
+        return NonDurableCursor(world.log, "s", initial=EARLIEST)
+
+    with pytest.raises(ServiceNotReadyError):
+        await world.topic.subscriptions.ensure("s", open_cursor)

@@ -84,7 +84,6 @@ class ConsumerAttachment:
         self._start = start
         self._schema = schema
         self._is_reader = not settings.durable
-        self._is_discarding = False
         self._session = Session(
             f"consumer {consumer_id} of {subscription} on {topic}",
             find=partial(context.find, topic),
@@ -98,11 +97,6 @@ class ConsumerAttachment:
     @property
     def is_attached(self) -> bool:
         return self.connection is not None
-
-    @property
-    def is_receiving(self) -> bool:
-        """Whether what is delivered is for us: not while a seek is under way."""
-        return self.connection is not None and not self._is_discarding
 
     def grant(self, messages: int) -> bool:
         """Let the broker send so many more; false if we are not attached."""
@@ -164,7 +158,6 @@ class ConsumerAttachment:
         if connection.consumers.get(self._id) is not self._consumer:
             return
         queue.clear()
-        self._is_discarding = False
         self.connection = connection
         # Before the credit: what was acknowledged need not come again.
         self._acknowledger.flush()
@@ -261,7 +254,7 @@ class ConsumerAttachment:
         command.request_id = connection.next_request_id()
         self._acknowledger.reset()
         self._session.expect_loss()
-        self._is_discarding = True
+        queue.hold()
         old = (self._start, queue.skip, queue.taken)
         # The broker closes the consumer, and we attach again, before it answers.
         self._start, queue.skip, queue.taken = start, skip, None
@@ -270,14 +263,15 @@ class ConsumerAttachment:
                 command.request_id, BaseCommand(type=BaseCommand.SEEK, seek=command)
             )
         except BaseException:
-            self._is_discarding = False
-            self._start, queue.skip, queue.taken = old
+            if self._session.attachments == attachments:
+                self._start, queue.skip, queue.taken = old
+                queue.release()
+                self._consumer.on_messages([])
             raise
         if self.connection is connection and self._session.attachments == attachments:
             # This broker did not close the consumer. What is on its way may be of the old position:
             # a fresh subscription is the only clean cut, but would be the end of a reader's.
             if self._is_reader:
-                self._is_discarding = False
                 queue.drop()
                 return
             await self._detach()

@@ -50,6 +50,7 @@ class ReceiverQueue:
         self._incoming: deque[Delivery] = deque()
         self._ready: deque[Message] = deque()
         self._corrupt: CorruptMessageError | None = None
+        self._held: tuple[deque[Message], deque[Delivery]] | None = None
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
         self._is_paused = False
@@ -96,11 +97,26 @@ class ReceiverQueue:
         """Add what came in one network read."""
         if self.epoch:
             deliveries = self._of_this_epoch(deliveries)
-        self._incoming.extend(deliveries)
+        (self._incoming if self._held is None else self._held[1]).extend(deliveries)
         self.received_bytes += sum([len(payload) for _, payload in deliveries])
+
+    def hold(self) -> None:
+        """Give out nothing of what lies here or comes until `release`; `clear` and `drop` forget
+        it: the subscription is about to be moved, and may not be."""
+        if self._held is None:
+            self._held = (self._ready, self._incoming)
+            self._ready, self._incoming = deque(), deque()
+
+    def release(self) -> None:
+        """The subscription was not moved: what was held is next."""
+        if self._held is not None:
+            (ready, incoming), self._held = self._held, None
+            self._ready.extend(ready)
+            self._incoming = incoming
 
     def clear(self) -> None:
         """Forget everything, the credit too: the broker begins again."""
+        self._held = self._corrupt = None
         self._incoming.clear()
         self._ready.clear()
         self._credit_due = 0
@@ -109,6 +125,7 @@ class ReceiverQueue:
 
     def drop(self) -> None:
         """Forget everything and return its credit: the broker sends it again."""
+        self.release()
         dropped = len(self._ready) + sum(_credit_of(payload) for _, payload in self._incoming)
         self._ready.clear()
         self._incoming.clear()

@@ -361,6 +361,54 @@ async def test_refused_seek_changes_nothing(client: Client, broker: ScriptedBrok
     assert data(await take(consumer, 2)) == numbered(2, 1)
 
 
+async def test_refused_seek_loses_nothing_that_was_on_its_way(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(6))
+    consumer = await client.consumer("t", "s", ConsumerSettings(receiver_queue_messages=2))
+    await broker.wait_command(BaseCommand.FLOW)
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEEK:
+            return False
+        for entry_id in (2, 3):
+            peer.deliver(entry_id, broker.entries[entry_id])
+        peer.next_entry = 4
+        peer.refuse(command.seek.request_id, ServerError.MetadataError)
+        return True
+
+    broker.faults.append(refuse)
+    with pytest.raises(BrokerMetadataError):
+        await consumer.seek(MessageId.EARLIEST)
+    assert data(await take(consumer, 6)) == numbered(6)
+
+
+async def test_while_a_seek_is_under_way_nothing_of_the_old_position_is_given_out(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(6))
+    reader = await client.reader("t")
+    assert (await reader.read_next(timeout_s=10)).data == b"0"
+    asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hold(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEEK:
+            return False
+        go_on.add_done_callback(lambda _: peer.serve(command, b""))
+        asked.set_result(None)
+        return True
+
+    broker.faults.append(hold)
+    seeking = asyncio.create_task(reader.seek(MessageId(1, 4)))
+    await asked
+    assert reader.consumer.take_nowait(10) == []
+    assert not reader.consumer.has_queued()
+    go_on.set_result(None)
+    await seeking
+    assert (await reader.read_next(timeout_s=10)).data == b"4"
+
+
 async def test_taken_subscription_is_told_at_once(client: Client, broker: ScriptedBroker) -> None:
     def busy(peer: Peer, command: BaseCommand) -> bool:
         if command.type != BaseCommand.SUBSCRIBE:

@@ -213,7 +213,7 @@ class TopicConsumer(Consumer):
 
     def on_messages(self, messages: list[Delivery]) -> None:
         """From the connection: what one network read brought."""
-        if not self._at_broker.is_receiving:
+        if not self._at_broker.is_attached:
             return
         self._receiver_queue.extend(messages)
         if self._opening.has_dead(messages):

@@ -138,10 +138,7 @@ class ConsumerAttachment:
 
     async def _attach(self, connection: Connection) -> None:
         queue = self._queue
-        if self._is_reader and queue.taken is not None:
-            self._start = last = queue.last_taken
-            queue.skip = None if last is None else (last, False)
-            queue.taken = None
+        self._begin_behind_taken()
         request_id = connection.next_request_id()
         connection.consumers[self._id] = self._consumer
         try:
@@ -157,11 +154,18 @@ class ConsumerAttachment:
         # The broker may have dropped us in the very read that brought the answer.
         if connection.consumers.get(self._id) is not self._consumer:
             return
+        self._begin_behind_taken()  # more may have been taken of what lay here
         queue.clear()
         self.connection = connection
         # Before the credit: what was acknowledged need not come again.
         self._acknowledger.flush()
         queue.begin()
+
+    def _begin_behind_taken(self) -> None:
+        """A reader goes on where the application is; a subscription knows that by itself."""
+        last = self._queue.last_taken
+        if self._is_reader and last is not None:
+            self._start, self._queue.skip = last, (last, False)
 
     def _subscribe_command(self, request_id: int) -> BaseCommand:
         settings = self._settings

@@ -6,6 +6,7 @@ and split. Credit (FLOW) counts messages and is returned when half of the queue 
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.batch import EntrySource, MessageBatch
@@ -39,8 +40,8 @@ class ReceiverQueue:
         self.messages_max = messages_max
         self.skip: tuple[MessageId, bool] | None = None
         """Messages up to this id are left out; it too, unless the flag says otherwise."""
-        self.taken: Message | MessageBatch | None = None
-        """What the application took last."""
+        self.taken: Message | MessageBatch | MessageId | None = None
+        """What the application took last, or where that lies."""
         self.epoch = 0
         """How often everything was asked for again: what is of an earlier epoch is left out."""
         self._source = source
@@ -89,7 +90,7 @@ class ReceiverQueue:
             return MessageId(
                 taken.ledger_id, taken.entry_id, last, taken.partition, taken.batch_size
             )
-        return None if taken is None else taken.message_id
+        return taken if taken is None or isinstance(taken, MessageId) else taken.message_id
 
     # -- filling and emptying
 
@@ -186,6 +187,8 @@ class ReceiverQueue:
         """What was taken last was not wanted after all: it is next again."""
         self._ready.extendleft(reversed(messages))
         self._credit_due -= len(messages)
+        if messages:
+            self.taken = _place_before(messages[0].message_id)
 
     def take_more(self, messages: list[Message], messages_max: int) -> None:
         """Append to `messages` what lies here until they are `messages_max`.
@@ -364,6 +367,14 @@ def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
     if not size:
         return not is_inclusive
     return start.batch_index + (0 if is_inclusive else 1) >= size
+
+
+def _place_before(message_id: MessageId) -> MessageId:
+    """Who has taken everything up to this place has not taken the message, but all before it."""
+    if message_id.batch_index > 0:
+        return replace(message_id, batch_index=message_id.batch_index - 1)
+    first = message_id.first_chunk or message_id
+    return MessageId(first.ledger_id, first.entry_id - 1, -1, first.partition)
 
 
 def _credit_of(payload: bytes) -> int:

@@ -1,10 +1,20 @@
 """Readers: where they begin, where they go on, and whether there is more."""
 
+import asyncio
+
 import pytest
 
-from magnetar.sdk import Client, MessageId, ProducerSettings, ReaderSettings
+from magnetar.sdk import (
+    Client,
+    ConsumerSettings,
+    InitialPosition,
+    MessageId,
+    ProducerSettings,
+    ReaderSettings,
+)
+from magnetar.sdk.consuming.policies import BatchReceivePolicy
 from magnetar.sdk.wire import BaseCommand
-from tests.integration.sdk.scripted_broker import ScriptedBroker
+from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker
 
 
 async def publish(client: Client, count: int, *, batch: int = 0) -> None:
@@ -56,6 +66,64 @@ async def test_nothing_comes_twice_after_a_lost_connection(
     broker.acked.clear()
     taken += [(await reader.read_next(timeout_s=10)).data for _ in range(4)]
     assert taken == [b"%d" % at for at in range(6)]
+
+
+async def test_what_is_taken_while_it_attaches_again_does_not_come_twice(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, 4, batch=4)
+    reader = await client.reader("t")
+    taken = [(await reader.read_next(timeout_s=10)).data]
+    asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hold(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SUBSCRIBE:
+            return False
+        go_on.add_done_callback(lambda _: peer.serve(command, b""))
+        asked.set_result(None)
+        return True
+
+    broker.faults.append(hold)
+    broker.drop_connections()
+    await asked
+    taken += [(await reader.read_next(timeout_s=10)).data for _ in range(2)]
+    go_on.set_result(None)
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    taken.append((await reader.read_next(timeout_s=10)).data)
+    assert taken == [b"0", b"1", b"2", b"3"]
+
+
+async def test_reader_that_has_read_all_has_no_more_after_a_lost_connection(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, 3)
+    reader = await client.reader("t")
+    for _ in range(3):
+        await reader.read_next(timeout_s=10)
+    broker.drop_connections()
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    assert not await reader.has_message_available()
+
+
+@pytest.mark.parametrize("batching", [False, True])
+async def test_what_a_call_put_back_comes_after_a_lost_connection(
+    client: Client, broker: ScriptedBroker, batching: bool
+) -> None:
+    async with await client.producer("t", ProducerSettings(batching=batching)) as producer:
+        await producer.send_many([b"aa", b"bb", b"cc"])
+    policy = BatchReceivePolicy(bytes_max=3, timeout_ms=5_000)
+    settings = ConsumerSettings(
+        durable=False, initial_position=InitialPosition.EARLIEST, batch_receive=policy
+    )
+    consumer = await client.consumer("t", "s", settings)
+    taken: list[bytes] = []
+    for attached in (2, 3):
+        taken += [message.data for message in await consumer.receive_batch()]
+        broker.drop_connections()
+        await broker.wait_command(BaseCommand.FLOW, attached)
+    taken.append((await consumer.receive(timeout_s=10)).data)
+    assert taken == [b"aa", b"bb", b"cc"]
 
 
 async def test_reader_knows_whether_there_is_more(client: Client) -> None:

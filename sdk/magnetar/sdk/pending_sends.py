@@ -17,6 +17,15 @@ OnSent = Callable[[MessageId | None, SdkError | None], None]
 """Called with the id of the stored message, or with the reason why it is not known to be stored."""
 
 
+Tell = Callable[[OnSent, MessageId | None, SdkError | None], None]
+"""Calls an `OnSent`, and deals with what it raises."""
+
+
+def call(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
+    """The plainest `Tell`."""
+    on_sent(message_id, error)
+
+
 @dataclass(slots=True)
 class ChunkedSend:
     """What the sends of one message's chunks have in common."""
@@ -50,7 +59,9 @@ class PendingSend:
     chunked: ChunkedSend | None = None
     """Of a chunk."""
 
-    def finish(self, message_id: MessageId | None, error: SdkError | None) -> None:
+    def finish(
+        self, message_id: MessageId | None, error: SdkError | None, tell: Tell = call
+    ) -> None:
         """Tell those who asked. `message_id` is that of the entry."""
         if self.chunked is not None and message_id is not None:
             message_id = self.chunked.stored(message_id)
@@ -58,9 +69,10 @@ class PendingSend:
             if on_sent is None:
                 continue
             if message_id is None or not self.is_batch or message_id.ledger_id < 0:
-                on_sent(message_id, error)
+                tell(on_sent, message_id, error)
             else:
-                on_sent(
+                tell(
+                    on_sent,
                     MessageId(
                         message_id.ledger_id,
                         message_id.entry_id,

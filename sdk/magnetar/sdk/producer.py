@@ -171,10 +171,11 @@ class Producer(ABC, Generic[T]):
         payload of a message that travels by itself. `extra` holds serialized fields of its
         `MessageMetadata`. A batch has the ids from `sequence_id` on, one for each message; they
         must be above those of everything under way. Waits for room; receipts are waited for, and
-        errors raised, by `flush`.
+        errors raised, by `flush`. With one that fails all behind it fail, and nothing is sent.
 
         Raises:
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError
+            SdkError: an entry before it has failed.
             ValueError: a sequence id that is not above those under way.
         """
 

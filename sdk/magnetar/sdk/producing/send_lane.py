@@ -108,6 +108,7 @@ class SendLane:
 
     def give_entry(self, body: bytes, messages: int, sequence_id: int, extra: bytes) -> None:
         """`Producer.send_entry`."""
+        self._under_way.begin_entry()
         self.encoder.check_size(len(body))
         self.close_batches()
         self._use_sequence_id(sequence_id)

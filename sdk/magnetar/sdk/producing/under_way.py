@@ -5,16 +5,20 @@ the next `flush`. When something leaves, the producer is told once, by `on_progr
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from magnetar.sdk.errors import SdkError, SendTimeoutError
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent, PendingSend, PendingSends, receipt_id
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producer import OnConfirmed
 from magnetar.sdk.producing.producer_stats import ProducerCounters
 from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
 from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
 
 
 class SendsUnderWay:
@@ -43,8 +47,21 @@ class SendsUnderWay:
         self._timer: asyncio.TimerHandle | None = None
         self._flush_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._unreported: SdkError | None = None
+        self._fails_together = False
+        self._entry_failure: SdkError | None = None
 
     # -- outcomes
+
+    def begin_entry(self) -> None:
+        """An entry under a sequence id of the caller's is next. Behind one that fails none is to be
+        stored: its id would say of the one before that it is stored too.
+
+        Raises:
+            SdkError: one has failed.
+        """
+        if self._entry_failure is not None:
+            raise self._entry_failure
+        self._fails_together = True
 
     def on_receipts(
         self, receipts: list[CommandSendReceipt], on_confirmed: OnConfirmed | None
@@ -54,7 +71,7 @@ class SendsUnderWay:
         partition = self._partition
         for send, receipt in taken:
             if send.on_sent or send.chunked is not None:
-                send.finish(receipt_id(receipt, partition), None)
+                send.finish(receipt_id(receipt, partition), None, _tell)
         if taken:
             sends = [send for send, _ in taken]
             now_s = self._clock.monotonic_s()
@@ -85,7 +102,7 @@ class SendsUnderWay:
         self.counters.on_failed(messages)
         for each in on_sent:
             if each is not None:
-                each(None, error)
+                _tell(each, None, error)
         if not on_sent and messages and self._unreported is None:
             self._unreported = error
 
@@ -129,7 +146,10 @@ class SendsUnderWay:
 
     # -- inside
 
-    def _fail(self, sends: Sequence[PendingSend], error: SdkError) -> None:
+    def _fail(self, sends: list[PendingSend], error: SdkError) -> None:
+        if self._fails_together:
+            self._entry_failure = self._entry_failure or error
+            sends += self.pending.take_older(float("inf"))
         for send in sends:
             self.refuse(send.messages, send.on_sent, error)
 
@@ -141,3 +161,11 @@ class SendsUnderWay:
             if not future.done():
                 future.set_result(None)
         self._on_progress()
+
+
+def _tell(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
+    """Tell one who asked. What the application's own code raises is logged: others wait too."""
+    try:
+        on_sent(message_id, error)
+    except Exception as failure:  # noqa: BLE001  # Any may come out of it.
+        _log.warning("on_sent_failed %s: %r", on_sent, failure, exc_info=failure)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from magnetar.sdk.batch import EntrySource, MessageBatch
-from magnetar.sdk.errors import MessageTooLargeError, SdkError
+from magnetar.sdk.errors import MessageTooLargeError, SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.producing.send_lane import SendLane
@@ -20,10 +20,12 @@ Told = list[tuple[MessageId | None, SdkError | None]]
 
 
 class Still:
-    """A clock that stands."""
+    """A clock that stands where it is put."""
+
+    now_s = 5.0
 
     def monotonic_s(self) -> float:
-        return 5.0
+        return self.now_s
 
     def wall_ms(self) -> int:
         return 1
@@ -32,18 +34,19 @@ class Still:
 class Wired:
     """A lane, what it wrote, and how often something left."""
 
-    def __init__(self, settings: ProducerSettings) -> None:
+    def __init__(self, settings: ProducerSettings, *, timeout_ms: int = 0) -> None:
         self.written = b""
+        self.clock = Still()
         self.progress = 0
         topic = TopicName.parse("persistent://public/default/t-partition-2")
         self.under_way = SendsUnderWay(
             topic,
-            Still(),
-            timeout_ms=0,
+            self.clock,
+            timeout_ms=timeout_ms,
             on_progress=self._on_progress,
             is_connected=lambda: True,
         )
-        self.lane = SendLane(str(topic), settings, Still(), self.under_way, write=self._write)
+        self.lane = SendLane(str(topic), settings, self.clock, self.under_way, write=self._write)
         assert list(self.lane.attach(3, "p", b"", 10_000)) == []
 
     def frames(self) -> list[tuple[CommandSend, list[bytes]]]:
@@ -178,3 +181,46 @@ async def test_bulk_payloads_stop_where_the_bytes_end() -> None:
     assert wired.lane.give_payloads(payloads, 0, 10, bytes_left=4) == 4
     assert [each for _, found in wired.frames() for each in found] == payloads[:4]
     assert wired.lane.next_sequence_id == 4
+
+
+async def test_no_entry_is_sent_again_behind_one_that_was_refused() -> None:
+    wired = Wired(ProducerSettings())
+    for at in range(3):
+        wired.lane.give_entry(b"%d" % at, 0, 10 * at, b"")
+    wired.under_way.fail_sequence(0, SdkError("refused"))
+    assert list(wired.lane.attach(3, "p", b"", 10_000)) == []
+    with pytest.raises(SdkError, match="refused"):
+        wired.lane.give_entry(b"3", 0, 30, b"")
+    with pytest.raises(SdkError, match="refused"):
+        await wired.under_way.flush()
+
+
+async def test_no_entry_is_sent_again_behind_one_that_timed_out() -> None:
+    wired = Wired(ProducerSettings(), timeout_ms=10)
+    wired.lane.give_entry(b"0", 0, 0, b"")
+    wired.clock.now_s += 0.005
+    wired.lane.give_entry(b"1", 0, 10, b"")
+    wired.clock.now_s += 0.005
+    with pytest.raises(SendTimeoutError):
+        async with asyncio.timeout(5):
+            await wired.under_way.flush()
+    assert list(wired.lane.attach(3, "p", b"", 10_000)) == []
+    with pytest.raises(SendTimeoutError):
+        wired.lane.give_entry(b"2", 0, 20, b"")
+
+
+async def test_an_outcome_reaches_everybody_though_a_callback_fails() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    told: Told = []
+
+    def fail(message_id: MessageId | None, error: SdkError | None) -> None:
+        raise RuntimeError("in the application")
+
+    for payload in (b"a", b"b", b"c"):
+        wired.lane.give(message(payload), fail)
+        wired.lane.give(message(payload), lambda *outcome: told.append(outcome))
+    assert wired.receive(0, 1, 2, 3)
+    wired.under_way.fail_all(SdkError("over"))
+    assert [message_id is not None for message_id, _ in told] == [True, True, False]
+    assert wired.progress == 2
+    await wired.under_way.flush()

@@ -417,6 +417,29 @@ async def test_the_memory_limit_is_shared_by_all_producers(broker: ScriptedBroke
         assert (stats.messages_stored, stats.bytes_stored, stats.bytes_pending) == (4, 2_000, 0)
 
 
+async def test_a_large_message_waits_for_memory_that_another_producer_holds(
+    broker: ScriptedBroker,
+) -> None:
+    def hold(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.SEND:
+            held.append((peer, command))
+        return command.type == BaseCommand.SEND
+
+    held: list[tuple[Peer, BaseCommand]] = []
+    async with Client(broker.url, ClientSettings(memory_bytes_max=1_000)) as client:
+        one = await client.producer("t0", ProducerSettings(batching=False))
+        two = await client.producer("t1", ProducerSettings(batching=False))
+        broker.faults.append(hold)
+        one.send_nowait(bytes(600))
+        waiting = asyncio.create_task(two.send(bytes(500)))
+        await broker.wait_command(BaseCommand.SEND)
+        broker.faults.clear()
+        for peer, command in held:
+            peer.store(command, b"")
+        async with asyncio.timeout(5):
+            await waiting
+
+
 async def test_closing_frees_those_who_wait_for_memory(broker: ScriptedBroker) -> None:
     def hold(peer: Peer, command: BaseCommand) -> bool:
         return command.type == BaseCommand.SEND

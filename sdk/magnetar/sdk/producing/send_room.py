@@ -87,10 +87,11 @@ class SendRoom:
         if self._memory is not None:
             self._memory.wake()
 
-    async def wait(self, messages: int) -> None:
-        """Wait for room, of the producer if it has none for one beside `messages`."""
-        if self._memory is not None and messages < self._messages_max and self._memory.is_full(1):
-            await self._memory.wait()
+    async def wait(self, messages: int, size: int) -> None:
+        """Wait for room for `size` bytes, of the producer if it has none for one more message."""
+        memory = self._memory
+        if memory is not None and messages < self._messages_max and memory.is_full(size):
+            await memory.wait()
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)

@@ -126,7 +126,7 @@ class TopicProducer(Producer[T]):
         if transaction is not None:
             return await asyncio.shield(transaction.start(self._send_in(transaction, message)))
         while self._is_full(len(message.payload)):
-            await self._wait_room()
+            await self._wait_room(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
         self._give(message, partial(settle, future))
         return await future
@@ -134,7 +134,7 @@ class TopicProducer(Producer[T]):
     async def _send_in(self, transaction: Transaction, message: OutgoingMessage) -> MessageId:
         await transaction.join_topic(self.topic)
         while self._is_full(len(message.payload)):
-            await self._wait_room()
+            await self._wait_room(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
         self._give(message, partial(settle, future), transaction.id)
         return await future
@@ -168,7 +168,7 @@ class TopicProducer(Producer[T]):
         self, body: bytes, *, messages: int, sequence_id: int, extra: bytes = b""
     ) -> None:
         while self._is_full(len(body)):
-            await self._wait_room()
+            await self._wait_room(len(body))
         self._lane.give_entry(body, messages, sequence_id, extra)
         self._room.hold(self.pending_bytes)
 
@@ -183,7 +183,7 @@ class TopicProducer(Producer[T]):
     async def send_message_when_room(self, message: OutgoingMessage) -> None:
         """`send_nowait` that waits for room first."""
         while self._is_full(len(message.payload)):
-            await self._wait_room()
+            await self._wait_room(len(message.payload))
         self._give(message, None)
 
     async def send_payloads(self, payloads: Sequence[bytes]) -> None:
@@ -288,9 +288,9 @@ class TopicProducer(Producer[T]):
         else:
             self._room.wake(self.pending_messages)
 
-    async def _wait_room(self) -> None:
+    async def _wait_room(self, size: int = 1) -> None:
         self._check_usable()
-        await self._room.wait(self.pending_messages)
+        await self._room.wait(self.pending_messages, size)
 
     def _check_usable(self) -> None:
         failure = self._attachment.failure

@@ -371,8 +371,9 @@ class Connection(asyncio.Protocol):
                 future.set_exception(error)
         elif not self._connected.done():
             self._connected.set_exception(error)
-        else:
+        elif command.error.request_id >= self._next_request_id:
             self.fail(error)  # tied to no request: the broker is about to close
+        # Else nobody waits for it any more.
 
     async def _answer_challenge(self) -> None:
         """The broker asks for fresh credentials; without them it will close the connection."""

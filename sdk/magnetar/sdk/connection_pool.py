@@ -3,7 +3,7 @@
 import asyncio
 
 from magnetar.sdk.connection import Connection
-from magnetar.sdk.errors import BrokerUnavailableError
+from magnetar.sdk.errors import AlreadyClosedError, BrokerUnavailableError
 from magnetar.sdk.ports import Network
 from magnetar.sdk.service_url import Address
 from magnetar.sdk.settings import ClientSettings
@@ -17,6 +17,7 @@ class ConnectionPool:
         self._network = network
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+        self._is_closed = False
 
     async def get(self, address: Address, *, proxy_to: str = "") -> Connection:
         """The open connection to an address; `proxy_to` names the broker behind a proxy.
@@ -24,7 +25,10 @@ class ConnectionPool:
         Raises:
             BrokerUnavailableError: not reachable in time.
             ServiceError: the broker refused the client.
+            AlreadyClosedError: the pool is closed.
         """
+        if self._is_closed:
+            raise self._closed_error()
         key = (address, proxy_to)
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:
@@ -35,10 +39,18 @@ class ConnectionPool:
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         # Several may wait for one connection: who gives up must not take it from the rest.
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # The task is cancelled by `close` alone; who waits may not have been.
+            waiting = asyncio.current_task()
+            if task.cancelled() and waiting is not None and not waiting.cancelling():
+                raise self._closed_error() from None
+            raise
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; no others are made."""
+        self._is_closed = True
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
@@ -46,6 +58,9 @@ class ConnectionPool:
         connections = list(self._connections.values())
         self._connections.clear()
         await asyncio.gather(*(connection.close() for connection in connections))
+
+    def _closed_error(self) -> AlreadyClosedError:
+        return AlreadyClosedError("the client is closed")
 
     async def _open(self, address: Address, proxy_to: str) -> Connection:
         settings = self._settings

@@ -22,8 +22,9 @@ _log = logging.getLogger("magnetar.sdk")
 _QUICK_LOSS_S = 1.0
 _QUICK_LOSSES_MAX = 3
 
-FINAL_ERRORS = (ProducerFencedError, TopicTerminatedError)
-"""What ends a session that was attached once: no broker will say anything else later."""
+FINAL_ERRORS = (ProducerFencedError, TopicTerminatedError, AlreadyClosedError)
+"""What ends a session that was attached once: no broker will say anything else later, or none will
+be asked again."""
 
 
 class Backoff:

@@ -393,3 +393,51 @@ async def test_closing_goes_without_the_brokers_word(broker: ScriptedBroker) -> 
     async with Client(broker.url, type(FAST)(close_timeout_ms=10)) as client:
         await (await client.producer("t")).close()
     assert broker.count(BaseCommand.CLOSE_PRODUCER) == 1
+
+
+@pytest.mark.parametrize("topic", ["t", "t-partition-0"])
+async def test_closing_the_client_ends_the_making_of_a_producer(
+    client: Client, broker: ScriptedBroker, topic: str
+) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.CONNECT)
+    making = asyncio.create_task(client.producer(topic))
+    await broker.wait_command(BaseCommand.CONNECT)
+    await client.close()
+    with pytest.raises(AlreadyClosedError):
+        async with asyncio.timeout(5):
+            await making
+
+
+async def test_a_closed_client_connects_no_more(client: Client, broker: ScriptedBroker) -> None:
+    broker.faults.append(lambda peer, command: command.type == BaseCommand.PRODUCER)
+    making = asyncio.create_task(client.producer("t"))
+    await broker.wait_command(BaseCommand.PRODUCER)
+    await client.close()
+    with pytest.raises(AlreadyClosedError):
+        async with asyncio.timeout(5):
+            await making
+    assert broker.count(BaseCommand.CONNECT) == 1
+
+
+async def test_a_late_refusal_of_a_cancelled_request_harms_nobody(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    producer = await client.producer("t", SINGLE)
+
+    def hold(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.PRODUCER:
+            held.append((peer, command))
+        return command.type == BaseCommand.PRODUCER
+
+    held: list[tuple[Peer, BaseCommand]] = []
+    broker.faults.append(hold)
+    making = asyncio.create_task(client.producer("t2", SINGLE))
+    await broker.wait_command(BaseCommand.PRODUCER, 2)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    broker.faults.clear()
+    ((peer, command),) = held
+    peer.refuse(command.producer.request_id, ServerError.ProducerBusy)
+    await producer.send(b"a")
+    assert broker.count(BaseCommand.CONNECT) == 1
+    assert stored(broker) == [b"a"]

@@ -452,3 +452,26 @@ async def test_silent_broker_is_left(broker: ScriptedBroker) -> None:
         await broker.wait_command(BaseCommand.CONNECT, 2)
         await broker.wait_command(BaseCommand.PRODUCER, 2)
         await producer.send(b"a")
+
+
+async def test_cancelled_making_of_a_consumer_of_partitions_leaves_none_behind(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    broker.partitions = 2
+    broker.faults.append(
+        lambda peer, command: (
+            command.type == BaseCommand.SUBSCRIBE and command.subscribe.topic.endswith("-1")
+        )
+    )
+    making = asyncio.create_task(client.consumer("t", "s"))
+    await broker.wait_command(BaseCommand.SUBSCRIBE, 2)
+    await broker.wait_command(BaseCommand.FLOW)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    await broker.wait_command(BaseCommand.CLOSE_CONSUMER, 2)
+    closed = {
+        command.close_consumer.consumer_id
+        for command in broker.commands
+        if command.type == BaseCommand.CLOSE_CONSUMER
+    }
+    assert closed == {0, 1}

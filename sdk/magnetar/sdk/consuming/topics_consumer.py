@@ -203,10 +203,18 @@ class TopicsConsumer(Consumer):
         topics = list(topics)
         count = len(topics) + len(self._members)
         queue_messages = self._queue_messages(count)
-        made = await asyncio.gather(
-            *(self._make_member(topic, queue_messages, start) for topic in topics),
-            return_exceptions=True,
-        )
+        tasks = [
+            asyncio.create_task(self._make_member(topic, queue_messages, start)) for topic in topics
+        ]
+        try:
+            made = await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:
+            # Those that are ready must not keep the subscription: nobody else would close them.
+            given_up = await asyncio.gather(*tasks, return_exceptions=True)
+            ready = [each for each in given_up if isinstance(each, TopicConsumer)]
+            closing = (each.close(flush=False) for each in ready)
+            await asyncio.gather(*closing, return_exceptions=True)
+            raise
         failures = [each for each in made if isinstance(each, BaseException)]
         for each in made:
             if isinstance(each, TopicConsumer):

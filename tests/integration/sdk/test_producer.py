@@ -1,6 +1,7 @@
 """How a producer takes faults: nothing lost, nothing reordered, every outcome told."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -441,3 +442,22 @@ async def test_a_late_refusal_of_a_cancelled_request_harms_nobody(
     await producer.send(b"a")
     assert broker.count(BaseCommand.CONNECT) == 1
     assert stored(broker) == [b"a"]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+async def test_what_is_too_large_with_all_that_travels_is_refused_and_holds_nobody_up(
+    client: Client, broker: ScriptedBroker, batching: bool
+) -> None:
+    noise = Random(1).randbytes(200_000)
+    settings = ProducerSettings(batching=batching, compression=Compression.ZLIB)
+    producer = await client.producer("t", settings)
+    with pytest.raises(MessageTooLargeError):
+        await producer.send(noise)
+    with pytest.raises(MessageTooLargeError):
+        await producer.send(b"", properties={"large": noise.hex()})
+    with pytest.raises(MessageTooLargeError):
+        await producer.send_many([noise])
+    with pytest.raises(MessageTooLargeError):
+        await producer.send_entry(noise, messages=3, sequence_id=100)
+    await producer.send(b"a")
+    assert broker.count(BaseCommand.CONNECT) == 1

@@ -18,7 +18,7 @@ from magnetar.sdk.producing.outgoing import (
 )
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.compression import Compression, compress
-from magnetar.sdk.wire.frames import MESSAGE_BYTES_MAX
+from magnetar.sdk.wire.frames import FRAME_SLACK_BYTES, MESSAGE_BYTES_MAX
 from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
@@ -73,16 +73,25 @@ class MessageEncoder:
     def check_size(self, size: int) -> None:
         """Refuse what the broker would.
 
-        A compressing producer knows only after compression, and has no smaller message to offer.
+        A compressing producer knows only after compression.
 
         Raises:
             MessageTooLargeError
         """
         if size > self.message_bytes_max and self._codec is Compression.NONE and not self._chunking:
-            raise MessageTooLargeError(
-                f"{self._topic}: a message of {size} bytes; the broker accepts "
-                f"{self.message_bytes_max}; `chunking` sends larger ones in parts"
-            )
+            raise self._too_large(size)
+
+    def _too_large(self, size: int) -> MessageTooLargeError:
+        return MessageTooLargeError(
+            f"{self._topic}: a message of {size} bytes; the broker accepts "
+            f"{self.message_bytes_max}; `chunking` sends larger ones in parts"
+        )
+
+    def _check_frame(self, prefix: bytes, body: bytes) -> None:
+        """Refuse what would end the connection, again and again: a broker reads no larger frame."""
+        size = len(prefix) + len(body)
+        if size > self.message_bytes_max + FRAME_SLACK_BYTES:
+            raise self._too_large(size)
 
     def batch(
         self,
@@ -130,6 +139,7 @@ class MessageEncoder:
 
         Raises:
             CryptoKeyError: it cannot be encrypted.
+            MessageTooLargeError: it is larger than what the broker accepts.
         """
         if self._codec is not Compression.NONE:
             extra += compression_fields(self._codec, len(body))
@@ -145,6 +155,7 @@ class MessageEncoder:
             extra=extra,
             of_command=of_command,
         )
+        self._check_frame(prefix, body)
         last = sequence_id + count - 1
         return PendingSend(
             sequence_id, last, prefix, body, count, True, payload_bytes, sent_at_s, on_sent
@@ -168,7 +179,7 @@ class MessageEncoder:
 
         Raises:
             CryptoKeyError: it cannot be encrypted.
-            MessageTooLargeError: its metadata alone fill a message.
+            MessageTooLargeError: with its metadata it is larger than what the broker accepts.
         """
         body, encryptor = payload, None if is_encoded else self._encryptor
         of_command = b""
@@ -179,6 +190,8 @@ class MessageEncoder:
             extra += compression_fields(self._codec, len(payload))
             body = compress(self._codec, payload)
         pieces = self._cut(body, extra) if self._chunking and not is_encoded else [body]
+        if len(pieces) == 1 and len(body) > self.message_bytes_max:
+            raise self._too_large(len(body))
         publish_time = publish_time_field(publish_time_ms)
         chunked = ChunkedSend() if len(pieces) > 1 else None
         sends: list[PendingSend] = []
@@ -200,6 +213,7 @@ class MessageEncoder:
                 is_chunk=len(pieces) > 1,
                 of_command=of_command,
             )
+            self._check_frame(prefix, piece)
             is_last = at + 1 == len(pieces)
             callbacks = (on_sent,) if is_last and on_sent is not None else ()
             # The message counts with its last chunk: that one's receipt says that it is stored.

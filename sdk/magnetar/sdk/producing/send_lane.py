@@ -170,7 +170,7 @@ class SendLane:
                 send = self.encoder.batch(
                     batch, sequence_id, transaction=transaction, publish_time_ms=now_ms
                 )
-            except SdkError as error:  # No key to encrypt it with.
+            except SdkError as error:  # No key to encrypt it with, or too large.
                 self._under_way.refuse(len(batch), batch.on_sent, error)
                 continue
             self._add(send)

@@ -4,6 +4,7 @@ A whole entry is acknowledged by its ids alone. Messages of a batch are either a
 one (batch index acks: the words of what remains), or counted here until the entry is complete.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from magnetar.sdk.batch import words_from_mask
@@ -117,7 +118,7 @@ class AckGrouping:
 
     def add_cumulative(self, message_id: MessageId) -> None:
         """Acknowledge everything up to and including a message."""
-        if self._cumulative is None or self._cumulative < message_id:
+        if self._cumulative is None or _end_of(self._cumulative) < _end_of(message_id):
             self._cumulative = message_id
 
     def drop(self, ledger_id: int, entry_id: int) -> None:
@@ -187,6 +188,12 @@ class AckGrouping:
         if entry_id == 0:
             return None
         return MessageIdData(ledgerId=ledger_id, entryId=entry_id - 1)
+
+
+def _end_of(message_id: MessageId) -> tuple[int, int, float]:
+    """To be compared: a whole entry ends behind each of its messages."""
+    index = message_id.batch_index
+    return message_id.ledger_id, message_id.entry_id, index if index >= 0 else math.inf
 
 
 def ack_frame(command: CommandAck) -> BaseCommand:

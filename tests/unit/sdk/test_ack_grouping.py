@@ -94,3 +94,12 @@ def test_cumulative_with_index_acks_goes_into_the_batch() -> None:
     acks = AckGrouping(batch_index_ack=True)
     acks.add_cumulative(MessageId(1, 5, 1, -1, 3))
     assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [4])])]
+
+
+def test_a_whole_entry_lies_behind_each_of_its_messages_cumulatively() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add_cumulative(MessageId(1, 5, 1, -1, 3))
+    acks.add_cumulative(MessageId(1, 5))
+    acks.add_cumulative(MessageId(1, 5, 0, -1, 3))
+    ((data,),) = (command.message_id for command in acks.take(7).commands(7))
+    assert (data.ledgerId, data.entryId, list(data.ack_set)) == (1, 5, [])

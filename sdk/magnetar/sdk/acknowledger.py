@@ -5,7 +5,7 @@ their delay is over. What cannot be sent because we are not attached waits for t
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from magnetar.sdk.ack_grouping import AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
@@ -152,8 +152,14 @@ class Acknowledger:
         connection = self._connection()
         if connection is None:
             raise BrokerUnavailableError("not connected: the acknowledgements are sent later")
-        for command in self._acks.take(self._id).commands(self._id):
-            await self._confirmed(connection, command)
+        # All are sent before the first answer is waited for: it may be an error, or never be seen.
+        answers = [
+            self._confirmed(connection, command)
+            for command in self._acks.take(self._id).commands(self._id)
+        ]
+        for result in await asyncio.gather(*answers, return_exceptions=True):
+            if result is not None:
+                raise result
 
     async def acknowledge_in(
         self,
@@ -189,12 +195,16 @@ class Acknowledger:
             command.txnid_most_bits, command.txnid_least_bits = txn
             await self._confirmed(connection, command)
 
-    async def _confirmed(self, connection: Connection, command: CommandAck) -> None:
+    def _confirmed(
+        self, connection: Connection, command: CommandAck
+    ) -> Coroutine[object, object, None]:
+        """Send it; that it is carried out is to be awaited.
+
+        Raises:
+            BrokerUnavailableError: the connection is broken.
+        """
         command.request_id = connection.next_request_id()
-        answer = await connection.request(command.request_id, ack_frame(command))
-        if answer.ackResponse.HasField("error"):
-            response = answer.ackResponse
-            raise service_error(response.error, str(response.message))
+        return _carried_out(connection.begin_request(command.request_id, ack_frame(command)))
 
     def _after_ack(self) -> None:
         if len(self._acks) >= self._settings.ack_group_max:
@@ -344,3 +354,9 @@ class Acknowledger:
 
 def _id_of(what: Acknowledgeable) -> MessageId:
     return what if isinstance(what, MessageId) else what.message_id
+
+
+async def _carried_out(answer: Awaitable[BaseCommand]) -> None:
+    response = (await answer).ackResponse
+    if response.HasField("error"):
+        raise service_error(response.error, str(response.message))

@@ -8,7 +8,7 @@ it says so to everybody, once, and is done (see `session.py`).
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Protocol, cast
 
 from magnetar.sdk.errors import (
@@ -178,18 +178,37 @@ class Connection(asyncio.Protocol):
             OperationTimeoutError: no answer within `timeout_ms` (the default is
                 `operation_timeout_ms`; 0: wait as long as the connection lasts).
         """
-        if timeout_ms is None:
-            timeout_ms = self._settings.operation_timeout_ms
+        return await self.begin_request(request_id, command, timeout_ms=timeout_ms)
+
+    def begin_request(
+        self, request_id: int, command: BaseCommand, *, timeout_ms: int | None = None
+    ) -> Coroutine[object, object, BaseCommand]:
+        """`request` that has sent the command when it returns; the answer is to be awaited.
+
+        Raises:
+            BrokerUnavailableError: the connection is broken.
+        """
         if self.failure is not None:
             raise self.failure
         future: asyncio.Future[BaseCommand] = self._loop.create_future()
         self._requests[request_id] = future
         self.send(command)
+        return self._answer(request_id, command.type, future, timeout_ms)
+
+    async def _answer(
+        self,
+        request_id: int,
+        kind: BaseCommand.Type,
+        future: "asyncio.Future[BaseCommand]",
+        timeout_ms: int | None,
+    ) -> BaseCommand:
+        if timeout_ms is None:
+            timeout_ms = self._settings.operation_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000 or None):
                 return await future
         except TimeoutError:
-            name = BaseCommand.Type.Name(command.type)
+            name = BaseCommand.Type.Name(kind)
             raise OperationTimeoutError(
                 f"{self.name} did not answer {name} within {timeout_ms} ms"
             ) from None
@@ -359,13 +378,13 @@ class Connection(asyncio.Protocol):
         # A producer that waits for exclusive access gets a second answer when it is its turn.
         if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
             return
-        future = self._requests.get(answer.request_id)
+        future = self._requests.pop(answer.request_id, None)
         if future is not None and not future.done():
             future.set_result(command)
 
     def _on_error(self, command: BaseCommand) -> None:
         error = service_error(command.error.error, str(command.error.message))
-        future = self._requests.get(command.error.request_id)
+        future = self._requests.pop(command.error.request_id, None)
         if future is not None:
             if not future.done():
                 future.set_exception(error)

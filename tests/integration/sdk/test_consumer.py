@@ -475,3 +475,19 @@ async def test_cancelled_making_of_a_consumer_of_partitions_leaves_none_behind(
         if command.type == BaseCommand.CLOSE_CONSUMER
     }
     assert closed == {0, 1}
+
+
+async def test_cancelled_confirmation_has_sent_all_acknowledgements(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(6), batch=3)
+    settings = ConsumerSettings(batch_index_ack=True, ack_group_ms=60_000)
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 6)
+    consumer.acknowledge_many(messages[:4])  # An entry, and a part of the next: two commands.
+    confirming = asyncio.create_task(consumer.flush_acks(confirmed=True))
+    await broker.wait_command(BaseCommand.ACK)
+    confirming.cancel()
+    await asyncio.gather(confirming, return_exceptions=True)
+    await consumer.last_message_id()
+    assert broker.count(BaseCommand.ACK) == 2

@@ -184,10 +184,15 @@ class Acknowledger:
         self.acknowledged += 1
         if cumulative:
             acks.add_cumulative(_id_of(what))
-        elif isinstance(what, MessageBatch):
-            acks.add_entry(what.ledger_id, what.entry_id)
         else:
-            acks.add(what.ledger_id, what.entry_id, what.batch_index, what.batch_size)
+            # Of a message in chunks, its other entries too.
+            for other in self._acks.with_chunks([entry]):
+                if other != entry:
+                    acks.add_entry(*other)
+            if isinstance(what, MessageBatch):
+                acks.add_entry(*entry)
+            else:
+                acks.add(*entry, what.batch_index, what.batch_size)
         for command in acks.take(self._id).commands(self._id):
             for message_id in command.message_id:
                 if message_id.ack_set and not isinstance(what, MessageBatch):

@@ -491,3 +491,22 @@ async def test_cancelled_confirmation_has_sent_all_acknowledgements(
     await asyncio.gather(confirming, return_exceptions=True)
     await consumer.last_message_id()
     assert broker.count(BaseCommand.ACK) == 2
+
+
+async def test_a_message_in_chunks_is_acknowledged_as_a_whole_in_a_transaction(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    settings = ProducerSettings(batching=False, chunking=True, chunk_bytes_max=10)
+    async with await client.producer("t", settings) as producer:
+        await producer.send(bytes(25))
+    consumer = await client.consumer("t", "s")
+    assert isinstance(consumer, TopicConsumer)
+    (message,) = await take(consumer, 1)
+    acknowledger = consumer._own_acknowledger
+    for number, cumulative in enumerate((False, True), 1):
+        work = acknowledger.acknowledge_in((1, 2), message, cumulative=cumulative)
+        doing = asyncio.create_task(work)
+        ack = (await broker.wait_command(BaseCommand.ACK, number)).ack
+        entries = [message_id.entryId for message_id in ack.message_id]
+        assert entries == ([2] if cumulative else [0, 1, 2])
+        doing.cancel()

@@ -19,7 +19,7 @@ from magnetar.sdk.consuming.parts import Acknowledging, Attaching, MessageQueue
 from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
 from magnetar.sdk.consuming.waiters import Waiters
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import NotSupportedError
+from magnetar.sdk.errors import CorruptMessageError, NotSupportedError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.schema import Schema
@@ -215,7 +215,11 @@ class Consumer(ABC):
                         await self._wait_message()
             except TimeoutError:
                 return []
-        batches = queue.take_batches(entries_max)
+        try:
+            batches = queue.take_batches(entries_max)
+        except CorruptMessageError:
+            self._waiters.wake()
+            raise
         if self._waiters and queue.has_some:
             self._waiters.wake()
         if self._is_watched:
@@ -470,7 +474,11 @@ class Consumer(ABC):
 
     def _take(self) -> Message | None:
         """The next message; wakes the next who waits if it is not the last."""
-        message = self._queue.take()
+        try:
+            message = self._queue.take()
+        except CorruptMessageError:
+            self._waiters.wake()  # what is behind it is for the next who waits
+            raise
         if message is None:
             self._attachment.check_usable()
         elif self._waiters and self._queue.has_some:
@@ -523,7 +531,11 @@ class Consumer(ABC):
         message = None
         while message is None:
             await self._wait_message()
-            message = self._take() if self._schema is None else await self._take_readable()
+            try:
+                message = self._take() if self._schema is None else await self._take_readable()
+            except BaseException:
+                self._waiters.wake()  # the message, or what is behind it, is for the next
+                raise
         return message
 
     def _wake_all(self) -> None:

@@ -18,7 +18,7 @@ from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, NotSupportedError
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
-from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, ServerError
+from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, MessageIdData, ServerError
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 
 SOON = ConsumerSettings(ack_group_ms=0, nack_delay_ms=0)
@@ -510,3 +510,23 @@ async def test_a_message_in_chunks_is_acknowledged_as_a_whole_in_a_transaction(
         entries = [message_id.entryId for message_id in ack.message_id]
         assert entries == ([2] if cumulative else [0, 1, 2])
         doing.cancel()
+
+
+async def test_a_damaged_message_for_one_who_waits_leaves_the_next_to_another(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(2))
+    good = broker.entries.pop()
+    damaged = broker.entries.pop()[:-1] + b"!"
+    consumer = await client.consumer("t", "s")
+    assert isinstance(consumer, TopicConsumer)
+    waiting = [asyncio.create_task(consumer.receive()) for _ in range(2)]
+    await broker.wait_command(BaseCommand.FLOW)
+    ids = [MessageIdData(ledgerId=1, entryId=at) for at in range(2)]
+    arrived = [CommandMessage(consumer_id=0, message_id=each) for each in ids]
+    consumer.on_messages(list(zip(arrived, (damaged, good), strict=True)))
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(results[0], CorruptMessageError)
+    assert isinstance(results[1], Message)
+    assert results[1].data == b"1"

@@ -29,7 +29,7 @@ class Sender(Protocol):
         self,
         payload: bytes,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,

@@ -91,16 +91,22 @@ class Message:
     @property
     def key_bytes(self) -> bytes | None:
         """The key as bytes: those that its producer gave, if it gave bytes."""
+        key = self.given_key
+        return key.encode() if isinstance(key, str) else key
+
+    @property
+    def given_key(self) -> str | bytes | None:
+        """The key as its producer gave it, text or bytes: to be sent on."""
         own = self._own
         if not own.HasField("partition_key"):
             return None
         key = own.partition_key
         if not own.partition_key_b64_encoded:
-            return key.encode()
+            return key
         try:
             return base64.b64decode(key, validate=True)
         except ValueError:
-            return key.encode()  # it says base64 and is none: the text is all there is
+            return key  # it says base64 and is none: the text is all there is
 
     @property
     def message_id(self) -> MessageId:

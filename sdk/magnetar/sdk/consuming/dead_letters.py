@@ -185,7 +185,7 @@ async def _send(
 ) -> None:
     await sender.send(
         message.data,
-        key=message.key,
+        key=message.given_key,
         ordering_key=message.ordering_key,
         properties=properties,
         event_time_ms=message.event_time_ms or None,
@@ -208,6 +208,7 @@ async def _send_encrypted(sender: Sender, message: Message, properties: Mapping[
         metadata.num_messages_in_batch = source.num_messages_in_batch
     if message.key is not None:
         metadata.partition_key = message.key
+        metadata.partition_key_b64_encoded = isinstance(message.given_key, bytes)
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_sent(message_id: MessageId | None, error: SdkError | None) -> None:

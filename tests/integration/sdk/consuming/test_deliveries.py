@@ -193,6 +193,21 @@ async def test_a_message_can_be_put_off_and_is_given_up_in_the_end(
             await consumer.reconsume_later(message)
 
 
+async def test_a_key_of_bytes_stays_one_on_retry_and_dead_letter_topics(
+    client: Client, topic: str
+) -> None:
+    settings = replace(SHARED, retry_topic=True, dead_letters=DeadLetterPolicy(redeliveries_max=1))
+    async with await client.consumer(topic, "work", settings) as consumer:
+        async with await client.producer(topic) as producer:
+            await producer.send(b"later", key=b"\xffk")
+        for _ in range(2):
+            message = await consumer.receive(timeout_s=30)
+            assert message.key_bytes == b"\xffk"
+            await consumer.reconsume_later(message)
+        async with await client.reader(f"{topic}-work-DLQ") as reader:
+            assert (await reader.read_next(timeout_s=30)).key_bytes == b"\xffk"
+
+
 async def test_the_official_client_and_we_give_up_the_same_messages(
     server: Broker, client: Client, topic: str
 ) -> None:

@@ -140,7 +140,7 @@ class Transaction:
         self._check_open()
 
     def start(self, work: Coroutine[object, object, _T]) -> "asyncio.Task[_T]":
-        """Do something in it. If that fails, the transaction cannot be committed any more."""
+        """Do something in it. If that fails, or is cancelled, it cannot be committed any more."""
         task: asyncio.Task[_T] = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._ran)
@@ -148,7 +148,11 @@ class Transaction:
 
     def _ran(self, task: "asyncio.Task[object]") -> None:
         self._under_way.discard(task)
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            # It may have been done or not: to commit as if it had been would lose it.
+            error: BaseException | None = TransactionEndedError("something in it was cancelled")
+        else:
+            error = task.exception()
         if isinstance(error, SdkError) and self.failure is None:
             self.failure = error
 

@@ -1,0 +1,39 @@
+"""A transaction, without a broker: what it waits for, and what it cannot be committed with."""
+
+import asyncio
+
+import pytest
+
+from magnetar.sdk.errors import TransactionEndedError
+from magnetar.sdk.transaction import Transaction, TransactionState
+from magnetar.sdk.transaction_coordinators import TransactionCoordinators
+
+
+class Recorder(TransactionCoordinators):
+    """A coordinator that notes how transactions end."""
+
+    def __init__(self) -> None:
+        self.commits: list[bool] = []
+
+    async def begin(self, timeout_ms: int) -> tuple[int, int]:
+        return 0, 7
+
+    async def end(self, most: int, least: int, *, commits: bool) -> None:
+        self.commits.append(commits)
+
+
+async def test_what_was_cancelled_half_way_cannot_be_committed() -> None:
+    coordinators = Recorder()
+    transaction = await Transaction(coordinators, 1_000).begin()
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def acknowledge() -> None:
+        await never
+
+    work = transaction.start(acknowledge())
+    await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(TransactionEndedError, match="cancelled"):
+        await transaction.commit()
+    assert coordinators.commits == [False]
+    assert transaction.state is TransactionState.ABORTED

@@ -180,6 +180,9 @@ class SendLane:
 
     def _use_sequence_id(self, sequence_id: int) -> None:
         """The next message has this one."""
+        if self._settings.batch_by_key:
+            # Several open batches are numbered one after the other, not message by message.
+            self.close_batches()
         if sequence_id == self.next_sequence_id + self._batches.messages:
             return
         self.close_batches()

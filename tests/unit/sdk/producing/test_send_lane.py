@@ -119,6 +119,20 @@ async def test_sequence_ids_of_the_application_end_a_batch_and_never_go_back() -
         wired.lane.give(message(b"d", sequence_id=9), None)
 
 
+async def test_sequence_ids_of_the_application_stay_with_their_messages_in_batches_by_key() -> None:
+    wired = Wired(ProducerSettings(batch_by_key=True))
+    for sequence_id, key in ((5, "a"), (6, "b"), (7, "a"), (9, "b")):
+        wired.lane.give(message(b"%d" % sequence_id, key=key, sequence_id=sequence_id), None)
+    wired.lane.give(message(b"10", key="a"), None)
+    wired.lane.close_batches()
+    found = [
+        (each.data, each.sequence_id)
+        for _, payload in FrameDecoder().feed(wired.written)
+        for each in MessageBatch(payload, EntrySource("t"), 1, 0).messages()
+    ]
+    assert found == [(b"%d" % each, each) for each in (5, 6, 7, 9, 10)]
+
+
 async def test_a_message_too_large_is_refused_before_it_is_numbered() -> None:
     wired = Wired(ProducerSettings(batching=False))
     with pytest.raises(MessageTooLargeError):

@@ -19,10 +19,11 @@ After a fork the child has no such thread, and shares the parent's sockets: ever
 """
 
 import asyncio
+import concurrent.futures
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,9 @@ class _LoopThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        """Held to begin a call and to end the thread: none begins that nobody would carry out."""
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="magnetar client", daemon=True)
         self._thread.start()
 
@@ -52,35 +56,53 @@ class _LoopThread:
         """
         if os.getpid() != self._pid:
             raise ForkedError("the client was made before a fork: make one in the child")
-        if self._loop.is_closed() or threading.current_thread() is self._thread:
-            raise AlreadyClosedError(
-                "the client is closed, or was called by one of its own callbacks"
-            )
+        if threading.current_thread() is self._thread:
+            raise AlreadyClosedError("the client was called by one of its own callbacks")
 
         async def run() -> object:
             result = function()
             return await result if inspect.isawaitable(result) else result
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        with self._lock:
+            if self._is_stopping:
+                raise AlreadyClosedError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if not self._is_stopping:
+                raise
+            raise AlreadyClosedError("the client was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
         """End the thread; a second time, and in a child, that is nothing."""
-        if os.getpid() == self._pid and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            was_stopping, self._is_stopping = self._is_stopping, True
+            if not was_stopping:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
+            # Threads wait for what is still under way: they are to hear that it ended.
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(_ended(left))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Blocking:

@@ -461,3 +461,27 @@ async def test_what_is_too_large_with_all_that_travels_is_refused_and_holds_nobo
         await producer.send_entry(noise, messages=3, sequence_id=100)
     await producer.send(b"a")
     assert broker.count(BaseCommand.CONNECT) == 1
+
+
+async def test_messages_that_wait_for_room_are_stored_in_the_order_of_the_calls(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    def hold(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.SEND:
+            held.append((peer, command))
+        return command.type == BaseCommand.SEND
+
+    held: list[tuple[Peer, BaseCommand]] = []
+    settings = ProducerSettings(batching=False, pending_bytes_max=1_000)
+    producer = await client.producer("t", settings)
+    broker.faults.append(hold)
+    sending = [asyncio.create_task(producer.send(bytes(size))) for size in (400, 500, 900, 50)]
+    await broker.wait_command(BaseCommand.SEND, 2)
+    broker.faults.clear()
+    for at, (peer, command) in enumerate(held):
+        peer.store(command, bytes(at))
+        await sending[at]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*sending)
+    sizes = [len(entry) for entry in broker.entries[2:]]
+    assert sizes == sorted(sizes, reverse=True)

@@ -1,10 +1,13 @@
 """Room for more sends: the limits of a producer and of its client, and those who wait for room.
 
-Who waits is woken in turn, and looks again: room may be gone when its turn comes.
+Who waits is woken in turn, and looks again: room may be gone when its turn comes. It keeps its
+place then, and who comes later waits behind: messages leave in the order of the calls.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from itertools import islice
 
 from magnetar.sdk.settings import ProducerSettings
 
@@ -34,11 +37,9 @@ class MemoryLimit:
             if not future.done():
                 future.set_result(None)
 
-    async def wait(self) -> None:
-        """Wait until something has changed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
-        await future
+    def tell(self, news: asyncio.Future[None]) -> None:
+        """End this wait when something has changed."""
+        self._waiters.append(news)
 
 
 class SendRoom:
@@ -49,7 +50,7 @@ class SendRoom:
         self._bytes_max = settings.pending_bytes_max
         self._memory = memory
         self._held_bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._turns: deque[_Turn] = deque()
 
     def is_full(self, messages: int, payload_bytes: int, size: int) -> bool:
         """Whether one more of `size` bytes has no room; a single one may be of any size."""
@@ -72,33 +73,51 @@ class SendRoom:
             delta, self._held_bytes = payload_bytes - self._held_bytes, payload_bytes
             self._memory.adjust(delta)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether who comes now comes behind others."""
+        return bool(self._turns)
+
     def wake(self, messages: int) -> None:
-        """Wake as many as there is room for beside `messages`."""
-        room = self._messages_max - messages
-        while self._waiters and room > 0:
-            future = self._waiters.popleft()
-            if not future.done():
-                future.set_result(None)
-                room -= 1
+        """Have as many look again as there may be room for beside `messages`."""
+        for turn in islice(self._turns, max(0, self._messages_max - messages)):
+            turn.wake()
 
     def wake_all(self) -> None:
         """The producer is over: nobody shall wait."""
-        self.wake(self._messages_max - len(self._waiters) - 1)
+        for turn in self._turns:
+            turn.wake()
         if self._memory is not None:
             self._memory.wake()
 
-    async def wait(self, messages: int, size: int) -> None:
-        """Wait for room for `size` bytes, of the producer if it has none for one more message."""
-        memory = self._memory
-        if memory is not None and messages < self._messages_max and memory.is_full(size):
-            await memory.wait()
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
+    async def wait_turn(self, is_full: Callable[[], bool]) -> None:
+        """Wait until nobody is before us and it is not full; to be used before the next `await`."""
+        turn = _Turn()
+        self._turns.append(turn)
         try:
-            await future
-        except asyncio.CancelledError:
-            # We may have been woken already: the turn goes to the next one.
-            if future.done() and not future.cancelled():
-                self.wake(messages)
-            raise
+            while self._turns[0] is not turn or is_full():
+                news = turn.wait()
+                if self._memory is not None and self._turns[0] is turn:
+                    self._memory.tell(news)
+                await news
+        finally:
+            self._turns.remove(turn)
+            if self._turns:
+                self._turns[0].wake()
+
+
+class _Turn:
+    """One who waits."""
+
+    __slots__ = ("_news",)
+
+    def __init__(self) -> None:
+        self._news: asyncio.Future[None] | None = None
+
+    def wait(self) -> asyncio.Future[None]:
+        self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    def wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)

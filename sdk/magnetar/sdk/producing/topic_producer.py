@@ -125,21 +125,21 @@ class TopicProducer(Producer[T]):
     ) -> MessageId:
         if transaction is not None:
             return await asyncio.shield(transaction.start(self._send_in(transaction, message)))
-        while self._is_full(len(message.payload)):
-            await self._wait_room(len(message.payload))
+        await self._wait_turn(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
         self._give(message, partial(settle, future))
         return await future
 
     async def _send_in(self, transaction: Transaction, message: OutgoingMessage) -> MessageId:
         await transaction.join_topic(self.topic)
-        while self._is_full(len(message.payload)):
-            await self._wait_room(len(message.payload))
+        await self._wait_turn(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
         self._give(message, partial(settle, future), transaction.id)
         return await future
 
     def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
+        if self._room.is_waited_for:
+            raise self._limit_error()
         self._give(message, on_sent)
 
     def _give(
@@ -159,7 +159,7 @@ class TopicProducer(Producer[T]):
     def send_encoded_nowait(
         self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
     ) -> None:
-        if self._is_full(len(body)):
+        if self._room.is_waited_for or self._is_full(len(body)):
             raise self._limit_error()
         self._lane.give_encoded(body, metadata.SerializePartialToString(), on_sent)
         self._room.hold(self.pending_bytes)
@@ -167,8 +167,7 @@ class TopicProducer(Producer[T]):
     async def send_entry(
         self, body: bytes, *, messages: int, sequence_id: int, extra: bytes = b""
     ) -> None:
-        while self._is_full(len(body)):
-            await self._wait_room(len(body))
+        await self._wait_turn(len(body))
         self._lane.give_entry(body, messages, sequence_id, extra)
         self._room.hold(self.pending_bytes)
 
@@ -182,21 +181,18 @@ class TopicProducer(Producer[T]):
 
     async def send_message_when_room(self, message: OutgoingMessage) -> None:
         """`send_nowait` that waits for room first."""
-        while self._is_full(len(message.payload)):
-            await self._wait_room(len(message.payload))
+        await self._wait_turn(len(message.payload))
         self._give(message, None)
 
     async def send_payloads(self, payloads: Sequence[bytes]) -> None:
         """`send_many` of messages that are their payloads and nothing else."""
-        self._lane.close_batches()
         pending = self._under_way.pending
         done, count = 0, len(payloads)
         while done < count:
-            self._check_usable()
+            if self._room.is_waited_for or self._has_none_left():
+                await self._room.wait_turn(self._has_none_left)
+            self._lane.close_batches()  # others may have sent meanwhile
             room, bytes_left = self._room.left(pending.messages, pending.payload_bytes)
-            if not room or not bytes_left:
-                await self._wait_room()
-                continue
             stop = min(count, done + room)
             try:
                 done = self._lane.give_payloads(payloads, done, stop, bytes_left=bytes_left)
@@ -288,9 +284,14 @@ class TopicProducer(Producer[T]):
         else:
             self._room.wake(self.pending_messages)
 
-    async def _wait_room(self, size: int = 1) -> None:
+    async def _wait_turn(self, size: int) -> None:
+        """Wait for room; it is to be used before the next `await`."""
+        if self._room.is_waited_for or self._is_full(size):
+            await self._room.wait_turn(partial(self._is_full, size))
+
+    def _has_none_left(self) -> bool:
         self._check_usable()
-        await self._room.wait(self.pending_messages, size)
+        return not all(self._room.left(self.pending_messages, self.pending_bytes))
 
     def _check_usable(self) -> None:
         failure = self._attachment.failure

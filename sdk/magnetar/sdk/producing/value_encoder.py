@@ -86,6 +86,6 @@ class ValueEncoder(Generic[T]):
         schema = self.schema
         if schema is None:
             return cast("Sequence[bytes]", values)
-        if values and schema.encode_key(values[0]) is not None:
+        if any(schema.encode_key(value) is not None for value in values):
             return None
         return [schema.encode(value) for value in values]

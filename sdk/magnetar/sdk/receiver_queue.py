@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from magnetar.sdk.ack_grouping import AckGrouping
-from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.batch import EntrySource, MessageBatch, mask_from_words
 from magnetar.sdk.errors import CorruptMessageError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId, signed
@@ -78,7 +78,7 @@ class ReceiverQueue:
         """Whether a message lies here that is not to be skipped."""
         incoming = self._incoming
         while self.skip is not None and incoming and _is_skipped(incoming[0], self.skip):
-            self._return_credit(_credit_of(incoming.popleft()[1]))
+            self._return_credit(_credit_of(incoming.popleft()))
         return bool(self._ready or incoming or self._corrupt is not None)
 
     @property
@@ -127,7 +127,7 @@ class ReceiverQueue:
     def drop(self) -> None:
         """Forget everything and return its credit: the broker sends it again."""
         self.release()
-        dropped = len(self._ready) + sum(_credit_of(payload) for _, payload in self._incoming)
+        dropped = len(self._ready) + sum(map(_credit_of, self._incoming))
         self._ready.clear()
         self._incoming.clear()
         self._corrupt = None
@@ -140,7 +140,7 @@ class ReceiverQueue:
         current: list[Delivery] = []
         for message, payload in deliveries:
             if message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch:
-                self._return_credit(_credit_of(payload))
+                self._return_credit(_credit_of((message, payload)))
             else:
                 current.append((message, payload))
         return current
@@ -269,7 +269,7 @@ class ReceiverQueue:
                 message.ack_set,
             )
         except MalformedPayloadError as failure:
-            self._return_credit(_credit_of(payload))
+            self._return_credit(_credit_of((message, payload)))
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
         # Parts of entries have to be left out seldom.
@@ -377,9 +377,13 @@ def _place_before(message_id: MessageId) -> MessageId:
     return MessageId(first.ledger_id, first.entry_id - 1, -1, first.partition)
 
 
-def _credit_of(payload: bytes) -> int:
-    """What an entry cost; 1 if it is too damaged to tell."""
+def _credit_of(entry: Delivery) -> int:
+    """What an entry cost: the messages of it that are open; 1 if it is too damaged to tell."""
+    message, payload = entry
     try:
-        return messages_in(payload)
+        count = messages_in(payload)
     except MalformedPayloadError:
         return 1
+    if not message.ack_set:
+        return count
+    return (mask_from_words(message.ack_set) & ((1 << count) - 1)).bit_count()

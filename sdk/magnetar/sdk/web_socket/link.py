@@ -71,6 +71,7 @@ class WebSocketLink:
         """
         self._opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"magnetar {self.name}")
+        self._task.add_done_callback(self._on_task_done)
         try:
             await self._opened
         except BaseException:
@@ -133,6 +134,17 @@ class WebSocketLink:
             if clock.monotonic_s() - opened_s > 1:
                 backoff.reset()
             await asyncio.sleep(backoff.next_s())
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """A defect of ours must not leave the user waiting for ever: it is told, and raised on."""
+        defect = None if task.cancelled() else task.exception()
+        if defect is None or self.failure is not None:
+            return
+        self.failure = SdkError(f"{self.name}: defect in the client: {defect!r}")
+        self.failure.__cause__ = defect
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(self.failure)
+        self._on_failed()
 
     def _is_over(self, error: SdkError, *, late: bool) -> bool:
         """Before the first opening it gives up; afterwards only if no server will say otherwise."""

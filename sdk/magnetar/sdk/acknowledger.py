@@ -342,9 +342,8 @@ class Acknowledger:
 
     # -- the ends
 
-    def reset(self) -> None:
-        """Send what waits and forget the rest: the subscription is about to be moved."""
-        self.flush()
+    def forget(self) -> None:
+        """Forget what is of the old place: the subscription was moved."""
         self._acks.clear()
         self._redelivery.clear()
         if self._timeouts is not None:

@@ -154,6 +154,8 @@ class ConsumerAttachment:
         # The broker may have dropped us in the very read that brought the answer.
         if connection.consumers.get(self._id) is not self._consumer:
             return
+        if queue.is_held:
+            self._acknowledger.forget()  # a seek is under way
         self._begin_behind_taken()  # more may have been taken of what lay here
         queue.clear()
         self.connection = connection
@@ -256,7 +258,7 @@ class ConsumerAttachment:
         queue = self._queue
         attachments = self._session.attachments
         command.request_id = connection.next_request_id()
-        self._acknowledger.reset()
+        self._acknowledger.flush()
         self._session.expect_loss()
         queue.hold()
         old = (self._start, queue.skip, queue.taken)
@@ -276,7 +278,9 @@ class ConsumerAttachment:
             # This broker did not close the consumer. What is on its way may be of the old position:
             # a fresh subscription is the only clean cut, but would be the end of a reader's.
             if self._is_reader:
+                self._acknowledger.forget()
                 queue.drop()
+                queue.release()
                 return
             await self._detach()
             self._session.lose(connection)

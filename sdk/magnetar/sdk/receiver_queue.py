@@ -101,9 +101,14 @@ class ReceiverQueue:
         (self._incoming if self._held is None else self._held[1]).extend(deliveries)
         self.received_bytes += sum([len(payload) for _, payload in deliveries])
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is given out."""
+        return self._held is not None
+
     def hold(self) -> None:
-        """Give out nothing of what lies here or comes until `release`; `clear` and `drop` forget
-        it: the subscription is about to be moved, and may not be."""
+        """Give out nothing of what lies here or comes until `release` or `clear`: the subscription
+        is about to be moved, and may not be."""
         if self._held is None:
             self._held = (self._ready, self._incoming)
             self._ready, self._incoming = deque(), deque()
@@ -126,11 +131,14 @@ class ReceiverQueue:
 
     def drop(self) -> None:
         """Forget everything and return its credit: the broker sends it again."""
+        is_held = self.is_held
         self.release()
         dropped = len(self._ready) + sum(map(_credit_of, self._incoming))
         self._ready.clear()
         self._incoming.clear()
         self._corrupt = None
+        if is_held:
+            self.hold()
         if self.on_cleared is not None:
             self.on_cleared()
         self._return_credit(dropped)

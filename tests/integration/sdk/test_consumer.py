@@ -383,6 +383,35 @@ async def test_refused_seek_loses_nothing_that_was_on_its_way(
     assert data(await take(consumer, 6)) == numbered(6)
 
 
+async def test_refused_seek_forgets_no_negative_and_no_partial_acknowledgement(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    await publish(client, numbered(4), batch=2)
+    settings = ConsumerSettings(
+        subscription_type=SubscriptionType.SHARED, nack_delay_ms=300, ack_group_ms=0
+    )
+    consumer = await client.consumer("t", "s", settings)
+    messages = await take(consumer, 4)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[2])
+
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SEEK:
+            return False
+        peer.refuse(command.seek.request_id, ServerError.MetadataError)
+        return True
+
+    broker.faults.append(refuse)
+    with pytest.raises(BrokerMetadataError):
+        await consumer.seek(MessageId.EARLIEST)
+    consumer.acknowledge(messages[1])
+    ack = (await broker.wait_command(BaseCommand.ACK)).ack
+    assert [message_id.entryId for message_id in ack.message_id] == [0]
+    asked = await broker.wait_command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    ids = asked.redeliverUnacknowledgedMessages.message_ids
+    assert [message_id.entryId for message_id in ids] == [1]
+
+
 async def test_while_a_seek_is_under_way_nothing_of_the_old_position_is_given_out(
     client: Client, broker: ScriptedBroker
 ) -> None:

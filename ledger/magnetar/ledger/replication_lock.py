@@ -13,7 +13,12 @@ import random
 
 import structlog
 
-from magnetar.ledger.errors import NodeExistsError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.errors import (
+    LedgerError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
 from magnetar.ledger.metadata.store import MetadataStore
 
 _log = structlog.get_logger(__name__)
@@ -43,7 +48,7 @@ class ReplicationLock:
         *,
         holder: str,
         random: random.Random,
-        unclear: list["ReplicationLock"],
+        unclear: "UnreleasedLocks",
         root: str = "/ledgers",
     ) -> "ReplicationLock | None":
         """Take the lock; None if somebody holds it.
@@ -69,7 +74,7 @@ class ReplicationLock:
                 is_held = await lock.is_held()
             finally:
                 if not is_held:
-                    unclear.append(lock)
+                    unclear.add(lock)
             return lock if is_held else None
         return lock
 
@@ -97,3 +102,31 @@ class ReplicationLock:
             await self._store.delete(self._path)
         except NoNodeError:
             pass  # the session ended just now
+
+
+class UnreleasedLocks:
+    """Locks of one holder that could not be given back, or of which nobody knows whether they were
+    taken: until they are, nobody can work on their ledgers while this session lives."""
+
+    def __init__(self) -> None:
+        self._locks: list[ReplicationLock] = []
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def add(self, lock: ReplicationLock) -> None:
+        self._locks.append(lock)
+
+    async def release(self, lock: ReplicationLock) -> None:
+        """Give a lock back; if that fails now, it is tried again by `release_all`."""
+        try:
+            await lock.release()
+        except LedgerError as error:
+            self._locks.append(lock)
+            _log.warning("replication_lock_not_released", error=str(error))
+
+    async def release_all(self) -> None:
+        """Try again."""
+        waiting, self._locks = self._locks, []
+        for lock in waiting:
+            await self.release(lock)

@@ -6,21 +6,21 @@ import pytest
 
 from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
 from magnetar.ledger.metadata.store import Versioned
-from magnetar.ledger.replication_lock import ReplicationLock, lock_path
+from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks, lock_path
 from tests.dictionary_store import DictionaryStore
 
 PATH = "/ledgers/underreplication/locks/urL7"
 
 
 async def take(
-    store: DictionaryStore, seed: int = 1, unclear: list[ReplicationLock] | None = None
+    store: DictionaryStore, seed: int = 1, unclear: UnreleasedLocks | None = None
 ) -> ReplicationLock | None:
     return await ReplicationLock.try_take(
         store,
         7,
         holder="b1",
         random=random.Random(seed),
-        unclear=[] if unclear is None else unclear,
+        unclear=UnreleasedLocks() if unclear is None else unclear,
     )
 
 
@@ -97,17 +97,18 @@ async def test_a_lost_reply_is_told_by_the_token(came_through: bool) -> None:
 
 async def test_a_lock_that_may_have_been_taken_is_the_caller_s_to_give_back() -> None:
     store = LosingStore(came_through=True, is_away=True)
-    unclear: list[ReplicationLock] = []
+    unclear = UnreleasedLocks()
     with pytest.raises(MetadataUnavailableError):
         await take(store, unclear=unclear)
-    [lock] = unclear
+    assert len(unclear) == 1
     assert PATH in store.nodes
     store.is_away = False
-    await lock.release()
+    await unclear.release_all()
     assert PATH not in store.nodes
+    assert len(unclear) == 0
 
 
 async def test_a_lock_whose_creation_may_come_yet_is_the_caller_s_to_give_back() -> None:
-    unclear: list[ReplicationLock] = []
+    unclear = UnreleasedLocks()
     assert await take(LosingStore(came_through=False), unclear=unclear) is None
     assert len(unclear) == 1

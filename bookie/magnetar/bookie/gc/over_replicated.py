@@ -19,7 +19,7 @@ from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.replication_lock import ReplicationLock
+from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks
 
 _log = structlog.get_logger(__name__)
 
@@ -56,9 +56,7 @@ class OverReplicatedLedgers:
         self._random = random
         self._metrics = metrics
         self._root = root
-        self._unreleased: list[ReplicationLock] = []
-        """Locks that could not be given back, or of which nobody knows whether they were taken:
-        until they are, nobody can copy these ledgers."""
+        self._unreleased = UnreleasedLocks()
 
     async def collect(self, source: LedgerSource) -> int:
         """Look at all local ledgers; returns how many were deleted, durably.
@@ -78,23 +76,16 @@ class OverReplicatedLedgers:
             except LedgerError as error:
                 self._metrics.unconfirmed_ledgers += 1
                 _log.warning("surplus_ledger_unconfirmed", ledger_id=ledger_id, error=str(error))
-        await self.release_locks()
+        await self._unreleased.release_all()
         if deleted:
             await self._storage.flush()
         return deleted
-
-    async def release_locks(self) -> None:
-        """Try again to give back what could not be given back."""
-        waiting = self._unreleased[:]
-        self._unreleased.clear()
-        for lock in waiting:
-            await self._release(lock)
 
     async def _look_at(self, source: LedgerSource, ledger_id: int) -> bool:
         """Delete the ledger if it is surplus; whether it was."""
         if not is_surplus((await source.read(ledger_id)).metadata, self._bookie_id):
             return False
-        await self.release_locks()
+        await self._unreleased.release_all()
         lock = await ReplicationLock.try_take(
             self._store,
             ledger_id,
@@ -115,11 +106,4 @@ class OverReplicatedLedgers:
             self._metrics.surplus_ledgers += 1
             return True
         finally:
-            await self._release(lock)
-
-    async def _release(self, lock: ReplicationLock) -> None:
-        try:
-            await lock.release()
-        except LedgerError as error:
-            _log.warning("replication_lock_not_released", error=str(error))
-            self._unreleased.append(lock)
+            await self._unreleased.release(lock)

@@ -22,7 +22,6 @@ from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BookieRegisteredError,
-    LedgerError,
     MetadataUnavailableError,
     ReplicationLockLostError,
     UnknownOutcomeError,
@@ -30,7 +29,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.replication_lock import ReplicationLock
+from magnetar.ledger.replication_lock import UnreleasedLocks
 from magnetar.ledger.under_replication import EVERYTHING, Missing
 
 _log = structlog.get_logger(__name__)
@@ -83,8 +82,7 @@ class ManualRecovery:
         self._reads = reads
         self._root = root
         self._items = WorkItems(store, clock=clock, random=random, root=root)
-        self._unreleased: list[ReplicationLock] = []
-        """Locks of earlier calls that could not be given back, or may have been taken."""
+        self._unreleased = UnreleasedLocks()
         self.metrics = WorkerMetrics()
         self._repair = make_repair(
             client, clock=clock, settings=settings or WorkerSettings(), metrics=self.metrics
@@ -106,10 +104,7 @@ class ManualRecovery:
             NoSuchLedgerError: the ledger that was given does not exist.
             MetadataError
         """
-        unreleased = self._unreleased[:]
-        self._unreleased.clear()
-        for lock in unreleased:
-            await self._release(lock)
+        await self._unreleased.release_all()
         await check_not_registered(self._store, bookies, root=self._root)
         async for metadata in self._ledgers(bookies, ledger_id):
             if is_dry_run:
@@ -152,14 +147,7 @@ class ManualRecovery:
         except (ReplicationLockLostError, MetadataUnavailableError, UnknownOutcomeError) as error:
             return RecoveredLedger(ledger_id, Recovered.FAILED, str(error))
         finally:
-            await self._release(lock)
-
-    async def _release(self, lock: ReplicationLock) -> None:
-        try:
-            await lock.release()
-        except LedgerError as error:
-            self._unreleased.append(lock)
-            _log.warning("replication_lock_not_released", error=str(error))
+            await self._unreleased.release(lock)
 
 
 async def check_not_registered(

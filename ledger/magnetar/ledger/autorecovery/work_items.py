@@ -24,7 +24,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.metadata.store import MetadataStore, parent_path
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.replication_lock import ReplicationLock
+from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks
 from magnetar.ledger.under_replication import (
     Missing,
     Range,
@@ -170,7 +170,7 @@ class WorkItems:
         return set(_ids_of(names))
 
     async def take_lock(
-        self, ledger_id: int, holder: str, *, unclear: list[ReplicationLock]
+        self, ledger_id: int, holder: str, *, unclear: UnreleasedLocks
     ) -> ReplicationLock | None:
         """Take the ledger's lock; None if somebody holds it. See `ReplicationLock.try_take`.
 

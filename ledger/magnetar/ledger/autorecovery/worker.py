@@ -33,7 +33,7 @@ from magnetar.ledger.errors import LedgerError, ReplicationLockLostError
 from magnetar.ledger.metadata.store import MetadataStore, SessionState, Watch, WatchEvent
 from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.replication_lock import ReplicationLock
+from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks
 
 _log = structlog.get_logger(__name__)
 
@@ -94,9 +94,7 @@ class Worker:
         self._found: list[int] = []
         self._recorded_losses: set[int] = set()
         self._jobs: dict[int, _Job] = {}
-        self._unreleased: list[ReplicationLock] = []
-        """Locks that could not be given back, or of which nobody knows whether they were taken:
-        until they are, nobody can take their items. One list for good: `take_lock` adds to it."""
+        self._unreleased = UnreleasedLocks()
         self._watches: list[Watch] = []
         self._is_disabled: bool | None = None
         """None: look again."""
@@ -134,7 +132,7 @@ class Worker:
             async with asyncio.timeout(self._settings.stop_timeout_s):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for lock in self._postponed.clear():
-                    await self._release(lock)
+                    await self._unreleased.release(lock)
         except TimeoutError:
             _log.warning("replication_locks_left_to_the_session")
 
@@ -188,10 +186,7 @@ class Worker:
             if not self._is_ours(ledger_id):
                 await self._start(ledger_id, None)
         elif self._scan.due_at_s <= now_s:
-            unreleased = self._unreleased[:]
-            self._unreleased.clear()
-            for lock in unreleased:
-                await self._release(lock)
+            await self._unreleased.release_all()
             self._found = await self._scan.find(self._is_ours)
             self._recorded_losses = set(await self.items.lost_ids())
             self.metrics.scans = self._scan.scans
@@ -254,7 +249,7 @@ class Worker:
                 is_kept = True
         finally:
             if job.lock is not None and not is_kept:
-                await self._release(job.lock)
+                await self._unreleased.release(job.lock)
 
     async def _work_locked(
         self, ledger_id: int, lock: ReplicationLock, postponed: Postponed | None
@@ -333,13 +328,6 @@ class Worker:
         if lost:
             _log.error("entries_are_lost", ledger_id=ledger_id, ranges=lost)
         await self.items.note_lost(ledger_id, lost)
-
-    async def _release(self, lock: ReplicationLock) -> None:
-        try:
-            await lock.release()
-        except LedgerError as error:
-            self._unreleased.append(lock)
-            _log.warning("replication_lock_not_released", error=str(error))
 
 
 def make_repair(

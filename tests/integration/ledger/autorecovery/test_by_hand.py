@@ -17,6 +17,7 @@ from magnetar.ledger.errors import (
     NoSuchBookieError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.replication_lock import UnreleasedLocks
 from tests.integration.ledger.autorecovery.healing import WORKER, Healing, healing_of
 
 PAYLOADS = [b"entry %d" % number for number in range(10)]
@@ -115,7 +116,7 @@ async def test_a_ledger_that_a_worker_has_is_left_to_it(healing: Healing) -> Non
     metadata = await healing.write(PAYLOADS)
     lost = metadata.ensembles[0].bookies[0]
     await healing.lose(lost)
-    lock = await healing.items.take_lock(metadata.ledger_id, "a worker", unclear=[])
+    lock = await healing.items.take_lock(metadata.ledger_id, "a worker", unclear=UnreleasedLocks())
     assert lock is not None
     done = [each async for each in recovery_of(healing).recover([lost])]
     assert [each.outcome for each in done] == [Recovered.BUSY]

@@ -10,6 +10,7 @@ import pytest
 from magnetar.ledger.autorecovery.item_scan import ItemScan
 from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.replication_lock import UnreleasedLocks
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING
 
@@ -106,7 +107,7 @@ async def test_an_item_of_another_worker_is_found_when_its_lock_is_given_back(
     finder: Finder,
 ) -> None:
     await publish(finder, 5)
-    lock = await finder.items.take_lock(5, "another", unclear=[])
+    lock = await finder.items.take_lock(5, "another", unclear=UnreleasedLocks())
     assert lock is not None
     assert await finder.find() == []
     await lock.release()
@@ -162,7 +163,7 @@ async def test_publishing_the_same_again_changes_nothing(finder: Finder) -> None
 
 async def test_publishing_the_same_again_keeps_an_item_that_is_in_work(finder: Finder) -> None:
     await publish(finder, 5)
-    lock = await finder.items.take_lock(5, "another", unclear=[])
+    lock = await finder.items.take_lock(5, "another", unclear=UnreleasedLocks())
     item = await finder.items.read(5)
     assert lock is not None
     assert item is not None

@@ -11,7 +11,7 @@ from magnetar.ledger.autorecovery.repair import Repaired
 from magnetar.ledger.autorecovery.work_items import disable_path
 from magnetar.ledger.autorecovery.worker import Worker
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.replication_lock import lock_path
+from magnetar.ledger.replication_lock import UnreleasedLocks, lock_path
 from magnetar.ledger.wire import Frame, Op, Status
 from tests.integration.ledger.autorecovery.healing import (
     WORKER,
@@ -240,7 +240,10 @@ async def test_a08_the_lock_is_held_from_the_first_copy_to_the_swap(tmp_path: Pa
         async with healing.worker():
             await healing.until(lambda: bool(network.held))
             assert await healing.items.locked_ids() == {metadata.ledger_id}
-            assert await healing.items.take_lock(metadata.ledger_id, "b4", unclear=[]) is None
+            assert (
+                await healing.items.take_lock(metadata.ledger_id, "b4", unclear=UnreleasedLocks())
+                is None
+            )
             network.release()
             await healing.until_no_items()
         await healing.check_whole(metadata.ledger_id, PAYLOADS)
@@ -258,7 +261,9 @@ async def test_a_lock_that_was_lost_ends_the_attempt_before_the_swap(tmp_path: P
             # As if the session had ended, and somebody else were faster.
             path = lock_path("/ledgers", metadata.ledger_id)
             await healing.store.delete(path)
-            other = await healing.items.take_lock(metadata.ledger_id, "another worker", unclear=[])
+            other = await healing.items.take_lock(
+                metadata.ledger_id, "another worker", unclear=UnreleasedLocks()
+            )
             assert other is not None
             network.release()
             await healing.until(lambda: worker.metrics.items_aborted == 1)

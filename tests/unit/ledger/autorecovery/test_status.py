@@ -20,6 +20,7 @@ from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.replication_lock import UnreleasedLocks
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING, Missing, item_path
 
@@ -114,7 +115,7 @@ async def test_an_item_of_a_ledger_that_is_gone_or_not_understood_is_listed_all_
     items = WorkItems(store, clock=SystemClock(), random=random.Random(1))
     await items.publish(5, {"b1": [EVERYTHING]})
     await store.create(item_path("/ledgers", 6), b"not ours")
-    lock = await items.take_lock(5, "worker-9", unclear=[])
+    lock = await items.take_lock(5, "worker-9", unclear=UnreleasedLocks())
     assert lock is not None
     status = await status_of(store)
     assert status.items.count == 2

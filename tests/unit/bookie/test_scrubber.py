@@ -1,6 +1,7 @@
 """What the scrubber does when it cannot do its work."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from magnetar.bookie.errors import StorageIOError
@@ -52,8 +53,38 @@ async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path:
         assert not task.done(), task.exception()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await worker.run(check.close)
         worker.close()
     assert metrics.scrub_passes == 1
     assert metrics.scrub_records > 0
     assert metrics.scrub_errors >= 1
+
+
+async def test_a_log_that_is_removed_after_it_was_read_gives_its_room_back(tmp_path: Path) -> None:
+    """A file that is still open keeps its room on the disk: up to a GiB, until the next pass."""
+    async with open_storage(tmp_path, SMALL) as storage:
+        for ledger_id in range(3):
+            add(storage, ledger_id, range(20), b"p" * 100)
+        await storage.flush()
+        maintenance = storage.maintenance
+        check = LocalCheck(maintenance.index, maintenance.directory, SystemDisk())
+        size = 1 << 20
+        step = check.check_ledgers([0, 1, 2], 0, 0, records_max=100, bytes_max=size)
+        assert not step.damages
+        assert check.check(1, 0, 19, records_max=100, bytes_max=size).records
+        for ledger_id in range(3):
+            storage.delete_ledger(ledger_id)
+        await storage.flush()
+        for log_id in await maintenance.finished_logs():
+            await maintenance.remove_log(log_id)
+        assert removed_and_open(tmp_path) == []
+
+
+def removed_and_open(directory: Path) -> list[str]:
+    """The removed files of a directory that this process still has open."""
+    paths: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            paths.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue  # that of the listing
+    return [path for path in paths if path.startswith(str(directory)) and "(deleted)" in path]

@@ -1,8 +1,9 @@
 """What garbage collection, scrubbing and tools may do to the entry logs of an open storage.
 
-They have threads of their own and read files by themselves (`open_reader`). What changes something
-goes through here: index records are moved on the flush worker, hence never beside a flush (rules
-6.2 and 10.5), and only while they still point to where the copy was made from (rule 10.4).
+They have threads of their own and read files by themselves, which they do not keep open: a removed
+log that is open keeps its room. What changes something goes through here: index records are moved
+on the flush worker, hence never beside a flush (rules 6.2 and 10.5), and only while they still
+point to where the copy was made from (rule 10.4).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +14,12 @@ from magnetar.bookie.engine.read_lanes import ReadLanes
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.log_names import LogIds, log_ids, log_name
-from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.errors import StorageClosedError, StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, RunMove
 from magnetar.ledger.ports import Disk, Worker
 
 _RECORDS_AT_ONCE = 256
-_FILES_MAX = 4
 
 T = TypeVar("T")
 
@@ -60,11 +59,6 @@ class LogMaintenance:
             StorageIOError: there are no more.
         """
         return self._ids.new()
-
-    def open_reader(self) -> EntryLogReader:
-        """A reader for one thread of the caller, who closes it, and lets it `forget` the logs that
-        are removed."""
-        return EntryLogReader(self.directory, open_files_max=_FILES_MAX, disk=self._disk)
 
     async def finished_logs(self) -> list[int]:
         """The logs that nobody writes any more, ascending: all but the active one of the flushes,

@@ -1,6 +1,7 @@
 """Reads what the index says is stored, past all caches, and tells what of it is damaged.
 
-Lives on a worker of its own, with its own open files; the index may be read from any thread. Only
+Lives on a worker of its own; the index may be read from any thread. No file is open between two
+steps: garbage collection may remove a log, and a file that is open keeps its room on the disk. Only
 what counts is judged: of a run that newer entries overlaid in part, damage in that part harms
 nobody and is not told.
 """
@@ -69,6 +70,14 @@ class LocalCheck:
             StorageIOError: it cannot be read now, and nobody knows why.
         """
         try:
+            return self._check(ledger_id, first, last, records_max, bytes_max)
+        finally:
+            self._logs.close()
+
+    def _check(
+        self, ledger_id: int, first: int, last: int, records_max: int, bytes_max: int
+    ) -> Checked:
+        try:
             records = self._index.records_from(ledger_id, first, records_max + 1)
         except StorageIOError:
             # One damaged page must not hide the others: record by record up to it.
@@ -118,15 +127,19 @@ class LocalCheck:
         Raises:
             StorageIOError: as `check`.
         """
+        try:
+            return self._check_ledgers(ledger_ids, at, first, records_max, bytes_max)
+        finally:
+            self._logs.close()
+
+    def _check_ledgers(
+        self, ledger_ids: Sequence[int], at: int, first: int, records_max: int, bytes_max: int
+    ) -> CheckedLedgers:
         damages: list[Damage] = []
         records, size, looked = 0, 0, 0
         while at < len(ledger_ids) and size < bytes_max and looked < records_max:
-            step = self.check(
-                ledger_ids[at],
-                first,
-                ENTRY_ID_MAX,
-                records_max=records_max - looked,
-                bytes_max=bytes_max - size,
+            step = self._check(
+                ledger_ids[at], first, ENTRY_ID_MAX, records_max - looked, bytes_max - size
             )
             damages += step.damages
             records += step.records
@@ -172,9 +185,6 @@ class LocalCheck:
             total += file.size
             file.close()
         return total
-
-    def close(self) -> None:
-        self._logs.close()
 
     def _check_record(
         self, ledger_id: int, record: IndexRecord, first: int, last: int

@@ -131,8 +131,6 @@ class IntegrityService:
         await self._peers.close()
         worker, self._worker = self._worker, None
         if worker is not None:
-            for _, check in self._checks:
-                await worker.run(check.close)
             worker.close()
 
     def _spawn(self, run: Coroutine[None, None, None], name: str) -> None:

@@ -39,24 +39,21 @@ async def check_everything(
             check = LocalCheck(shard.maintenance.index, shard.maintenance.directory, disk)
             ledgers = array("q", shard.ledger_ids())
             at, entry_id = 0, 0
-            try:
-                while at < len(ledgers):
-                    step = await worker.run(
-                        partial(
-                            check.check_ledgers,
-                            ledgers,
-                            at,
-                            entry_id,
-                            records_max=_STEP_RECORDS_MAX,
-                            bytes_max=_STEP_BYTES_MAX,
-                        )
+            while at < len(ledgers):
+                step = await worker.run(
+                    partial(
+                        check.check_ledgers,
+                        ledgers,
+                        at,
+                        entry_id,
+                        records_max=_STEP_RECORDS_MAX,
+                        bytes_max=_STEP_BYTES_MAX,
                     )
-                    at, entry_id = step.at, step.next_entry_id
-                    damages += step.damages[: _DAMAGES_MAX - len(damages)]
-                    records += step.records
-                    size += step.bytes
-            finally:
-                await worker.run(check.close)
+                )
+                at, entry_id = step.at, step.next_entry_id
+                damages += step.damages[: _DAMAGES_MAX - len(damages)]
+                records += step.records
+                size += step.bytes
     finally:
         worker.close()
     _log.info("everything_checked", records=records, bytes=size, damages=len(damages))

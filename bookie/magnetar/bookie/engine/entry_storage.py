@@ -203,7 +203,12 @@ class EntryStorage:
 
     def deletions_in_memory(self) -> list[int]:
         """Ledgers that were deleted, and are on the disk as long as that is not flushed."""
-        return [ledger_id for buffer in self._memory.buffers for ledger_id in buffer.deleted]
+        return [
+            ledger_id
+            for buffer in self._memory.buffers
+            if not buffer.are_deletions_durable
+            for ledger_id in buffer.deleted
+        ]
 
     def delete_ledger(self, ledger_id: int) -> None:
         self._open_parts()

@@ -2,6 +2,7 @@
 
 The order is the promise: runs, sync of the log, index and ledger states with their sync.
 A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
+Where there is no room for runs, deletions go to the index alone: they are what makes room.
 """
 
 import errno
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.engine.storage_metrics import FlushTimes
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
@@ -56,19 +58,15 @@ class Flusher:
         """
         now_s = self._clock.monotonic_s
         started_s = now_s()
+        refusal = None
         try:
-            self._check_room(buffer.block_bytes())
-        except OSError as exc:
-            raise StorageIOError(f"entry log cannot be written: {exc}") from exc
-        try:
-            runs = self._write_runs(buffer)
-            self._writer.sync()
-        except (OSError, StorageIOError) as exc:
-            self._writer.abandon()
-            raise StorageIOError(f"entry log cannot be written: {exc}") from exc
-        except BaseException:
-            self._writer.abandon()  # its buffers may hold half a run
-            raise
+            runs = self._write_log(buffer)
+        except StorageIOError as error:
+            refusal = error
+        if refusal is not None:
+            # Not while it is handled: another error must not be taken for a consequence of it.
+            self._delete_at_least(buffer, refusal)
+            raise refusal
         # Before the commit: if that fails halfway, the index may already point into the log.
         self._writer.on_indexing()
         logged_s = now_s()
@@ -93,6 +91,38 @@ class Flusher:
             OSError: it has none; that costs a scan, nothing else.
         """
         self._writer.close()
+
+    def _write_log(self, buffer: WriteBuffer) -> dict[int, list[NewRun]]:
+        """Write the runs durably.
+
+        Raises:
+            StorageIOError: they do not count.
+        """
+        try:
+            self._check_room(buffer.block_bytes())
+        except OSError as exc:
+            raise StorageIOError(f"entry log cannot be written: {exc}") from exc
+        try:
+            runs = self._write_runs(buffer)
+            self._writer.sync()
+        except (OSError, StorageIOError) as exc:
+            self._writer.abandon()
+            raise StorageIOError(f"entry log cannot be written: {exc}") from exc
+        except BaseException:
+            self._writer.abandon()  # its buffers may hold half a run
+            raise
+        return runs
+
+    def _delete_at_least(self, buffer: WriteBuffer, refusal: StorageIOError) -> None:
+        """If there is no room for runs, make the deletions durable without them.
+
+        Raises:
+            StorageIOError: they are not.
+        """
+        if is_out_of_room(refusal) and buffer.deleted and not buffer.are_deletions_durable:
+            last_log_id = self._writer.last_log_id
+            self._index.commit(IndexChanges(last_log_id, deleted=buffer.deleted))
+            buffer.are_deletions_durable = True
 
     def _check_room(self, block_bytes: int) -> None:
         """Write nothing that would be given up, and would take the last room from what needs it:

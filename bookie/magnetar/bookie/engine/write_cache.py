@@ -103,6 +103,8 @@ class WriteBuffer:
         self.states: dict[int, LedgerState] = {}
         self.deleted: set[int] = set()
         """Ledgers deleted since the buffer began: nothing older than it counts for them."""
+        self.are_deletions_durable = False
+        """The index has them already, without the rest of the buffer."""
         self.size_bytes = 0
         self._arrivals = 0
 
@@ -137,6 +139,7 @@ class WriteBuffer:
     def delete_ledger(self, ledger_id: int) -> None:
         """Drop what the buffer has of the ledger and hide everything older."""
         self._drop(ledger_id)
+        self.are_deletions_durable = False
         if ledger_id not in self.deleted:
             self.deleted.add(ledger_id)
             self.size_bytes += CHANGE_OVERHEAD_BYTES

@@ -113,13 +113,15 @@ class LogCollector:
     async def remove_unused(self, *, is_flushed: bool) -> None:
         """Remove the finished logs of which no ledger is alive; learn how full the others are.
 
-        Unless `is_flushed`, what the last look found to be deleted in memory alone counts as alive.
+        Unless `is_flushed`, what the last look found to be deleted in memory alone, and still is,
+        counts as alive.
 
         Raises:
             StorageIOError: a log could not be removed; the others wait for the next round.
         """
         if not is_flushed:
-            self._alive.add(self._deletions_in_memory)
+            still = set(self._shard.deletions_in_memory())
+            self._alive.add([each for each in self._deletions_in_memory if each in still])
         uses: list[LogUse] = []
         for log_id in list(self._finished):
             usage = await self._usage(log_id)

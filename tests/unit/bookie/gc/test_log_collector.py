@@ -104,11 +104,14 @@ class Store:
 
 @asynccontextmanager
 async def opened(
-    directory: Path, engine: EngineKind, usage_bytes_max: int = 1 << 20
+    directory: Path,
+    engine: EngineKind,
+    usage_bytes_max: int = 1 << 20,
+    disk: SystemDisk | None = None,
 ) -> AsyncIterator[Store]:
     storage = EntryStorage(
         str(directory),
-        disk=SystemDisk(),
+        disk=disk or SystemDisk(),
         clock=SystemClock(),
         make_worker=ThreadWorker,
         options=replace(SIZES, engine=engine),
@@ -197,6 +200,41 @@ async def test_without_a_flush_a_deletion_that_a_flush_has_begun_with_is_not_dur
         await store.collector.look()
         await store.collector.remove_unused(is_flushed=False)
         assert await store.finished() == []
+
+
+class FullDisk(SystemDisk):
+    """Has no room for blocks."""
+
+    is_full = False
+
+    def free_bytes(self, path: str) -> int:
+        return 1000 if self.is_full else super().free_bytes(path)
+
+
+async def test_on_a_full_disk_deletions_become_durable_and_make_room(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    """What waits in memory for room must not keep back the deletions that would make it."""
+    disk = FullDisk()
+    async with opened(tmp_path / "storage", engine, disk=disk) as store:
+        await store.flush(list(range(12)))
+        await store.delete(*range(12))
+        disk.is_full = True
+        with pytest.raises(StorageIOError):
+            await store.flush([20])
+        await store.delete(20)
+        await store.collector.look()
+        with pytest.raises(StorageIOError):
+            await store.flush([21])
+        await store.collector.remove_unused(is_flushed=False)
+        assert await store.finished() == []
+        await store.check([21])
+        copy = copy_as_after_a_crash(tmp_path / "storage", tmp_path / "copy")
+        disk.is_full = False
+        await store.storage.flush()
+        await store.check([21])
+    async with opened(copy, engine) as after:
+        assert after.storage.ledger_ids() == []
 
 
 async def test_a_ledger_that_came_back_keeps_its_new_log_and_loses_the_old_ones(

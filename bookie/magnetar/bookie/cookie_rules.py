@@ -166,7 +166,10 @@ def _judge_published(
             # store got the cookie. Where there is nothing, that is lost, too.
             if view.role in stamp.lost and view.role.startswith(_LEDGERS) and not view.has_data:
                 lost_again.append(view)
-        elif view.cookie.cookie.incarnation not in (cookie.incarnation, stamp.previous):
+        elif view.cookie.cookie.incarnation != cookie.incarnation and (
+            # What was lost and is back knows nothing of what was noted in its place.
+            view.cookie.cookie.incarnation != stamp.previous or view.role in stamp.lost
+        ):
             raise _of_another(view, wanted)
     if not lost_again:
         return FinishStamp(stamp)

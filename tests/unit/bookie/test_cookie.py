@@ -259,6 +259,16 @@ def test_b24_a_restored_directory_that_is_empty_again_gets_no_cookie() -> None:
     assert restore == Restore(begun.stamp, ("/ledgers-0",))
 
 
+def test_b24_a_lost_directory_that_is_back_before_its_stamp_is_finished_is_not_ours() -> None:
+    again = OURS.model_copy(update={"incarnation": "bb"})
+    stamp = Stamp(cookie=again, previous="aa", lost=("journal-0", "ledgers-0"))
+    here = all_but("journal-0")
+    for may_restore in (False, True):
+        want = wanted(may_restore=may_restore)
+        text = refusal(here, stamp=stamp, in_metadata=again, want=want, data=("ledgers-0",))
+        assert "another directory than /ledgers-0" in text
+
+
 def test_nothing_is_restored_while_the_directories_change() -> None:
     want = wanted(ledgers=3, may_expand=True, may_restore=True)
     assert "at the same time" in refusal(all_but("ledgers-1"), in_metadata=OURS, want=want)

@@ -266,10 +266,13 @@ class RocksIndex:
                 self._store.close()
             except StorageIOError:
                 pass  # it says again what has failed before
-            self._store = self._make_store(self._path, False)
-            sequence = self.sequence()
-        if sequence < self._promised_sequence:
-            raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
+            store = self._make_store(self._path, False)
+            sequence = store.sequence()
+            if sequence < self._promised_sequence:
+                # Nobody may read it: what it lost would look as if it had never been stored.
+                store.close()
+                raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
+            self._store = store
         if not self._store.is_writable:
             full = OSError(errno.ENOSPC, "No space left on device")
             raise StorageIOError(f"index {self._path}: cannot be written: {full}") from full

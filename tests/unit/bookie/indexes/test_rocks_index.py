@@ -127,6 +127,25 @@ def test_6_3_zeros_in_what_was_synced_are_a_lost_index(tmp_path: Path) -> None:
         _open(copy)
 
 
+def test_6_3_what_was_lost_when_the_store_is_opened_anew_is_not_denied(tmp_path: Path) -> None:
+    index = _open(tmp_path)
+    older = copy_as_after_a_crash(tmp_path / "index", tmp_path / "older")
+    _commit(index, 1, 0, 9)
+    index._make_store = lambda path, may_create: RocksStore.open(str(older), may_create)
+    index._store.write = failing_write  # type: ignore[method-assign]
+    with pytest.raises(StorageIOError):
+        _commit(index, 1, 10, 19)
+    for _ in range(2):
+        with pytest.raises(StorageCorruptError, match="lost records"):
+            _commit(index, 1, 10, 19)
+        with pytest.raises(StorageIOError):
+            index.find(1, 5)
+
+
+def failing_write(batch: object) -> None:
+    raise StorageIOError("no")
+
+
 def test_6_3_a_store_without_format_is_not_an_empty_index(tmp_path: Path) -> None:
     index = _open(tmp_path)
     _commit(index, 1, 0, 9)

@@ -14,7 +14,7 @@ from magnetar.bookie.entry_logs.entry_log import LogHeader, StoredRun, encode_fo
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_log
-from magnetar.bookie.errors import StorageCorruptError
+from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.ledger.ports import Disk
 
 _OPEN_FILES_MAX = 4
@@ -32,7 +32,7 @@ class LogSummary:
     ledger_bytes: dict[int, int] | None
     """Bytes of each ledger, by the footer; None without one."""
     problem: str | None
-    """What is damaged: the header, or the footer."""
+    """What is damaged, or cannot be read: the header, or the footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,17 @@ class NoRun:
 
 
 def log_summaries(disk: Disk, directory: str) -> Iterator[LogSummary]:
-    """The entry logs of a directory, ascending.
+    """The entry logs of a directory, ascending; one that is removed meanwhile is left out.
 
     Raises:
-        OSError: the directory or a file cannot be read.
+        OSError: the directory cannot be read, or a file not be opened.
     """
     for log_id in log_ids(disk.list(directory)):
         path = posixpath.join(directory, log_name(log_id))
-        file = disk.open(path)
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            continue
         try:
             header: LogHeader | None = None
             footer: dict[int, int] | None = None
@@ -69,7 +72,7 @@ def log_summaries(disk: Disk, directory: str) -> Iterator[LogSummary]:
             try:
                 header = read_log_header(file, log_id)
                 footer = read_footer(file, log_id)
-            except StorageCorruptError as error:
+            except (StorageCorruptError, OSError) as error:
                 problem = str(error)
             yield LogSummary(path, log_id, file.size, header, footer, problem)
         finally:
@@ -77,11 +80,12 @@ def log_summaries(disk: Disk, directory: str) -> Iterator[LogSummary]:
 
 
 def log_runs(disk: Disk, directory: str, log_id: int) -> Iterator[LookedRun | NoRun]:
-    """Everything in a log, in order, each run read and checked to its last byte.
+    """Everything in a log, in order, each run read and checked to its last byte. A run that cannot
+    be read is damaged.
 
     Raises:
         StorageCorruptError: the file header is damaged: nothing can be trusted to be of this log.
-        StorageIOError, OSError: a read failed.
+        OSError: headers and tables cannot be read.
     """
     path = posixpath.join(directory, log_name(log_id))
     file = disk.open(path)
@@ -89,7 +93,7 @@ def log_runs(disk: Disk, directory: str, log_id: int) -> Iterator[LookedRun | No
         scan = scan_log(file, log_id, beyond_damage=True)
         try:
             is_closed = read_footer(file, log_id) is not None
-        except StorageCorruptError:
+        except (StorageCorruptError, OSError):
             is_closed = True
         size = file.size
     finally:
@@ -101,11 +105,20 @@ def log_runs(disk: Disk, directory: str, log_id: int) -> Iterator[LookedRun | No
             begin = begins.get(run.location.offset)
             if begin is not None:
                 yield NoRun(path, begin, run.location.offset, is_torn_end=False)
-            yield LookedRun(run, tuple(reader.check_run(run)))
+            yield LookedRun(run, tuple(_damages(reader, run)))
     finally:
         reader.close()
     if not is_closed and scan.end < size:
         yield NoRun(path, scan.end, size, is_torn_end=True)
+
+
+def _damages(reader: EntryLogReader, run: StoredRun) -> list[Damage]:
+    try:
+        return reader.check_run(run)
+    except StorageIOError as error:
+        if error.damage is None:
+            raise
+        return [error.damage]
 
 
 def missing_footer(disk: Disk, path: str, log_id: int) -> dict[int, int] | None:

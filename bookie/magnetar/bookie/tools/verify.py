@@ -5,8 +5,10 @@ and every record that was synced is valid. Entry logs: every byte of every run m
 and nothing but runs, a footer and at most a torn end lies in them. Index: every record points to a
 run that holds the entries it stands for, and every state can be read.
 
-Nothing is changed. Beside a running bookie the journal's end and the newest log may be seen in the
-middle of a write; what is reported there is worth a second look when the bookie has stopped.
+A file that cannot be read, as on a disk with bad sectors, is told like any other damage, and the
+rest is checked all the same. Nothing is changed. Beside a running bookie the journal's end and the
+newest log may be seen in the middle of a write; what is reported there is worth a second look when
+the bookie has stopped.
 """
 
 import posixpath
@@ -102,7 +104,7 @@ class Verification:
             path = posixpath.join(directory, COOKIE_NAME)
             try:
                 found = read_directory_cookie(self.disk, directory)
-            except CookieError as error:
+            except (CookieError, OSError) as error:
                 yield Problem(path, str(error))
                 continue
             if found is None:
@@ -122,7 +124,11 @@ class Verification:
                 path = posixpath.join(directory, mark_name(number))
                 if not self.disk.exists(path):
                     continue
-                mark = decode_mark(self.disk.read_file(path))
+                try:
+                    mark = decode_mark(self.disk.read_file(path))
+                except OSError as error:
+                    yield _unread(path, error)
+                    continue
                 if mark is None:
                     yield Problem(path, "the mark is damaged", offset=0)
                 else:
@@ -130,28 +136,32 @@ class Verification:
 
     def _journals(self) -> Iterator[Problem]:
         for number, directory in enumerate(self.directories.journals):
-            files = journal_files(self.disk, directory)
             mark = self._known_marks.get(number, NO_MARK)
-            for index, each in enumerate(files):
-                self.counts.journal_files += 1
-                follower = files[index + 1] if index + 1 < len(files) else None
-                if each.header is None:
-                    # The last one may have been about to be made.
-                    if follower is not None:
-                        yield Problem(each.path, "the header is damaged", offset=0)
-                    continue
-                stop = None
-                if follower is not None and follower.header is not None:
-                    stop = follower.header.previous_length
-                    if follower.header.previous_file_id != each.file_id:
-                        yield Problem(
-                            follower.path,
-                            f"it follows file {follower.header.previous_file_id:016x}, which is "
-                            f"not there",
-                        )
-                        stop = None
-                synced = mark.offset if mark.file_id == each.file_id else 0
-                yield from self._journal_file(each.path, each.file_id, stop, synced)
+            yield from _all_told(directory, self._journal(directory, mark))
+
+    def _journal(self, directory: str, mark: LastMark) -> Iterator[Problem]:
+        files = journal_files(self.disk, directory)
+        for index, each in enumerate(files):
+            self.counts.journal_files += 1
+            follower = files[index + 1] if index + 1 < len(files) else None
+            if each.header is None:
+                # The last one may have been about to be made.
+                if follower is not None:
+                    yield Problem(each.path, "the header is damaged", offset=0)
+                continue
+            stop = None
+            if follower is not None and follower.header is not None:
+                stop = follower.header.previous_length
+                if follower.header.previous_file_id != each.file_id:
+                    yield Problem(
+                        follower.path,
+                        f"it follows file {follower.header.previous_file_id:016x}, which is "
+                        f"not there",
+                    )
+                    stop = None
+            synced = mark.offset if mark.file_id == each.file_id else 0
+            found = self._journal_file(each.path, each.file_id, stop, synced)
+            yield from _all_told(each.path, found)
 
     def _journal_file(
         self, path: str, file_id: int, stop: int | None, synced: int
@@ -178,7 +188,8 @@ class Verification:
                 if summary.problem is not None:
                     yield Problem(summary.path, summary.problem)
                 if summary.header is not None:
-                    yield from self._entry_log(directory, summary.log_id)
+                    found = self._entry_log(directory, summary.log_id)
+                    yield from _all_told(summary.path, found)
 
     def _entry_log(self, directory: str, log_id: int) -> Iterator[Problem]:
         for each in log_runs(self.disk, directory, log_id):
@@ -237,6 +248,18 @@ class Verification:
             path = posixpath.join(directory, _LOGS)
             if self.disk.exists(path) and log_ids(self.disk.list(path)):
                 yield path
+
+
+def _all_told(path: str, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """The problems of a file, one of which may be that it cannot be read."""
+    try:
+        yield from problems
+    except (StorageError, OSError) as error:
+        yield _unread(path, error)
+
+
+def _unread(path: str, error: Exception) -> Problem:
+    return Problem(path, f"it cannot be read to its end: {error}")
 
 
 def _problem(damage: Damage) -> Problem:

@@ -333,8 +333,8 @@ class BookieSettings(LinkSettings):
     )
     gc_compacts_when_full: bool = Field(
         default=False,
-        description="Compact also while the disk is too full for it: what is copied is written "
-        "before anything is freed.",
+        description="Compact also while the disk is too full for it, or would be with the copies: "
+        "they are written before anything is freed.",
     )
     gc_usage_bytes_max: int = Field(
         default=128 << 20,

@@ -280,7 +280,7 @@ class GarbageCollector:
         if is_suspended:
             suspended = metrics.suspended_compactions
             suspended[kind.value] = suspended.get(kind.value, 0) + 1
-            problems.append(f"{kind.value} compaction is suspended: the disk is full")
+            problems.append(f"{kind.value} compaction is suspended: the disk has no room for it")
         return not is_suspended
 
     async def _attempt(
@@ -368,6 +368,7 @@ def log_collector_options(settings: BookieSettings) -> LogCollectorOptions:
         },
         limits=CompactionLimits(copied_bytes_per_s=settings.gc_compaction_bytes_per_s),
         usage_bytes_max=settings.gc_usage_bytes_max,
+        free_share_min=0.0 if settings.gc_compacts_when_full else 1 - settings.disk_full_share,
     )
 
 

@@ -45,6 +45,8 @@ class LogCollectorOptions:
     limits: CompactionLimits
     usage_bytes_max: int = 64 << 20
     """Memory for what is known of the logs; what does not fit is read in each round."""
+    free_share_min: float = 0.0
+    """Of its file system, what a compaction must leave free."""
 
 
 class LogCollector:
@@ -65,6 +67,7 @@ class LogCollector:
         self._shard = shard
         self._maintenance = shard.maintenance
         self._worker = worker
+        self._disk = disk
         self._clock = clock
         self._options = options
         self._metrics = metrics
@@ -138,7 +141,7 @@ class LogCollector:
 
     async def compact(self, kind: CompactionKind, *, until_s: float | None = None) -> bool:
         """One run of compaction, emptiest logs first, until `until_s` (monotonic time); False if
-        it was put off or cut short because the disk is full.
+        it was put off or cut short because the disk is full, or would be with the copies.
 
         Raises:
             StorageIOError: it failed; what was begun is undone, or finished by the next try.
@@ -152,17 +155,39 @@ class LogCollector:
             again = self.incomplete - known
             chosen += [log for log in self.uses if log.log_id in again]
         incomplete: set[int] = set()
-        is_finished = True
-        for group in group_logs(chosen, log_bytes_max=log_bytes_max):
+        is_suspended = False
+        room_bytes = await self._room_bytes()
+        for group in group_logs(chosen, log_bytes_max=min(log_bytes_max, room_bytes)):
             if until_s is not None and self._clock.monotonic_s() >= until_s:
                 break
             if not self._may_compact(kind):
-                is_finished = False
-                _log.warning("compaction_suspended", kind=kind.value)
+                is_suspended = True
                 break
+            if sum(log.live_bytes for log in group) > await self._room_bytes():
+                is_suspended = True
+                continue
             incomplete |= await self._compact_group([log.log_id for log in group])
+        if is_suspended:
+            _log.warning("compaction_suspended", kind=kind.value)
         await self._remove_unreferenced(incomplete)
-        return is_finished
+        return not is_suspended
+
+    async def _room_bytes(self) -> int:
+        """What may be copied now: the journal and the adds need the rest.
+
+        Raises:
+            StorageIOError: the disk does not say.
+        """
+        directory, share = self._maintenance.directory, self._options.free_share_min
+
+        def look() -> int:
+            kept = int(share * self._disk.total_bytes(directory))
+            return max(0, self._disk.free_bytes(directory) - kept)
+
+        try:
+            return await self._worker.run(look)
+        except OSError as error:
+            raise StorageIOError(f"{directory} cannot be looked at: {error}") from error
 
     async def _compact_group(self, log_ids: Sequence[int]) -> set[int]:
         """Returns those that could not be read completely."""

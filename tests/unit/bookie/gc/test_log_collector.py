@@ -44,10 +44,24 @@ SIZES = StorageOptions(
 )
 
 
+class SmallDisk(SystemDisk):
+    """Says how large it is, and how much of it is free."""
+
+    free, total = 1 << 30, 1 << 30
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+    def total_bytes(self, path: str) -> int:
+        return self.total
+
+
 class Store:
     """A storage and the collector of its logs."""
 
-    def __init__(self, storage: EntryStorage, directory: Path, usage_bytes_max: int) -> None:
+    def __init__(
+        self, storage: EntryStorage, directory: Path, usage_bytes_max: int, disk: SystemDisk
+    ) -> None:
         self.storage = storage
         self.logs = directory / "entry-logs"
         self.metrics = GcMetrics()
@@ -56,7 +70,7 @@ class Store:
         self.collector = LogCollector(
             storage,
             self.worker,
-            disk=SystemDisk(),
+            disk=disk,
             clock=SystemClock(),
             options=LogCollectorOptions(
                 log_bytes_max=LOG_BYTES,
@@ -66,6 +80,7 @@ class Store:
                 },
                 limits=CompactionLimits(),
                 usage_bytes_max=usage_bytes_max,
+                free_share_min=0.5,
             ),
             metrics=self.metrics,
             may_compact=lambda kind: self.has_room,
@@ -109,15 +124,16 @@ async def opened(
     usage_bytes_max: int = 1 << 20,
     disk: SystemDisk | None = None,
 ) -> AsyncIterator[Store]:
+    disk = disk or SmallDisk()
     storage = EntryStorage(
         str(directory),
-        disk=disk or SystemDisk(),
+        disk=disk,
         clock=SystemClock(),
         make_worker=ThreadWorker,
         options=replace(SIZES, engine=engine),
     )
     await storage.open()
-    store = Store(storage, directory, usage_bytes_max)
+    store = Store(storage, directory, usage_bytes_max, disk)
     try:
         yield store
     finally:
@@ -202,24 +218,15 @@ async def test_without_a_flush_a_deletion_that_a_flush_has_begun_with_is_not_dur
         assert await store.finished() == []
 
 
-class FullDisk(SystemDisk):
-    """Has no room for blocks."""
-
-    is_full = False
-
-    def free_bytes(self, path: str) -> int:
-        return 1000 if self.is_full else super().free_bytes(path)
-
-
 async def test_on_a_full_disk_deletions_become_durable_and_make_room(
     tmp_path: Path, engine: EngineKind
 ) -> None:
     """What waits in memory for room must not keep back the deletions that would make it."""
-    disk = FullDisk()
+    disk = SmallDisk()
     async with opened(tmp_path / "storage", engine, disk=disk) as store:
         await store.flush(list(range(12)))
         await store.delete(*range(12))
-        disk.is_full = True
+        disk.free = 1000
         with pytest.raises(StorageIOError):
             await store.flush([20])
         await store.delete(20)
@@ -230,7 +237,7 @@ async def test_on_a_full_disk_deletions_become_durable_and_make_room(
         assert await store.finished() == []
         await store.check([21])
         copy = copy_as_after_a_crash(tmp_path / "storage", tmp_path / "copy")
-        disk.is_full = False
+        disk.free = disk.total
         await store.storage.flush()
         await store.check([21])
     async with opened(copy, engine) as after:
@@ -274,6 +281,31 @@ async def test_a_full_disk_suspends_compaction_and_not_removal(
         assert store.metrics.removed_logs > 0
         assert not await store.collector.compact(MAJOR)
         assert store.metrics.compacted_logs == 0
+
+
+async def test_a_compaction_copies_no_more_than_there_is_room_for(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    """Half of the disk is to stay free here: copies that go beyond would make the bookie read-only,
+    and on a small disk leave nothing to the journal."""
+    disk = SmallDisk()
+    async with opened(tmp_path, engine, disk=disk) as store:
+        await store.flush(list(range(12)))
+        alive = list(range(0, 12, 2))
+        await store.delete(*range(1, 12, 2))
+        await store.round()
+        live_bytes = [log.live_bytes for log in store.collector.uses]
+        before = await store.finished()
+        disk.total = 2 * disk.free
+        assert not await store.collector.compact(MAJOR)
+        disk.total = 2 * (disk.free - min(live_bytes) + 1)
+        assert not await store.collector.compact(MAJOR)
+        assert store.metrics.copied_bytes == 0
+        assert await store.finished() == before
+        disk.total = 2 * (disk.free - max(live_bytes))
+        assert await store.collector.compact(MAJOR), "one after the other"
+        assert store.metrics.compacted_logs == len(before)
+        await store.check(alive)
 
 
 async def test_a_run_ends_when_its_time_is_over(tmp_path: Path, engine: EngineKind) -> None:

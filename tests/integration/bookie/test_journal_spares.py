@@ -1,11 +1,12 @@
 """Journal files that are written anew: what they held before never counts (defect B19)."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.errors import JournalCorruptError
+from magnetar.bookie.errors import JournalCorruptError, JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
@@ -26,9 +27,11 @@ from magnetar.ledger.system import SystemDisk, SystemFile
 OWNER = b"o" * 16
 
 
-def files_of(directory: Path, last_mark: LastMark = NO_MARK) -> JournalFiles:
+def files_of(
+    directory: Path, last_mark: LastMark = NO_MARK, disk: SystemDisk | None = None
+) -> JournalFiles:
     return JournalFiles(
-        SystemDisk(),
+        disk or SystemDisk(),
         str(directory),
         owner=OWNER,
         last_mark=last_mark,
@@ -116,6 +119,30 @@ def test_a_crash_before_the_rename_leaves_a_spare_that_is_never_read(spare: Path
     again.commit([record(b"again")])
     again.close()
     assert replay(spare) == [b"again"]
+
+
+class FullDisk(SystemDisk):
+    """Has no room for another file."""
+
+    def create(self, path: str) -> File:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def free_bytes(self, path: str) -> int:
+        return 0
+
+
+def test_adds_go_on_in_a_spare_on_a_disk_that_is_still_full(spare: Path) -> None:
+    """What a checkpoint has set free is all in spares, on a disk that is the journal's own."""
+    (name,) = spare_names(os.listdir(spare))
+    hidden = (spare / name).rename(spare / "hidden")
+    files = files_of(spare, LastMark(5, FILE_HEADER_BYTES), FullDisk())
+    for _ in range(2):
+        with pytest.raises(JournalFullError):
+            files.commit([record(b"refused")])
+    hidden.rename(spare / name)
+    files.commit([record(b"new")])
+    files.close()
+    assert replay(spare) == [b"new"]
 
 
 class CountedFile(SystemFile):

@@ -4,10 +4,12 @@ A connection is read only while its client takes the replies, its earlier frames
 journal keeps up; so every buffer here is bounded, and TCP pushes back to the client. What all
 connections hold together is bounded as well (defect B23): beyond `reads_bytes_max` of reads under
 way nothing is read, and when the clients that do not take their replies hold `replies_bytes_max`,
-the next one that falls behind is cut off.
+the next one that falls behind is cut off. A client whose machine is gone is found out by the
+system's keep-alive: it would hold one of `connections_max` for ever.
 """
 
 import asyncio
+import socket
 from typing import cast
 
 import structlog
@@ -214,6 +216,9 @@ class BookieConnection(asyncio.Protocol):
             transport.abort()
             return
         self._transport = transport
+        beneath = transport.get_extra_info("socket")
+        if beneath is not None:  # a simulated network has none
+            beneath.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.set_write_buffer_limits(high=self._server.connection_buffer_bytes_max)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -25,7 +25,7 @@ from magnetar.bookie.errors import (
     PortTakenError,
 )
 from magnetar.bookie.journaling.journal_format import file_ids, file_name, spare_names
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.server import BookieConnection, BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore, SessionCallback, SessionState, Watch
 from magnetar.ledger.metadata.url import open_store
@@ -454,6 +454,25 @@ async def test_connections_beyond_the_limit_are_closed(machine: Machine) -> None
         other = await BookieClient.connect(bookie.port)
         await other.wait_closed()
         assert (await add(client, 0)).status == Status.OK
+
+
+async def test_a_client_whose_machine_is_gone_does_not_stay_connected_for_ever(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends no FIN, and a bookie has nothing to send to it: the system has to ask."""
+    accepted: list[asyncio.BaseTransport] = []
+    connection_made = BookieConnection.connection_made
+
+    def noting(connection: BookieConnection, transport: asyncio.BaseTransport) -> None:
+        accepted.append(transport)
+        connection_made(connection, transport)
+
+    monkeypatch.setattr(BookieConnection, "connection_made", noting)
+    async with machine.bookie() as (_, client):
+        assert (await add(client, 0)).status == Status.OK
+        (transport,) = accepted
+        beneath = transport.get_extra_info("socket")
+        assert beneath.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 async def test_a_connection_that_ends_in_the_middle_of_a_frame_harms_nobody(

@@ -1,14 +1,24 @@
 """How the SDK over WebSocket takes a server that misbehaves."""
 
+import asyncio
 import base64
+import contextlib
 import json
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request
 
-from magnetar.sdk import MessageId
+from magnetar.sdk import ClientSettings, MessageId
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.web_socket import WebSocketClient
+
+QUICK = ClientSettings(reconnect_delay_min_ms=5, reconnect_delay_max_ms=100)
+
+
+def url_of(server: Server) -> str:
+    return f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
 
 async def test_who_waits_is_told_of_a_frame_that_the_client_cannot_take() -> None:
@@ -19,8 +29,62 @@ async def test_who_waits_is_told_of_a_frame_that_the_client_cannot_take() -> Non
         await connection.wait_closed()
 
     async with serve(answer, "127.0.0.1", 0) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with WebSocketClient(f"ws://127.0.0.1:{port}") as web:
+        async with WebSocketClient(url_of(server)) as web:
             consumer = await web.consumer("t", "s")
             with pytest.raises(SdkError, match="defect in the client"):
                 await consumer.receive(timeout_s=5)
+
+
+class Sessions:
+    """A server of one topic, which sends readers what is behind their place: five messages, and a
+    sixth to who comes back. A session is let in when `may_open` is set."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Request] = asyncio.Queue()
+        self.open: asyncio.Queue[ServerConnection] = asyncio.Queue()
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+
+    async def decide(self, _: ServerConnection, request: Request) -> None:
+        self.asked.put_nowait(request)
+        await self.may_open.wait()
+
+    async def serve(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        place = parse_qs(urlsplit(connection.request.path).query)["messageId"][0]
+        first, end = 0, 5
+        if place != "earliest":
+            first, end = MessageId.from_bytes(base64.b64decode(place)).entry_id + 1, 6
+        for at in range(first, end):
+            await connection.send(message_frame(at))
+        self.open.put_nowait(connection)
+        await connection.wait_closed()
+
+
+def message_frame(at: int) -> str:
+    message_id = base64.b64encode(MessageId(1, at).to_bytes()).decode()
+    payload = base64.b64encode(b"%d" % at).decode()
+    return json.dumps(
+        {"messageId": message_id, "payload": payload, "publishTime": "2026-01-01T00:00:00Z"}
+    )
+
+
+async def test_a_reader_gets_nothing_twice_though_it_reads_on_while_it_reconnects() -> None:
+    sessions = Sessions()
+    async with (
+        serve(sessions.serve, "127.0.0.1", 0, process_request=sessions.decide) as server,
+        WebSocketClient(url_of(server), QUICK) as web,
+        await web.reader("t") as reader,
+    ):
+        taken = [(await reader.read_next(timeout_s=5)).data]
+        first = await sessions.open.get()
+        await sessions.asked.get()
+        sessions.may_open.clear()
+        await first.close()
+        await sessions.asked.get()  # the place where it goes on is said
+        with contextlib.suppress(TimeoutError):
+            taken.append((await reader.read_next(timeout_s=0.05)).data)
+        sessions.may_open.set()
+        while taken[-1] != b"5":
+            taken.append((await reader.read_next(timeout_s=5)).data)
+    assert taken == [b"%d" % at for at in range(6)]

@@ -176,7 +176,7 @@ class WebSocketReader(_Receiving):
         self._position = _position(start)
         self._topic = topic
         self._end: asyncio.Future[bool] | None = None
-        self._link = self._make_link(self._url, f"reader of {topic}", self._messages.clear)
+        self._link = self._make_link(self._url, f"reader of {topic}", lambda: None)
 
     async def read_next(self, *, timeout_s: float | None = None) -> Message:
         """The next message; waits for it. Raises: as `WebSocketConsumer.receive`."""
@@ -212,6 +212,8 @@ class WebSocketReader(_Receiving):
         self._link.send(acknowledge_frame(message.id_text))
 
     def _url(self) -> str:
+        # The server sends what is behind this place: what lies here of it must not be taken too.
+        self._messages.clear()
         parameters: dict[str, object] = {
             "messageId": self._position,
             "receiverQueueSize": self._queue_messages,

@@ -4,14 +4,17 @@ import asyncio
 import base64
 import contextlib
 import json
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request
 
-from magnetar.sdk import ClientSettings, MessageId
-from magnetar.sdk.errors import SdkError
+from magnetar.sdk import ClientSettings, MessageId, ProducerSettings
+from magnetar.sdk.authentication import TokenAuthentication
+from magnetar.sdk.errors import AlreadyClosedError, SdkError, SendTimeoutError
 from magnetar.sdk.web_socket import WebSocketClient
 
 QUICK = ClientSettings(reconnect_delay_min_ms=5, reconnect_delay_max_ms=100)
@@ -42,6 +45,7 @@ class Sessions:
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Request] = asyncio.Queue()
         self.open: asyncio.Queue[ServerConnection] = asyncio.Queue()
+        self.ended: asyncio.Queue[ServerConnection] = asyncio.Queue()
         self.may_open = asyncio.Event()
         self.may_open.set()
 
@@ -51,7 +55,8 @@ class Sessions:
 
     async def serve(self, connection: ServerConnection) -> None:
         assert connection.request is not None
-        place = parse_qs(urlsplit(connection.request.path).query)["messageId"][0]
+        query = parse_qs(urlsplit(connection.request.path).query)
+        place = query.get("messageId", ["earliest"])[0]
         first, end = 0, 5
         if place != "earliest":
             first, end = MessageId.from_bytes(base64.b64decode(place)).entry_id + 1, 6
@@ -59,6 +64,7 @@ class Sessions:
             await connection.send(message_frame(at))
         self.open.put_nowait(connection)
         await connection.wait_closed()
+        self.ended.put_nowait(connection)
 
 
 def message_frame(at: int) -> str:
@@ -88,3 +94,19 @@ async def test_a_reader_gets_nothing_twice_though_it_reads_on_while_it_reconnect
         while taken[-1] != b"5":
             taken.append((await reader.read_next(timeout_s=5)).data)
     assert taken == [b"%d" % at for at in range(6)]
+
+
+async def test_credentials_are_asked_for_at_each_session(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("first")
+    sessions = Sessions()
+    settings = replace(QUICK, authentication=TokenAuthentication(path=path))
+    async with (
+        serve(sessions.serve, "127.0.0.1", 0, process_request=sessions.decide) as server,
+        WebSocketClient(url_of(server), settings) as web,
+        await web.reader("t"),
+    ):
+        assert (await sessions.asked.get()).headers["Authorization"] == "Bearer first"
+        path.write_text("second")
+        await (await sessions.open.get()).close()
+        assert (await sessions.asked.get()).headers["Authorization"] == "Bearer second"

@@ -31,13 +31,17 @@ class WebSocketContext:
     random: random.Random
     forget: Callable[[Session], None]
 
-    def headers(self) -> dict[str, str]:
-        """Who we are, at this moment."""
-        settings = self.settings
-        if settings.auth_method_name == "token":
-            return {"Authorization": f"Bearer {settings.credentials.decode()}"}
-        if settings.auth_method_name == "basic":
-            return {"Authorization": f"Basic {base64.b64encode(settings.credentials).decode()}"}
+    async def headers(self) -> dict[str, str]:
+        """Who we are, at this moment.
+
+        Raises:
+            CredentialsError: we have nothing to prove it.
+        """
+        method_name, data = await self.settings.current_credentials()
+        if method_name == "token":
+            return {"Authorization": f"Bearer {data.decode()}"}
+        if method_name == "basic":
+            return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
         return {}
 
     def url(

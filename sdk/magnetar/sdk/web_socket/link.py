@@ -170,10 +170,11 @@ class WebSocketLink:
     async def _connect(self) -> ClientConnection:
         context = self._context
         settings = context.settings
+        headers = await context.headers()
         try:
             return await connect(
                 self._url(),
-                additional_headers=context.headers(),
+                additional_headers=headers,
                 ssl=context.tls,
                 open_timeout=settings.connect_timeout_ms / 1000,
                 close_timeout=settings.close_timeout_ms / 1000,

@@ -110,3 +110,17 @@ async def test_credentials_are_asked_for_at_each_session(tmp_path: Path) -> None
         path.write_text("second")
         await (await sessions.open.get()).close()
         assert (await sessions.asked.get()).headers["Authorization"] == "Bearer second"
+
+
+async def test_a_session_that_opens_while_its_client_closes_is_closed_with_it() -> None:
+    sessions = Sessions()
+    sessions.may_open.clear()
+    async with serve(sessions.serve, "127.0.0.1", 0, process_request=sessions.decide) as server:
+        web = WebSocketClient(url_of(server), QUICK)
+        making = asyncio.create_task(web.consumer("t", "s"))
+        await sessions.asked.get()
+        await web.close()
+        sessions.may_open.set()
+        async with asyncio.timeout(5):
+            with pytest.raises(AlreadyClosedError):
+                await making

@@ -108,8 +108,12 @@ class WebSocketClient:
         await asyncio.gather(*(each.close() for each in list(self._open)))
 
     async def _start(self, session: S) -> S:
-        await session.start()
-        self._open[session] = None
+        self._open[session] = None  # while it starts, too: who closes the client closes it
+        try:
+            await session.start()
+        except BaseException:
+            self._open.pop(session, None)
+            raise
         return session
 
     def _parse(self, topic: str) -> TopicName:

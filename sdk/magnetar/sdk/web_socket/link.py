@@ -98,6 +98,8 @@ class WebSocketLink:
     async def close(self) -> None:
         if self.failure is None:
             self.failure = AlreadyClosedError(f"{self.name} is closed")
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(self.failure)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

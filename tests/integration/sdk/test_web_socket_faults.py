@@ -124,3 +124,47 @@ async def test_a_session_that_opens_while_its_client_closes_is_closed_with_it() 
         async with asyncio.timeout(5):
             with pytest.raises(AlreadyClosedError):
                 await making
+
+
+async def test_sends_that_wait_for_room_leave_in_the_order_of_their_calls() -> None:
+    stored: list[bytes] = []
+    may_answer = asyncio.Event()
+
+    async def answer(connection: ServerConnection) -> None:
+        async for text in connection:
+            frame = json.loads(text)
+            stored.append(base64.b64decode(frame["payload"]))
+            await may_answer.wait()
+            message_id = base64.b64encode(MessageId(1, len(stored)).to_bytes()).decode()
+            outcome = {"result": "ok", "messageId": message_id, "context": frame["context"]}
+            await connection.send(json.dumps(outcome))
+
+    async with serve(answer, "127.0.0.1", 0) as server, WebSocketClient(url_of(server)) as web:
+        producer = await web.producer("t", ProducerSettings(pending_messages_max=1))
+        sends = [asyncio.create_task(producer.send(b"%d" % at)) for at in range(3)]
+        await asyncio.sleep(0)
+        may_answer.set()
+        while producer._pending:  # whoever looks at every turn sees the room first
+            await asyncio.sleep(0)
+        await producer.send(b"3")
+        await asyncio.gather(*sends)
+    assert stored == [b"0", b"1", b"2", b"3"]
+
+
+async def test_who_waits_for_room_has_that_of_a_message_whose_time_is_over() -> None:
+    async def answer(connection: ServerConnection) -> None:
+        await connection.recv()
+        frame = json.loads(await connection.recv())
+        message_id = base64.b64encode(MessageId(1, 1).to_bytes()).decode()
+        outcome = {"result": "ok", "messageId": message_id, "context": frame["context"]}
+        await connection.send(json.dumps(outcome))
+        await connection.wait_closed()
+
+    async with serve(answer, "127.0.0.1", 0) as server, WebSocketClient(url_of(server)) as web:
+        settings = ProducerSettings(pending_messages_max=1, send_timeout_ms=600)
+        producer = await web.producer("t", settings)
+        first = asyncio.create_task(producer.send(b"no answer"))
+        await asyncio.sleep(0.3)  # so that its time is over before the next one's
+        assert await producer.send(b"one") == MessageId(1, 1)
+        with pytest.raises(SendTimeoutError):
+            await first

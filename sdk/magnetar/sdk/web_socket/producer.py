@@ -27,7 +27,8 @@ class WebSocketProducer:
         self._next_number = 0
         # By their context, in the order of their sending.
         self._pending: dict[str, tuple[str, asyncio.Future[MessageId]]] = {}
-        self._room = asyncio.Event()
+        # Who waits has its turn before who comes later: messages leave in the order of the calls.
+        self._room = asyncio.Semaphore(settings.pending_messages_max)
         url = context.url("producer", topic, _parameters(settings))
         self._link = WebSocketLink(
             context,
@@ -65,26 +66,28 @@ class WebSocketProducer:
         context = ""
         try:
             async with asyncio.timeout(timeout_ms / 1000 if timeout_ms else None):
-                while len(self._pending) >= self._settings.pending_messages_max:
-                    self._room.clear()
-                    await self._room.wait()
-                self._link.check_usable()
-                context = str(self._next_number)
+                await self._room.acquire()
+                try:
+                    self._link.check_usable()
+                    context = str(self._next_number)
+                    frame = publish_frame(
+                        payload,
+                        context,
+                        key=key,
+                        properties=properties,
+                        event_time_ms=event_time_ms,
+                        deliver_at_ms=deliver_at_ms,
+                    )
+                except BaseException:
+                    self._room.release()
+                    raise
                 self._next_number += 1
-                frame = publish_frame(
-                    payload,
-                    context,
-                    key=key,
-                    properties=properties,
-                    event_time_ms=event_time_ms,
-                    deliver_at_ms=deliver_at_ms,
-                )
                 future: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
                 self._pending[context] = (frame, future)
                 self._link.send(frame)
                 return await future
         except TimeoutError:
-            self._pending.pop(context, None)
+            self._end(context)
             raise SendTimeoutError(
                 f"{self.topic}: no answer within {timeout_ms} ms; the message may be stored"
             ) from None
@@ -115,8 +118,7 @@ class WebSocketProducer:
 
     def _on_text(self, text: str | bytes) -> None:
         outcome = parse_outcome(text)
-        _, future = self._pending.pop(outcome.context, ("", None))
-        self._room.set()
+        future = self._end(outcome.context)
         if future is None or future.done():
             return
         if outcome.message_id is not None:
@@ -129,11 +131,17 @@ class WebSocketProducer:
     def _on_failed(self) -> None:
         failure = self._link.failure
         assert isinstance(failure, SdkError)
-        for _, future in self._pending.values():
-            if not future.done():
+        for context in list(self._pending):
+            future = self._end(context)
+            if future is not None and not future.done():
                 future.set_exception(failure)
-        self._pending.clear()
-        self._room.set()
+
+    def _end(self, context: str) -> "asyncio.Future[MessageId] | None":
+        """Wait for its answer no longer; who waited for it, if it was waited for."""
+        _, future = self._pending.pop(context, ("", None))
+        if future is not None:
+            self._room.release()
+        return future
 
 
 def _parameters(settings: ProducerSettings) -> dict[str, object]:

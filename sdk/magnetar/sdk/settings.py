@@ -14,6 +14,7 @@ from magnetar.sdk.consuming.policies import (
     DeadLetterPolicy,
     KeySharedPolicy,
 )
+from magnetar.sdk.errors import CredentialsError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.routing import Hashing, Router, RoutingMode
@@ -177,11 +178,17 @@ class ClientSettings:
         """The method's name, and the credentials of the moment.
 
         Raises:
-            CredentialsError: there are none.
+            CredentialsError: there are none. Whatever an application's own code raises is one too:
+                a producer that is connected tries again.
         """
-        if self.authentication is not None:
-            return self.authentication.method_name, await self.authentication.data()
-        return self.auth_method_name, self.credentials
+        try:
+            if self.authentication is not None:
+                return self.authentication.method_name, await self.authentication.data()
+            return self.auth_method_name, self.credentials
+        except SdkError:
+            raise
+        except Exception as error:
+            raise CredentialsError(f"the credentials cannot be had: {error!r}") from error
 
     def __post_init__(self) -> None:
         _check("connect_timeout_ms", self.connect_timeout_ms, 1, 3_600_000)

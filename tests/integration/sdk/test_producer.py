@@ -1,6 +1,7 @@
 """How a producer takes faults: nothing lost, nothing reordered, every outcome told."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -157,6 +158,26 @@ async def test_broker_away_for_a_while_is_waited_for(
     pending = asyncio.gather(*(producer.send(payload) for payload in numbered(5)))
     await broker.listen()
     assert await pending == [MessageId(1, at) for at in range(5)]
+
+
+async def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(
+    broker: ScriptedBroker,
+) -> None:
+    failures = [RuntimeError("the issuer is away")]
+
+    def supply() -> bytes:
+        if broker.entries and failures:
+            raise failures.pop()
+        return b"token"
+
+    settings = replace(FAST, auth_method_name="token", auth_supplier=supply)
+    async with Client(broker.url, settings) as client:
+        producer = await client.producer("t", SINGLE)
+        await producer.send(b"a")
+        broker.drop_connections()
+        await producer.send(b"b")
+    assert stored(broker) == [b"a", b"b"]
+    assert not failures
 
 
 async def test_refused_message_fails_alone(client: Client, broker: ScriptedBroker) -> None:

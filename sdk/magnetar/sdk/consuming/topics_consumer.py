@@ -77,8 +77,7 @@ class TopicsConsumer(Consumer):
         )
         if first is not None and (settings.dead_letters is not None or settings.retry_topic):
             self._letters = DeadLetters(context, first, subscription, settings.dead_letters)
-        # A member's own settings: what is done here is not done there again.
-        self._member_settings = replace(settings, name=member_name, interceptors=())
+        self._member_settings = replace(settings, name=member_name)
 
     # -- public, where several topics differ from one
 

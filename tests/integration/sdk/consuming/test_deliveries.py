@@ -303,6 +303,27 @@ async def test_interceptors_see_every_message_and_a_broken_one_loses_none(
     ]
 
 
+async def test_interceptors_of_a_consumer_of_several_topics_are_told_the_same(
+    server: Broker, client: Client
+) -> None:
+    topics = [server.new_topic() for _ in range(2)]
+    recorder = Recorder()
+    settings = replace(FROM_START, interceptors=(recorder,))
+    for topic in topics:
+        await send(client, topic, [topic.encode()])
+    async with await client.consumer(topics, "s", settings) as consumer:
+        one, two = sorted(await take(consumer, 2), key=lambda each: topics.index(each.topic))
+        consumer.acknowledge(one)
+        consumer.acknowledge_cumulative(two)
+        consumer.negative_acknowledge(one)
+    assert sorted(recorder.consumed) == sorted(topic.encode() for topic in topics)
+    assert recorder.told == [
+        ("acknowledge", one.message_id),
+        ("cumulative", two.message_id),
+        ("negative", one.message_id),
+    ]
+
+
 async def test_statistics_count_what_was_done(client: Client, topic: str) -> None:
     await send(client, topic, numbered(5))
     async with await client.consumer(topic, "s", SHARED) as consumer:

@@ -23,7 +23,7 @@ from magnetar.sdk.consuming.topics_parts import (
     all_of,
 )
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import NotSupportedError, UnknownTopicError
+from magnetar.sdk.errors import NotSupportedError, SdkError, UnknownTopicError
 from magnetar.sdk.following import Follower
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
@@ -133,7 +133,12 @@ class TopicsConsumer(Consumer):
 
     async def _take_readable(self) -> Message | None:
         while (member := self._members.next) is not None:
-            message = await member._take_readable()
+            try:
+                message = await member._take_readable()
+            except SdkError:
+                if self._members.by_topic.get(member.topic) is not member:
+                    continue  # The topic has gone meanwhile, which is no error of the others.
+                raise
             if message is not None:
                 self._members.took(member, 1)
                 return message

@@ -24,6 +24,7 @@ from magnetar.sdk.errors import (
     ServiceError,
     UnknownTopicError,
 )
+from magnetar.sdk.schemas import AvroObjectSchema
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, MessageMetadata
 from magnetar.testing import Broker
 from tests.integration.sdk.embedded import (
@@ -39,6 +40,7 @@ from tests.integration.sdk.embedded import (
 from tests.waiting import until
 
 FROM_START = ConsumerSettings(initial_position=EARLIEST)
+NUMBER = {"name": "number", "type": "int", "default": 0}
 QUICK = replace(FROM_START, topics_update_ms=50)
 
 
@@ -135,6 +137,34 @@ async def test_a_pattern_takes_in_what_appears_and_lets_go_what_is_deleted(
         # What is said of its messages is for nobody any more, and no error.
         consumer.acknowledge(first)
         await consumer.acknowledge_confirmed(first)
+
+
+async def test_a_topic_that_goes_while_its_schema_is_asked_for_does_not_end_the_others(
+    server: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic.rpartition("/")[2]
+    going, staying = f"{topic}-a", f"{topic}-b"
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def ask(_: object, asked_topic: str, *__: object) -> None:
+        if asked_topic == going:
+            is_asked.set()
+            await may_answer.wait()
+
+    monkeypatch.setattr("magnetar.sdk.consuming.topic_consumer.load_versions", ask)
+    written = AvroObjectSchema({"type": "record", "name": "R", "fields": []})
+    read = AvroObjectSchema({"type": "record", "name": "R", "fields": [NUMBER]})
+    senders = [await client.producer(each, schema=written) for each in (going, staying)]
+    pattern = re.compile(f"{name}-.*")
+    async with await client.consumer(pattern, "s", QUICK, schema=read) as consumer:
+        receiving = asyncio.create_task(consumer.receive(timeout_s=30))
+        await senders[0].send({})
+        await is_asked.wait()
+        await senders[1].send({})
+        await admin(server, "DELETE", f"{going.replace('://', '/')}?force=true")
+        await until(lambda: consumer.topics == (staying,), "the deleted topic is let go")
+        may_answer.set()
+        assert (await receiving).topic == staying
 
 
 async def test_a_pattern_is_polled_where_brokers_tell_nothing(

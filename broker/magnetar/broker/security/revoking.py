@@ -64,6 +64,9 @@ class Revoking:
     def changed(self, prefix: str) -> None:
         """Grants in these namespaces have changed; `prefix` is tenant/namespace, or tenant/."""
         self._changed[prefix] = None
+        self._begin()
+
+    def _begin(self) -> None:
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(
                 self._look(), name="revoke-rights"
@@ -84,6 +87,8 @@ class Revoking:
         self._looking = None
         if not looking.cancelled() and (error := looking.exception()) is not None:
             _log.error("rights_not_revoked", exc_info=error)
+        if not looking.cancelled() and self._changed:
+            self._begin()  # It was told when the look had ended, and its task had not.
 
     async def _look(self) -> None:
         while self._changed:

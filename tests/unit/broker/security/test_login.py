@@ -214,6 +214,27 @@ async def test_a_record_that_cannot_be_read_keeps_no_right_of_others_alive() -> 
     revoking.close()
 
 
+async def test_a_change_that_is_told_when_a_look_has_just_ended_is_looked_at_too() -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",))
+    client, _ = await harness.login(harness.token("writer"))
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+    def change() -> None:
+        harness.grant()
+        revoking.changed("public/default")
+
+    async def check_sessions(_: IsConcerned) -> None:
+        if not has_ended:  # the last thing that a look does
+            has_ended.append(True)
+            asyncio.get_running_loop().call_soon(change)
+
+    has_ended: list[bool] = []
+    revoking = Revoking(lambda: [client.connection], check_sessions)
+    revoking.changed("other/namespace")
+    assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+
+
 async def test_a_right_that_is_taken_away_while_a_producer_waits_for_its_turn_is_gone() -> None:
     harness = Secured()
     harness.grant(writer=("produce",), keeper=("produce",))

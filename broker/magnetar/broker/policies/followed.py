@@ -139,6 +139,9 @@ class Followed(Generic[T]):
     def _on_event(self, event: WatchEvent) -> None:
         self._generation += 1
         self.is_fresh = False
+        self._begin_to_follow()
+
+    def _begin_to_follow(self) -> None:
         if self._following is None and not self._is_closed:
             self._following = asyncio.get_running_loop().create_task(
                 self._follow(), name=f"follow-{self._path}"
@@ -147,8 +150,8 @@ class Followed(Generic[T]):
 
     def _followed(self, following: "asyncio.Task[None]") -> None:
         self._following = None
-        if not following.cancelled():
-            following.exception()
+        if not following.cancelled() and following.exception() is None and not self.is_fresh:
+            self._begin_to_follow()  # An event came when it had ended, and its task had not.
 
     async def _follow(self) -> None:
         while not self._is_closed and not self.is_fresh:

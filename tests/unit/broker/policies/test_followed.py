@@ -77,6 +77,25 @@ async def test_who_asks_while_a_read_ends_never_spins(store: MetadataStore, turn
     followed.close()
 
 
+@pytest.mark.parametrize("turns", range(16))
+async def test_a_change_is_told_of_whenever_it_comes_after_another(
+    store: MetadataStore, turns: int
+) -> None:
+    reads, told = Reads(), list[tuple[int, int]]()
+    followed = follow(store, reads, told)
+    assert await followed.get() == 0
+    reads.value = 1
+    followed._on_event(WatchEvent.CHANGED)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    reads.value = 2
+    followed._on_event(WatchEvent.CHANGED)
+    for _ in range(32):
+        await asyncio.sleep(0)
+    assert told[-1][1] == 2
+    followed.close()
+
+
 async def test_what_was_read_stays_in_force_while_the_store_is_away(store: MetadataStore) -> None:
     reads, told = Reads(), list[tuple[int, int]]()
     followed = follow(store, reads, told)

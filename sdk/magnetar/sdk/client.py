@@ -238,8 +238,7 @@ class Client:
     def transaction(self, timeout_ms: int = 60_000) -> Transaction:
         """A transaction, which begins with `async with` (or `begin`), is committed at the end of
         the block, and aborted if that raises, or after `timeout_ms` by the broker."""
-        if self._closed:
-            raise AlreadyClosedError("the client is closed")
+        self._check_open()
         return Transaction(self._coordinators, timeout_ms)
 
     async def partitions(self, topic: str) -> int:
@@ -248,7 +247,7 @@ class Client:
         Raises:
             TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
         """
-        return await self._lookup.partitions(str(TopicName.parse(topic)))
+        return await self._lookup.partitions(str(self._parse(topic)))
 
     async def schema(self, topic: str, version: bytes = b"") -> SchemaInfo | None:
         """A version of a topic's schema, by default the latest; None: it has none.
@@ -287,12 +286,13 @@ class Client:
     async def close(self, *, flush: bool = True) -> None:
         """Close producers, consumers and connections.
 
-        With `flush` that waits for the receipts of what is pending, at most the send timeout.
+        With `flush` that waits for the receipts of what is pending, at most the send timeout. In a
+        child of a fork it does nothing: all of it is the parent's.
 
         Raises:
             SdkError: a message failed that nobody watched; everything is closed all the same.
         """
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         try:

@@ -1,6 +1,7 @@
 """How a producer takes faults: nothing lost, nothing reordered, every outcome told."""
 
 import asyncio
+import os
 from dataclasses import replace
 from random import Random
 
@@ -10,6 +11,7 @@ from magnetar.sdk import AccessMode, Client, Compression, MessageId, ProducerSet
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.errors import (
     AlreadyClosedError,
+    ForkedError,
     MessageTooLargeError,
     OperationTimeoutError,
     PendingLimitError,
@@ -439,6 +441,25 @@ async def test_a_closed_client_connects_no_more(client: Client, broker: Scripted
         async with asyncio.timeout(5):
             await making
     assert broker.count(BaseCommand.CONNECT) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_child_of_a_fork_is_told_at_every_call_and_may_close(client: Client) -> None:
+    await client.producer("t")
+    child = os.fork()
+    if child == 0:
+        try:
+            for call in (client.producer, client.partitions, client.schema):
+                with pytest.raises(ForkedError):
+                    call("t").send(None)
+            with pytest.raises(ForkedError):
+                client.transaction()
+            with pytest.raises(StopIteration):
+                client.close().send(None)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 async def test_a_late_refusal_of_a_cancelled_request_harms_nobody(

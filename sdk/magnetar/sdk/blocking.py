@@ -23,7 +23,15 @@ import concurrent.futures
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
 from types import TracebackType
 from typing import Any, Self
 
@@ -125,7 +133,7 @@ class Blocking:
             def call(*arguments: object, **named: object) -> object:
                 plain = [_unwrapped(each) for each in arguments]
                 plain_named = {key: _unwrapped(each) for key, each in named.items()}
-                return _wrapped(thread.call(lambda: method(*plain, **plain_named)), thread)
+                return _wrapped(thread.call(lambda: _taken(method(*plain, **plain_named))), thread)
 
             return call
         return _wrapped(thread.call(lambda: getattr(target, name)), thread)
@@ -161,6 +169,27 @@ class Blocking:
     ) -> None:
         target: Any = self._target
         self._thread.call(lambda: target.__aexit__(kind, error, trace))
+
+
+class BlockingMapping(Blocking):
+    """A table view: what is asked of it is answered in the client's thread, which changes it."""
+
+    # Any, as above.
+    def __getitem__(self, key: str) -> Any:
+        target: Any = self._target
+        return self._thread.call(lambda: target[key])
+
+    def __contains__(self, key: object) -> bool:
+        target: Any = self._target
+        return bool(self._thread.call(lambda: key in target))
+
+    def __len__(self) -> int:
+        target: Any = self._target
+        return int(self._thread.call(lambda: len(target)))
+
+    def __iter__(self) -> Iterator[Any]:
+        target: Any = self._target
+        return iter(self._thread.call(lambda: list(target)))
 
 
 class Client(Blocking):
@@ -204,8 +233,13 @@ class Client(Blocking):
 def _wrapped(value: object, thread: _LoopThread) -> object:
     """Values stay as they are; what has calls to wait for becomes `Blocking`."""
     if hasattr(type(value), "__aenter__") or hasattr(type(value), "__aiter__"):
-        return Blocking(value, thread)
+        return (BlockingMapping if isinstance(value, Mapping) else Blocking)(value, thread)
     return value
+
+
+def _taken(value: object) -> object:
+    """Keys and items of a mapping as they are now: they are gone through in another thread."""
+    return list(value) if isinstance(value, KeysView | ItemsView | ValuesView) else value
 
 
 def _unwrapped(value: object) -> object:

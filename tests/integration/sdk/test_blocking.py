@@ -59,6 +59,25 @@ def test_transactions_take_wrapped_producers(client: Client) -> None:
     assert reader.read_next(timeout_s=30).data == b"in it"
 
 
+def test_a_table_view_is_a_mapping_here_too(client: Client) -> None:
+    producer = client.producer("prices")
+    producer.send(b"1", key="apples")
+    producer.send(b"2", key="pears")
+    with client.table_view("prices") as view:
+        assert view["apples"] == b"1"
+        assert "pears" in view
+        assert "plums" not in view
+        assert (len(view), sorted(view)) == (2, ["apples", "pears"])
+        # What is given out does not change under whoever goes through it.
+        items = iter(view.items())
+        first = next(items)
+        producer.send(b"3", key="plums")
+        view.refresh()
+        assert dict([first, *items]) == {"apples": b"1", "pears": b"2"}
+        assert dict(view) == {"apples": b"1", "pears": b"2", "plums": b"3"}
+        assert view.get("none") is None
+
+
 def test_many_threads_share_a_producer(client: Client) -> None:
     producer = client.producer("shared", ProducerSettings(batch_delay_ms=1))
 

@@ -459,7 +459,8 @@ async def test_a_child_of_a_fork_is_told_at_every_call_and_may_close(client: Cli
             os._exit(0)
         finally:
             os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 async def test_a_late_refusal_of_a_cancelled_request_harms_nobody(

@@ -31,11 +31,10 @@ async def test_who_waits_is_told_of_a_frame_that_the_client_cannot_take() -> Non
         await connection.send(json.dumps(frame))
         await connection.wait_closed()
 
-    async with serve(answer, "127.0.0.1", 0) as server:
-        async with WebSocketClient(url_of(server)) as web:
-            consumer = await web.consumer("t", "s")
-            with pytest.raises(SdkError, match="defect in the client"):
-                await consumer.receive(timeout_s=5)
+    async with serve(answer, "127.0.0.1", 0) as server, WebSocketClient(url_of(server)) as web:
+        consumer = await web.consumer("t", "s")
+        with pytest.raises(SdkError, match="defect in the client"):
+            await consumer.receive(timeout_s=5)
 
 
 class Sessions:
@@ -144,7 +143,8 @@ async def test_sends_that_wait_for_room_leave_in_the_order_of_their_calls() -> N
         sends = [asyncio.create_task(producer.send(b"%d" % at)) for at in range(3)]
         await asyncio.sleep(0)
         may_answer.set()
-        while producer._pending:  # whoever looks at every turn sees the room first
+        # Whoever looks at every turn sees the room first.
+        while producer._pending:  # noqa: ASYNC110  # Nothing tells of it that soon.
             await asyncio.sleep(0)
         await producer.send(b"3")
         await asyncio.gather(*sends)

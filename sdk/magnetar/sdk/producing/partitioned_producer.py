@@ -2,11 +2,12 @@
 
 Partitions that are added while it lives are noticed within `partitions_refresh_ms` and used from
 then on. With `lazy_partitions` a partition's producer is made when the first message for it comes:
-messages wait for it here, in their order, as many as `pending_messages_max`.
+messages wait for it here, in their order, within the bounds of what may be pending.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from magnetar.sdk.producer import OnConfirmed, Producer
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.routing import PartitionRouter
+from magnetar.sdk.producing.send_room import SendRoom
 from magnetar.sdk.producing.topic_producer import TopicProducer, settle
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import Schema, T
@@ -40,10 +42,13 @@ _log = logging.getLogger("magnetar.sdk")
 class _Slot:
     """One partition."""
 
+    room: SendRoom
+    """For messages that come before the producer is ready."""
     producer: TopicProducer | None = None
     starting: asyncio.Task[None] | None = None
-    waiting: list[tuple[OutgoingMessage, OnSent | None]] = field(default_factory=list)
-    """Messages that came before the producer was ready."""
+    waiting: deque[tuple[OutgoingMessage, OnSent | None]] = field(default_factory=deque)
+    """These messages."""
+    waiting_bytes: int = 0
 
 
 class PartitionedProducer(Producer[T]):
@@ -84,7 +89,7 @@ class PartitionedProducer(Producer[T]):
             ),
             random=context.random,
         )
-        self._slots = [_Slot() for _ in range(partitions)]
+        self._slots = [self._new_slot() for _ in range(partitions)]
         self._on_confirmed: OnConfirmed | None = None
         self._unreported: SdkError | None = None
         self._closing = False
@@ -129,7 +134,7 @@ class PartitionedProducer(Producer[T]):
 
     @property
     def pending_bytes(self) -> int:
-        waiting = sum(len(message.payload) for slot in self._slots for message, _ in slot.waiting)
+        waiting = sum(slot.waiting_bytes for slot in self._slots)
         return waiting + sum(each.pending_bytes for each in self._producers)
 
     @property
@@ -167,6 +172,9 @@ class PartitionedProducer(Producer[T]):
             return await (await self._started(slot)).send_message(message, transaction)
         if slot.producer is not None:
             return await slot.producer.send_message(message)
+        is_full = partial(self._is_full, slot, len(message.payload))
+        if slot.room.is_waited_for or is_full():
+            await slot.room.wait_turn(is_full)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         self._queue(slot, message, partial(settle, future))
         return await future
@@ -175,6 +183,10 @@ class PartitionedProducer(Producer[T]):
         slot = self._route(message)
         if slot.producer is not None:
             slot.producer.send_message_nowait(message, on_sent)
+        elif slot.room.is_waited_for or self._is_full(slot, len(message.payload)):
+            raise PendingLimitError(
+                f"{self.topic}: {len(slot.waiting)} messages wait for the producer of a partition"
+            )
         else:
             self._queue(slot, message, on_sent)
 
@@ -184,6 +196,7 @@ class PartitionedProducer(Producer[T]):
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         slot = self._route(OutgoingMessage(payload=body, key=key))
         if slot.producer is None:
+            self._begin(slot)
             raise PendingLimitError(f"{self.topic}: the producer of the partition is being made")
         slot.producer.send_encoded_nowait(body, metadata, on_sent=on_sent)
 
@@ -289,24 +302,43 @@ class PartitionedProducer(Producer[T]):
             await producer.start()
         except SdkError as error:
             slot.starting = None  # the next message tries again
-            waiting, slot.waiting = slot.waiting, []
-            for _, on_sent in waiting:
-                self._report(error, on_sent)
+            self._give_up(slot, error)
+            raise
+        try:
+            await self._hand_over(slot, producer)
+        except BaseException:
+            await producer.close(flush=False)
             raise
         slot.producer, slot.starting = producer, None
-        waiting, slot.waiting = slot.waiting, []
-        for message, on_sent in waiting:
+
+    async def _hand_over(self, slot: _Slot, producer: TopicProducer) -> None:
+        """Send what waits. What comes meanwhile waits behind it: the order is that of the calls."""
+        while slot.waiting or slot.room.is_waited_for:
+            if not slot.waiting:
+                await asyncio.sleep(0)  # who waited for room was woken, and comes next
+                continue
+            message, on_sent = slot.waiting[0]
             try:
-                producer.send_message_nowait(message, on_sent)
+                await producer.send_message_when_room(message, on_sent)
             except (SdkError, ValueError) as error:
                 self._report(error, on_sent)
+            slot.waiting.popleft()
+            slot.waiting_bytes -= len(message.payload)
+            slot.room.wake(len(slot.waiting))
+
+    def _give_up(self, slot: _Slot, error: SdkError) -> None:
+        """Nothing that waits is sent; who waits for room looks again."""
+        waiting, slot.waiting, slot.waiting_bytes = slot.waiting, deque(), 0
+        for _, on_sent in waiting:
+            self._report(error, on_sent)
+        slot.room.wake_all()
 
     def _slots_index(self, slot: _Slot) -> int:
         return next(index for index, each in enumerate(self._slots) if each is slot)
 
     async def _look(self) -> None:
         partitions = await self._count()
-        new = [_Slot() for _ in range(partitions - len(self._slots))]
+        new = [self._new_slot() for _ in range(partitions - len(self._slots))]
         if new:
             await self._grow(new)
 
@@ -326,9 +358,7 @@ class PartitionedProducer(Producer[T]):
         await asyncio.gather(*tasks, return_exceptions=True)
         closed = AlreadyClosedError(f"the producer on {self.topic} is closed")
         for slot in self._slots:
-            waiting, slot.waiting = slot.waiting, []
-            for _, on_sent in waiting:
-                self._report(closed, on_sent)
+            self._give_up(slot, closed)
         await asyncio.gather(
             *(producer.close(flush=False) for producer in self._producers), return_exceptions=True
         )
@@ -349,11 +379,19 @@ class PartitionedProducer(Producer[T]):
 
     def _queue(self, slot: _Slot, message: OutgoingMessage, on_sent: OnSent | None) -> None:
         """Keep a message until its partition's producer is ready."""
-        if len(slot.waiting) >= self._settings.pending_messages_max:
-            raise PendingLimitError(
-                f"{self.topic}: {len(slot.waiting)} messages wait for the producer of a partition"
-            )
         slot.waiting.append((message, on_sent))
+        slot.waiting_bytes += len(message.payload)
+        self._begin(slot)
+
+    def _is_full(self, slot: _Slot, size: int) -> bool:
+        self._check_usable()
+        return slot.room.is_full(len(slot.waiting), slot.waiting_bytes, size)
+
+    def _new_slot(self) -> _Slot:
+        return _Slot(SendRoom(self._settings, None))
+
+    def _begin(self, slot: _Slot) -> None:
+        """Have the slot's producer made, if nobody does."""
         if slot.starting is None:
             slot.starting = asyncio.create_task(self._start(slot))
             # Who sent hears of a failure; nobody waits for the task.

@@ -179,10 +179,12 @@ class TopicProducer(Producer[T]):
             return
         await self.send_payloads(payloads)
 
-    async def send_message_when_room(self, message: OutgoingMessage) -> None:
+    async def send_message_when_room(
+        self, message: OutgoingMessage, on_sent: OnSent | None = None
+    ) -> None:
         """`send_nowait` that waits for room first."""
         await self._wait_turn(len(message.payload))
-        self._give(message, None)
+        self._give(message, on_sent)
 
     async def send_payloads(self, payloads: Sequence[bytes]) -> None:
         """`send_many` of messages that are their payloads and nothing else."""

@@ -17,6 +17,9 @@ ENTRIES_PER_ACK_MAX = 1_000
 CHUNKED_MESSAGES_MAX = 10_000
 """Messages in chunks that are remembered until they are acknowledged. Of older ones only the last
 chunk is; the others come again, and are given up as incomplete."""
+PARTIAL_ENTRIES_MAX = 50_000
+"""Batches of which a part is acknowledged; brokers let a consumer have no more messages by default.
+Older ones were completed by another consumer. Of one that was not, all messages come again."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,13 @@ class AckGrouping:
 
     def set_remaining(self, ledger_id: int, entry_id: int, mask: int) -> None:
         """The broker delivered, or the application asked for, a part of a batch only."""
-        self._remaining.setdefault((ledger_id, entry_id), mask)
+        if (ledger_id, entry_id) not in self._remaining:
+            self._set((ledger_id, entry_id), mask)
+
+    def _set(self, key: tuple[int, int], mask: int) -> None:
+        self._remaining[key] = mask
+        if len(self._remaining) > PARTIAL_ENTRIES_MAX:
+            self.drop(*next(iter(self._remaining)))
 
     def add_entry(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge a whole entry."""
@@ -112,7 +121,7 @@ class AckGrouping:
         if not after:
             self.add_entry(ledger_id, entry_id)
             return
-        self._remaining[key] = after
+        self._set(key, after)
         if self._batch_index_ack and after != before:
             self._touched.add(key)
 
@@ -179,7 +188,7 @@ class AckGrouping:
         mask = (1 << size) - (2 << index)
         if self._batch_index_ack:
             mask &= self._remaining.get((ledger_id, entry_id), mask)
-            self._remaining[ledger_id, entry_id] = mask
+            self._set((ledger_id, entry_id), mask)
             return MessageIdData(
                 ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)
             )

@@ -1,5 +1,7 @@
 """Acknowledgements: whole entries, parts, and the cumulative one."""
 
+import pytest
+
 from magnetar.sdk.ack_grouping import AckCommands, AckGrouping
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire import FrameDecoder
@@ -103,3 +105,18 @@ def test_a_whole_entry_lies_behind_each_of_its_messages_cumulatively() -> None:
     acks.add_cumulative(MessageId(1, 5, 0, -1, 3))
     ((data,),) = (command.message_id for command in acks.take(7).commands(7))
     assert (data.ledgerId, data.entryId, list(data.ack_set)) == (1, 5, [])
+
+
+@pytest.mark.parametrize("batch_index_ack", [True, False])
+def test_parts_of_batches_that_nobody_completes_here_are_forgotten_one_day(
+    batch_index_ack: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.sdk.ack_grouping.PARTIAL_ENTRIES_MAX", 3)
+    acks = AckGrouping(batch_index_ack=batch_index_ack)
+    for entry_id in range(5):
+        acks.add(1, entry_id, 0, 2)
+    assert [acks.remaining(1, at) for at in range(5)] == [None, None, 0b10, 0b10, 0b10]
+    acks.set_remaining(1, 5, 0b1)
+    assert acks.remaining(1, 2) is None
+    acks.add(1, 4, 1, 2)
+    assert acks.take(0).entries == [(1, 4)]

@@ -79,7 +79,11 @@ class Client:
         self._settings = check_settings(settings or ClientSettings(), ClientSettings)
         service_url = ServiceUrl.parse(url)
         if network is None:
-            network = SystemNetwork(tls_context(self._settings) if service_url.is_tls else None)
+            network = SystemNetwork()
+            if service_url.is_tls:
+                make_tls = partial(tls_context, self._settings)
+                make_tls()  # What cannot be used is told now.
+                network = SystemNetwork(make_tls)
         self._pool = ConnectionPool(self._settings, network)
         self._lookup = Lookup(service_url, self._pool, listener_name=self._settings.listener_name)
         self._open: dict[Closable, None] = {}  # in the order of their making

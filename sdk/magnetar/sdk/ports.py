@@ -45,10 +45,11 @@ class SystemClock:
 
 
 class SystemNetwork:
-    """TCP sockets of the running event loop, with TLS if there is a context for it."""
+    """TCP sockets of the running event loop, with TLS if there are contexts for it."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+    def __init__(self, make_tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """`make_tls` is called for each connection, on a thread: certificates are renewed."""
+        self._make_tls = make_tls
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -56,9 +57,10 @@ class SystemNetwork:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                transport, _ = await loop.create_connection(factory, host, port, ssl=self._tls)
+                tls = None if self._make_tls is None else await asyncio.to_thread(self._make_tls)
+                transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
         except (ConnectionResetError, ConnectionAbortedError) as error:
-            if self._tls is None or str(error):
+            if self._make_tls is None or str(error):
                 raise
             raise ConnectionResetError("it broke off TLS: does this port speak it?") from error
         return transport

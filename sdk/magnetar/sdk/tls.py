@@ -7,7 +7,8 @@ from magnetar.sdk.settings import ClientSettings
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """For pulsar+ssl://: TLS 1.2 or newer, the broker's certificate checked.
+    """For pulsar+ssl://: TLS 1.2 or newer, the broker's certificate checked. From the files as they
+    are now.
 
     Raises:
         TlsFileError: a file of the settings cannot be used.

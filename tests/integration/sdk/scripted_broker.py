@@ -6,6 +6,7 @@ it does wrong is decided by the test, through `faults` and the methods that clos
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -53,12 +54,17 @@ class ScriptedBroker:
         self.faults: deque[Fault] = deque()
         self.peers: list[Peer] = []
         self.partitions = 0
+        self.tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._arrived: list[tuple[Callable[[BaseCommand], bool], asyncio.Future[BaseCommand]]] = []
 
     @property
     def url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"pulsar+ssl://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
         await self.listen()
@@ -74,7 +80,9 @@ class ScriptedBroker:
 
     async def listen(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(
+            lambda: Peer(self), "127.0.0.1", self.port, ssl=self.tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -135,6 +143,11 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.broker.peers.append(self)
+
+    @property
+    def certificate(self) -> object:
+        """The client's; None: it has shown none."""
+        return self.transport.get_extra_info("peercert")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.broker.peers.remove(self)

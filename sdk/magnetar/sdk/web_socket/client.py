@@ -9,6 +9,7 @@ What the interface does not have is not here: batches, schemas, seek, cumulative
 
 import asyncio
 import random as random_module
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
@@ -54,10 +55,13 @@ class WebSocketClient:
         chosen = settings or ClientSettings()
         self._open: dict[Session, None] = {}
         self._closed = False
+        make_tls = partial(tls_context, chosen) if parsed.scheme == "wss" else None
+        if make_tls is not None:
+            make_tls()  # What cannot be used is told now.
         self._context = WebSocketContext(
             base_url=url.rstrip("/"),
             settings=chosen,
-            tls=tls_context(chosen) if parsed.scheme == "wss" else None,
+            make_tls=make_tls,
             clock=clock or SystemClock(),
             random=random or random_module.Random(),
             forget=lambda session: self._open.pop(session, None) and None,

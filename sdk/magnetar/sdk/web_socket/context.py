@@ -26,7 +26,8 @@ class WebSocketContext:
     base_url: str
     """`ws://host:port` or `wss://host:port`"""
     settings: ClientSettings
-    tls: ssl.SSLContext | None
+    make_tls: Callable[[], ssl.SSLContext] | None
+    """Called for each session, on a thread; None: without TLS."""
     clock: Clock
     random: random.Random
     forget: Callable[[Session], None]

@@ -173,11 +173,13 @@ class WebSocketLink:
         context = self._context
         settings = context.settings
         headers = await context.headers()
+        make_tls = context.make_tls
+        tls = None if make_tls is None else await asyncio.to_thread(make_tls)
         try:
             return await connect(
                 self._url(),
                 additional_headers=headers,
-                ssl=context.tls,
+                ssl=tls,
                 open_timeout=settings.connect_timeout_ms / 1000,
                 close_timeout=settings.close_timeout_ms / 1000,
                 ping_interval=settings.keep_alive_ms / 1000,

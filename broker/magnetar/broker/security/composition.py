@@ -267,12 +267,9 @@ class Security:
 
 
 def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
-    made: list[Network] = []
-
     def secured() -> Network:
-        if not made:
-            made.append(TlsNetwork(client=ClientTls(TlsFiles(authorities=authorities))))
-        return made[0]
+        # Made for each request: they are few, and authorities are renewed.
+        return TlsNetwork(client=ClientTls(TlsFiles(authorities=authorities)))
 
     async def fetch(url: str) -> bytes:
         parts = urlsplit(url)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.security.composition import _fetcher
 from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.tls import ClientTls, ServerTls, TlsConfigError, TlsFiles, TlsNetwork
 from magnetar.sdk import Client, ClientSettings, ConsumerSettings, InitialPosition
@@ -151,3 +152,21 @@ async def test_a_running_server_takes_a_certificate_that_was_replaced(server: Se
             break
         await asyncio.sleep(0.05)
     assert await name_of_server(server.tls_port, server.authority) == "renewed"
+
+
+async def test_issuers_are_vouched_for_by_who_is_in_the_file_now(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    trusted = tmp_path / "trusted.pem"
+    fetch = _fetcher(SystemNetwork(), authorities=str(trusted), timeout_s=10)
+    for name in ("former", "next"):
+        authority = Authority(tmp_path, name)
+        trusted.write_bytes(authority.path.read_bytes())
+        context = ServerTls(files(authority, f"issuer of {name}")).context
+        async with await asyncio.start_server(answer, HOST, 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            assert await fetch(f"https://{HOST}:{port}/keys") == b"{}"

@@ -80,6 +80,7 @@ class Heartbeat:
     def __init__(self, open_log: OpenLog) -> None:
         self._open = open_log
         self._log: BeatLog | None = None
+        self._opening: asyncio.Task[BeatLog] | None = None
         self._under_way: _Beat | None = None
         self._count = 0
         self.doing = ""
@@ -88,8 +89,8 @@ class Heartbeat:
     async def beat(self) -> None:
         """Write an entry, and read it back. Takes as long as it takes: the caller has a bound.
 
-        An entry that an earlier call gave up is waited for first: however often somebody asks
-        while the bookies are away, no more than one waits for them.
+        What an earlier call gave up is waited for first, the opening of the log and an entry:
+        however often somebody asks while the bookies are away, no more than one waits for them.
 
         Raises:
             LedgerError: it could not be written or read, or what was read is something else.
@@ -110,7 +111,13 @@ class Heartbeat:
     async def _write(self) -> tuple[Position, bytes]:
         self.doing = "opening its log"
         if self._log is None:
-            self._log = await self._open()
+            if self._opening is None:
+                # A caller that gives up must not end it: what takes longer would never be done.
+                self._opening = asyncio.create_task(self._open(), name="heartbeat-log")
+                self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait([self._opening])
+            opening, self._opening = self._opening, None
+            self._log = opening.result()
         self.doing = "writing an entry"
         beat = self._under_way
         if beat is None:
@@ -129,11 +136,17 @@ class Heartbeat:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a log."""
-        return self._log is not None
+        """Whether there is a log, or may be soon."""
+        return self._log is not None or self._opening is not None
 
     async def close(self) -> None:
         """Delete the log; what cannot be done now stays for the next broker of that name."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+            if not self._opening.cancelled() and self._opening.exception() is None:
+                self._log = self._opening.result()
+            self._opening = None
         log, self._log, self._under_way = self._log, None, None
         if log is not None:
             try:

@@ -65,6 +65,8 @@ class _World:
         self.status = "ok"
         self.session = SessionState.CONNECTED
         self.opened = 0
+        self.may_open = asyncio.Event()
+        self.may_open.set()
         self.health = BrokerHealth(
             Heartbeat(self._open),
             HealthSettings(health_check_timeout_ms=20, health_check_interval_ms=2_000),
@@ -75,6 +77,7 @@ class _World:
 
     async def _open(self) -> BeatLog:
         self.opened += 1
+        await self.may_open.wait()
         return self.log
 
     async def look_later(self) -> str:
@@ -110,6 +113,25 @@ async def test_an_entry_that_is_not_stored_in_time_is_said_and_does_not_pile_up(
     assert len(world.log.held) == 1, "one entry waits, however often somebody asks"
     world.log.release()
     assert await world.look_later() == "ok"
+
+
+async def test_a_log_that_takes_longer_to_open_than_anybody_waits_is_open_one_day() -> None:
+    world = _World()
+    world.may_open.clear()
+    said = await world.health.look()
+    assert said == "the heartbeat is not done within 20 ms: opening its log"
+    assert await world.look_later() == said
+    world.may_open.set()
+    assert await world.look_later() == "ok"
+    assert world.opened == 1, "what was begun goes on, whoever gives up meanwhile"
+
+
+async def test_a_log_that_is_being_opened_ends_with_the_broker() -> None:
+    world = _World()
+    world.may_open.clear()
+    await world.health.look()
+    await world.health.close()
+    assert not [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
 
 
 async def test_what_cannot_be_written_or_read_is_said_in_words_until_it_can() -> None:

@@ -35,9 +35,10 @@ class Gate:
         return True
 
     def settings(self, **bounds: int) -> ProducerSettings:
-        return ProducerSettings(
-            lazy_partitions=True, batching=False, routing=lambda *_: self.idle, **bounds
+        settings = ProducerSettings(
+            lazy_partitions=True, batching=False, routing=lambda *_: self.idle
         )
+        return replace(settings, **bounds)
 
     def open(self) -> None:
         for peer, command in self.held:

@@ -20,6 +20,7 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, MessageIdData, ServerError
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+from tests.waiting import until
 
 SOON = ConsumerSettings(ack_group_ms=0, nack_delay_ms=0)
 
@@ -559,3 +560,21 @@ async def test_a_damaged_message_for_one_who_waits_leaves_the_next_to_another(
     assert isinstance(results[0], CorruptMessageError)
     assert isinstance(results[1], Message)
     assert results[1].data == b"1"
+
+
+async def test_partitions_that_are_not_there_for_a_moment_are_consumed_all_the_same(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    broker.partitions = 2
+    settings = ConsumerSettings(topics_update_ms=10)
+    consumer = await client.consumer("t", "s", settings)
+    topics = consumer.topics
+    assert [each[-1] for each in topics] == ["0", "1"]
+    # As when the topic was deleted: the plain topic of that name is another one.
+    broker.partitions = 0
+    asked = broker.count(BaseCommand.PARTITIONED_METADATA)
+    await broker.wait_command(BaseCommand.PARTITIONED_METADATA, asked + 3)
+    assert consumer.topics == topics
+    assert broker.count(BaseCommand.SUBSCRIBE) == 2
+    broker.partitions = 3
+    await until(lambda: len(consumer.topics) == 3, "what is added appears")

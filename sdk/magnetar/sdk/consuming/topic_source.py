@@ -67,17 +67,20 @@ async def wait_topics(source: TopicSource, context: ClientContext) -> list[Topic
 
 
 class GivenTopics:
-    """Topics by name. Partitions that are added appear; topics stay, whatever happens to them."""
+    """Topics by name. Partitions that are added appear; topics stay, whatever happens to them: to
+    consume the plain topic of the name, where there are no partitions any more, would make it."""
 
     def __init__(self, lookup: Lookup, names: Sequence[TopicName]) -> None:
         self._lookup = lookup
         self._names = tuple(dict.fromkeys(names))
+        self._partitions: dict[TopicName, int] = {}
 
     async def topics(self) -> list[TopicName]:
         found: list[TopicName] = []
         for name in self._names:
             # A partition is no partitioned topic: nobody need be asked.
             count = 0 if name.partition_index >= 0 else await self._lookup.partitions(str(name))
+            count = self._partitions[name] = max(count, self._partitions.get(name, 0))
             found += [name.partition(index) for index in range(count)] if count else [name]
         return list(dict.fromkeys(found))
 

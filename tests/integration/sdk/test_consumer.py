@@ -16,9 +16,11 @@ from magnetar.sdk import (
 )
 from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, NotSupportedError
+from magnetar.sdk.perf import ConsumeOptions, consume
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, MessageIdData, ServerError
+from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.waiting import until
 
@@ -578,3 +580,12 @@ async def test_partitions_that_are_not_there_for_a_moment_are_consumed_all_the_s
     assert broker.count(BaseCommand.SUBSCRIBE) == 2
     broker.partitions = 3
     await until(lambda: len(consumer.topics) == 3, "what is added appears")
+
+
+async def test_a_load_tells_of_a_message_that_cannot_be_read(broker: ScriptedBroker) -> None:
+    broker.entries.append(b"no message")
+    options = ConsumeOptions(
+        url=broker.url, client=FAST, consumers=2, subscription_type=SubscriptionType.FAILOVER
+    )
+    with pytest.raises(CorruptMessageError):
+        await consume(options)

@@ -123,9 +123,7 @@ async def consume(
         ]
         run = _Run(options, on_progress)
         cpu_started_s = time.process_time()
-        async with asyncio.TaskGroup() as group:
-            for consumer in consumers:
-                group.create_task(_consume(consumer, run))
+        await asyncio.gather(*(_consume(consumer, run) for consumer in consumers))
         cpu_s = time.process_time() - cpu_started_s
     finally:
         for client in clients:

@@ -20,7 +20,7 @@ from magnetar.broker.metrics.text import (
     single,
 )
 from magnetar.broker.metrics.topic_values import TOPIC
-from magnetar.broker.metrics.transaction_values import transaction_tables
+from magnetar.broker.metrics.transaction_values import EndsHere, transaction_tables
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -312,7 +312,7 @@ def totals(cluster: str, sums: Sequence[float], topics: int) -> list[Table]:
     ]
 
 
-def broker_tables(broker: "Broker", sampler: Sampler) -> Iterator[Table]:
+def broker_tables(broker: "Broker", sampler: Sampler, ends: EndsHere) -> Iterator[Table]:
     """Everything else of the broker."""
     settings = broker.services.settings
     cluster = {"cluster": settings.cluster_name}
@@ -334,7 +334,7 @@ def broker_tables(broker: "Broker", sampler: Sampler) -> Iterator[Table]:
     yield Table(CACHE, [(of_cluster, in_cache)])
     yield Table(WRITE_LATENCY, [(of_cluster, latency_steps(sampler.write_latency))])
     yield Table(ENTRY_SIZE, [(of_cluster, size_steps(sampler.entry_sizes))])
-    yield from transaction_tables(broker, cluster)
+    yield from transaction_tables(broker, ends, cluster)
     if broker.cluster is None:
         return
     for of_ownership, ask in OWNERSHIP:

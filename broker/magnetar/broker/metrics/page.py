@@ -29,6 +29,7 @@ from magnetar.broker.metrics.text import (
     labels_of,
     portions,
 )
+from magnetar.broker.metrics.transaction_values import EndsHere
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 
@@ -206,6 +207,7 @@ class MetricsPage:
             with_consumers=settings.expose_consumer_level_metrics,
         )
         self._sums = SumsOfCounters()
+        self._ends = EndsHere()
         self._others = CollectorRegistry()
         for collector in broker.collectors:
             self._others.register(collector)
@@ -220,7 +222,10 @@ class MetricsPage:
             if steps >= STEPS_AT_ONCE:
                 steps = 0
                 await asyncio.sleep(0)
-        return [*broker_tables(self._broker, self.sampler), *gathering.tables(self._sums)]
+        return [
+            *broker_tables(self._broker, self.sampler, self._ends),
+            *gathering.tables(self._sums),
+        ]
 
     async def written(self) -> AsyncIterator[str]:
         """The page, in portions; others get their turn between them."""

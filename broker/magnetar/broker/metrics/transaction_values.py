@@ -1,9 +1,10 @@
 """What is shown of transactions: of the coordinators of a broker, and of its topics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from magnetar.broker.metrics.text import Table, counter, gauge, labels_of
+from magnetar.broker.transactions.buffer_state import BufferState
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -20,13 +21,39 @@ COORDINATOR = (
 
 BUFFERS = (
     gauge("pulsar_txn_tb_active_total", "Transactions with messages on topics here, not ended."),
-    counter("pulsar_txn_tb_committed_total", "Those that were committed, on the topics loaded."),
-    counter("pulsar_txn_tb_aborted_total", "Those that were aborted, on the topics loaded."),
+    counter("pulsar_txn_tb_committed_total", "Those that were committed, on topics while here."),
+    counter("pulsar_txn_tb_aborted_total", "Those that were aborted, on topics while here."),
 )
 """Of all topics of the broker together."""
 
 
-def transaction_tables(broker: "Broker", cluster: Mapping[str, str]) -> Iterator[Table]:
+class EndsHere:
+    """How many transactions were committed, and aborted, on topics while they were here.
+
+    A topic brings along what it counted at former owners, and takes away what it counted here: a
+    sum over topics would leap when one comes and fall when one goes, which Prometheus would take
+    for a restart and count again. What ends after the last look at a topic that goes is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._committed = self._aborted = 0
+        self._before: dict[BufferState, tuple[int, int]] = {}
+
+    def look(self, buffers: Iterable[BufferState]) -> tuple[int, int]:
+        """The counts by now; `buffers`: of the topics that are here."""
+        now: dict[BufferState, tuple[int, int]] = {}
+        for each in buffers:
+            committed, aborted = self._before.get(each, each.ended_before)
+            self._committed += each.committed_count - committed
+            self._aborted += each.aborted_count - aborted
+            now[each] = (each.committed_count, each.aborted_count)
+        self._before = now
+        return self._committed, self._aborted
+
+
+def transaction_tables(
+    broker: "Broker", ends: EndsHere, cluster: Mapping[str, str]
+) -> Iterator[Table]:
     """Nothing while nobody has used transactions."""
     services = broker.services
     coordinators = services.coordinators.served
@@ -50,10 +77,7 @@ def transaction_tables(broker: "Broker", cluster: Mapping[str, str]) -> Iterator
         for topic in services.topics.loaded
         if topic.visibility.buffer is not None
     ]
+    counts = ends.look(buffers)
     if buffers:
-        sums = (
-            sum(len(each.open) for each in buffers),
-            sum(each.committed_count for each in buffers),
-            sum(each.aborted_count for each in buffers),
-        )
+        sums = (sum(len(each.open) for each in buffers), *counts)
         yield Table(BUFFERS, [(labels_of(cluster), sums)])

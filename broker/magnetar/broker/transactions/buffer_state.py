@@ -41,6 +41,8 @@ class BufferState:
         self.version = 0
         self.committed_count = 0
         self.aborted_count = 0
+        self.ended_before = (0, 0)
+        """How many were committed, and aborted, at former owners of the topic."""
         self._floors: dict[int, Position] = {}
         """Where the log ended when each of the appends under way was handed to it, by number."""
         self._handed_over = 0

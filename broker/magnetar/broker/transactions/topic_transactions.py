@@ -126,6 +126,7 @@ class TopicTransactions:
 
     def _start(self, log: TopicTransactionLog, state: BufferState) -> None:
         topic = self._topic
+        state.ended_before = (state.committed_count, state.aborted_count)
         self.log = log
         log.on_fenced(lambda: topic.reload("another broker has its transactions"))
         topic.visibility.buffer = state

@@ -165,7 +165,9 @@ class Lookup:
             address = self._addresses[self._next % len(self._addresses)]
             try:
                 return address, await self._pool.get(address)
-            except BrokerUnavailableError as error:
+            except SdkError as error:
+                if not error.retryable:
+                    raise
                 failure = error
                 self._next += 1
         assert failure is not None

@@ -27,7 +27,7 @@ from magnetar.sdk.wire.errors import (
 )
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
 from tests.integration.sdk.conftest import FAST
-from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+from tests.integration.sdk.scripted_broker import NO_REQUEST, Peer, ScriptedBroker, once
 
 SINGLE = ProducerSettings(batching=False)
 
@@ -339,6 +339,19 @@ async def test_unreachable_broker_is_given_up_after_the_operation_timeout(
     async with Client(broker.url, settings) as client:
         with pytest.raises(OperationTimeoutError, match="cannot connect"):
             await client.producer("t")
+
+
+async def test_a_broker_that_takes_no_clients_now_is_passed_over(broker: ScriptedBroker) -> None:
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        peer.refuse(NO_REQUEST, ServerError.ServiceNotReady)
+        peer.transport.close()
+        return True
+
+    async with ScriptedBroker() as starting:
+        starting.faults.append(refuse)
+        url = f"pulsar://127.0.0.1:{starting.port},127.0.0.1:{broker.port}"
+        async with Client(url, FAST) as client:
+            assert await client.partitions("t") == 0
 
 
 async def test_bad_topic_name_is_refused_here(client: Client) -> None:

@@ -152,9 +152,10 @@ class Lookup:
         return command.lookupTopicResponse
 
     def _turn_from(self, address: Address) -> None:
-        """Ask another broker next time: this one is reachable, and knows no answer.
+        """Ask another broker next time: this one cannot be reached, or knows no answer.
 
-        A broker that has lost sight of the metadata store may be in that state for long.
+        A broker that has lost sight of the metadata store may be in that state for long. Who has
+        asked it beside us may have turned from it already.
         """
         if self._addresses[self._next % len(self._addresses)] == address:
             self._next += 1
@@ -169,6 +170,6 @@ class Lookup:
                 if not error.retryable:
                     raise
                 failure = error
-                self._next += 1
+                self._turn_from(address)
         assert failure is not None
         raise failure

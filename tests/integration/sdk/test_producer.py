@@ -354,6 +354,17 @@ async def test_a_broker_that_takes_no_clients_now_is_passed_over(broker: Scripte
             assert await client.partitions("t") == 0
 
 
+async def test_those_who_ask_together_pass_over_a_dead_broker_together(
+    broker: ScriptedBroker,
+) -> None:
+    async with ScriptedBroker() as dead:
+        url = f"pulsar://127.0.0.1:{dead.port},127.0.0.1:{broker.port}"
+        dead.stop()
+        async with Client(url, FAST) as client:
+            asked = [client.partitions(topic) for topic in ("t", "u")]
+            assert await asyncio.gather(*asked) == [0, 0]
+
+
 async def test_bad_topic_name_is_refused_here(client: Client) -> None:
     with pytest.raises(TopicNameError):
         await client.producer("a/b")

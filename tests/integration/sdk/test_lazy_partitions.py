@@ -9,7 +9,8 @@ from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.errors import PendingLimitError, SdkError
 from magnetar.sdk.wire import BaseCommand
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from magnetar.sdk.wire.errors import NotAllowedError
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, ServerError
 from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker
 
@@ -96,3 +97,24 @@ async def test_what_is_encoded_already_has_the_producer_made_too(
         producer.send_encoded_nowait(b"1", MessageMetadata())
     async with asyncio.timeout(5):
         await gate.has_held.wait()
+
+
+async def test_what_a_callback_raises_keeps_the_outcome_from_nobody_else(
+    broker: ScriptedBroker, client: Client
+) -> None:
+    gate = Gate(broker)
+    producer = await client.producer("t", gate.settings())
+    outcomes: list[SdkError | None] = []
+
+    def broken(_: object, __: object) -> None:
+        raise RuntimeError("of the application")
+
+    producer.send_nowait(b"1", on_sent=broken)
+    producer.send_nowait(b"2", on_sent=lambda _, error: outcomes.append(error))
+    await gate.has_held.wait()
+    for peer, command in gate.held:
+        peer.refuse(command.producer.request_id, ServerError.NotAllowedError)
+    await producer.flush()
+    assert [type(error) for error in outcomes] == [NotAllowedError]
+    broker.faults.clear()
+    assert await producer.send(b"3")  # the next message tries again

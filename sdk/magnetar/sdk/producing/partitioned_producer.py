@@ -28,6 +28,7 @@ from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.routing import PartitionRouter
 from magnetar.sdk.producing.send_room import SendRoom
 from magnetar.sdk.producing.topic_producer import TopicProducer, settle
+from magnetar.sdk.producing.under_way import tell
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import Schema, T
 from magnetar.sdk.settings import ProducerSettings
@@ -412,7 +413,7 @@ class PartitionedProducer(Producer[T]):
     def _report(self, error: SdkError | ValueError, on_sent: OnSent | None) -> None:
         known = error if isinstance(error, SdkError) else SdkError(str(error))
         if on_sent is not None:
-            on_sent(None, known)
+            tell(on_sent, None, known)
         elif self._unreported is None:
             self._unreported = known
 

@@ -71,7 +71,7 @@ class SendsUnderWay:
         partition = self._partition
         for send, receipt in taken:
             if send.on_sent or send.chunked is not None:
-                send.finish(receipt_id(receipt, partition), None, _tell)
+                send.finish(receipt_id(receipt, partition), None, tell)
         if taken:
             sends = [send for send, _ in taken]
             now_s = self._clock.monotonic_s()
@@ -102,7 +102,7 @@ class SendsUnderWay:
         self.counters.on_failed(messages)
         for each in on_sent:
             if each is not None:
-                _tell(each, None, error)
+                tell(each, None, error)
         if not on_sent and messages and self._unreported is None:
             self._unreported = error
 
@@ -163,7 +163,7 @@ class SendsUnderWay:
         self._on_progress()
 
 
-def _tell(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
+def tell(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
     """Tell one who asked. What the application's own code raises is logged: others wait too."""
     try:
         on_sent(message_id, error)

@@ -35,11 +35,14 @@ class Gate:
         self.has_held.set()
         return True
 
-    def settings(self, **bounds: int) -> ProducerSettings:
-        settings = ProducerSettings(
-            lazy_partitions=True, batching=False, routing=lambda *_: self.idle
+    def settings(self, *, messages_max: int = 10_000, bytes_max: int = 1 << 20) -> ProducerSettings:
+        return ProducerSettings(
+            lazy_partitions=True,
+            batching=False,
+            routing=lambda *_: self.idle,
+            pending_messages_max=messages_max,
+            pending_bytes_max=bytes_max,
         )
-        return replace(settings, **bounds)
 
     def open(self) -> None:
         for peer, command in self.held:
@@ -53,7 +56,7 @@ def stored(broker: ScriptedBroker) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("bounds", "memory_bytes_max"),
-    [({"pending_messages_max": 2}, 0), ({"pending_bytes_max": 4}, 0), ({}, 4)],
+    [({"messages_max": 2}, 0), ({"bytes_max": 4}, 0), ({}, 4)],
     ids=["messages", "bytes", "memory of the client"],
 )
 async def test_send_waits_for_room_and_keeps_the_order_of_the_calls(
@@ -76,7 +79,7 @@ async def test_send_nowait_is_refused_where_send_would_wait(
     broker: ScriptedBroker, client: Client
 ) -> None:
     gate = Gate(broker)
-    producer = await client.producer("t", gate.settings(pending_messages_max=2))
+    producer = await client.producer("t", gate.settings(messages_max=2))
     outcomes: list[SdkError | None] = []
     for _ in range(2):
         producer.send_nowait(b"1", on_sent=lambda _, error: outcomes.append(error))

@@ -8,12 +8,15 @@ from urllib.parse import quote
 
 from pydantic import JsonValue
 
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.errors import BrokerMetadataError, TopicNotFoundError
 from magnetar.broker.http.admin import Admin
+from magnetar.broker.http.client import Answer
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.sdk.wire import TopicName
 
 _AT_ONCE = 16
+_HOPS_MAX = 4
+"""To the leader, to the broker that it chooses, and once more if that has just changed."""
 
 T = TypeVar("T")
 
@@ -52,7 +55,7 @@ async def on_each(
                 raise
             except ElsewhereError as elsewhere:
                 path = _path_of(topic, action)
-                answer = await admin.ask(elsewhere.http_url, method, path, content)
+                answer = await ask_elsewhere(admin, elsewhere, method, path, content)
             if may_be_missing and answer.status == 404:
                 return None
             return _value_of(answer.status, answer.body)
@@ -64,6 +67,26 @@ async def on_each(
             raise result
         found.append(result)
     return found
+
+
+async def ask_elsewhere(
+    admin: Admin, elsewhere: ElsewhereError, method: str, path: str, body: bytes = b""
+) -> Answer:
+    """What the broker that has to be asked answers; what nobody has yet, the leader gives away
+    first, and it may be anybody's then.
+
+    Raises:
+        BrokerMetadataError: nothing, or they send each other on.
+    """
+    separator = "&" if "?" in path else "?"
+    flag = str(elsewhere.is_authoritative).lower()
+    url = f"{elsewhere.http_url}{path}{separator}authoritative={flag}"
+    for _ in range(_HOPS_MAX):
+        answer = await admin.ask(url, method, "", body)
+        if answer.status != 307:
+            return answer
+        url = answer.headers.get("location", "")
+    raise BrokerMetadataError(f"the brokers send each other on about the owner of {path}")
 
 
 def _path_of(topic: TopicName, action: str) -> str:

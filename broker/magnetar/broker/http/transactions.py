@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
@@ -56,9 +57,7 @@ def transactions_router(context: HttpContext) -> APIRouter:
             try:
                 found = await coordinator(number)
             except ElsewhereError as elsewhere:
-                answer = await context.admin.ask(
-                    elsewhere.http_url, "GET", f"{_PREFIX}/{where}", b""
-                )
+                answer = await ask_elsewhere(context.admin, elsewhere, "GET", f"{_PREFIX}/{where}")
                 if answer.status != 200:
                     raise HttpRefusal(
                         503, f"coordinator {number}: its broker said {answer.status}"

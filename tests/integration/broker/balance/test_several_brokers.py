@@ -295,6 +295,22 @@ def test_a_bundle_that_nobody_has_is_split_by_whoever_is_chosen(cluster: RealClu
         )
 
 
+def test_a_request_about_all_partitions_gives_away_those_that_nobody_has(
+    cluster: RealCluster,
+) -> None:
+    for broker in brokers_of(cluster):  # one of them leads
+        namespace = f"public/fresh-{broker}"
+        topic = f"/admin/v2/persistent/{namespace}/whole"
+        assert call(cluster, broker, "PUT", f"/admin/v2/namespaces/{namespace}").status == 204
+        assert call(cluster, broker, "PUT", f"{topic}/partitions", 16).status == 204
+        assert not any(owners(cluster, broker, namespace).values())
+        answer = call(cluster, broker, "PUT", f"{topic}/subscription/s")
+        assert answer.status == 204, answer
+        assert all(owners(cluster, broker, namespace).values())
+        parts = call(cluster, broker, "GET", f"{topic}/partitioned-stats").json["partitions"]
+        assert [list(each["subscriptions"]) for each in parts.values()] == [["s"]] * 16
+
+
 def test_policies_and_a_forced_deletion_reach_the_topics_of_every_broker(
     cluster: RealCluster,
 ) -> None:

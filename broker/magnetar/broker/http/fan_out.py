@@ -29,15 +29,17 @@ async def on_each(
     action: str,
     *,
     may_be_missing: bool = False,
+    completes: bool = False,
     body: JsonValue = None,
 ) -> list[T | JsonValue]:
     """Do `work` on the topics of this broker, and send the request for the others to their owners.
 
     `work` raises ElsewhereError if the topic is another broker's. `action`: what follows the topic
     in the path, without a slash before it, perhaps with a query; "": nothing. `may_be_missing`: a
-    topic that does not exist is as good as done. `body`: of the request; None: it has none. Returns
-    what each has answered, in the order of the topics; the JSON value from other brokers, and None
-    of those that are missing.
+    topic that does not exist is as good as done. `completes`: so is a conflict (409), as long as
+    there is none for some other topic: an earlier attempt did not come to its end. `body`: of the
+    request; None: it has none. Returns what each has answered, in the order of the topics; the JSON
+    value from other brokers, and None of those that are as good as done.
 
     Raises:
         RequestError, HttpRefusal: all were tried; this is the first that failed.
@@ -61,12 +63,20 @@ async def on_each(
             return _value_of(answer.status, answer.body)
 
     results = await asyncio.gather(*map(one, topics), return_exceptions=True)
+    spares_conflicts = completes and not all(map(_is_conflict, results))
     found: list[T | JsonValue] = []
     for result in results:
-        if isinstance(result, BaseException):
+        if spares_conflicts and _is_conflict(result):
+            found.append(None)
+        elif isinstance(result, BaseException):
             raise result
-        found.append(result)
+        else:
+            found.append(result)
     return found
+
+
+def _is_conflict(result: object) -> bool:
+    return isinstance(result, HttpRefusal) and result.status == 409
 
 
 async def ask_elsewhere(

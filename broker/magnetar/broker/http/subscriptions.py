@@ -209,7 +209,8 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     async def create(
         tenant: str, namespace: str, topic: str, sub: str, place: Place = None
     ) -> Response:
-        """Make a subscription, at the end if nothing else is said. 409: it exists."""
+        """Make a subscription, at the end if nothing else is said. 409: it exists, and in every
+        partition: where it is missing in some, an earlier attempt is completed."""
 
         async def work(there: Topic) -> None:
             if sub in there.subscriptions or sub in there.internal_cursors:

@@ -34,7 +34,8 @@ class TopicWork:
         """Do the work on a topic, or on each of its partitions at its owner.
 
         `method`, `action`, `body`: the request that has another broker do it, see `on_each`.
-        `creates`: the topic may appear, if its namespace lets it.
+        `creates`: the topic may appear, if its namespace lets it; and what the work makes may be
+        there in some of the partitions.
 
         Raises:
             ElsewhereError: it is not partitioned, and another broker has it.
@@ -54,7 +55,9 @@ class TopicWork:
         every = await self.partitions(name)
         if every is None:
             return [await one(name)]
-        return await on_each(context.admin, every, one, method, action, body=body)
+        return await on_each(
+            context.admin, every, one, method, action, completes=creates, body=body
+        )
 
     async def partitions(self, name: TopicName) -> list[TopicName] | None:
         """Those of a partitioned topic; None: it is none.

@@ -187,6 +187,19 @@ async def test_calls_about_a_partitioned_topic_reach_every_partition(scene: Scen
     assert (await scene.call("GET", f"{whole}/subscriptions")).json == []
 
 
+async def test_the_making_of_a_subscription_that_was_interrupted_is_completed(
+    scene: Scene,
+) -> None:
+    whole = "/admin/v2/persistent/public/default/whole"
+    assert (await scene.call("PUT", f"{whole}/partitions", 3)).status == 204
+    assert (await scene.call("PUT", f"{whole}-partition-1/subscription/s")).status == 204
+    assert (await scene.call("PUT", f"{whole}/subscription/s")).status == 204
+    for index in range(3):
+        found = await scene.call("GET", f"{whole}-partition-{index}/subscriptions")
+        assert found.json == ["s"]
+    assert (await scene.call("PUT", f"{whole}/subscription/s")).status == 409
+
+
 async def test_backlogs_and_subscriptions_of_a_whole_namespace(scene: Scene) -> None:
     namespace = "/admin/v2/namespaces/public/default"
     other = "/admin/v2/persistent/public/default/other/subscription"

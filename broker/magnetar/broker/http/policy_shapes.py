@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import LONG_MAX, RequestBody
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
 from magnetar.broker.policies.model import (
@@ -166,8 +166,8 @@ def whole(least: int = 0) -> Shape:
     """A number, not below `least`."""
 
     def of_json(value: int) -> int:
-        if value < least:
-            raise HttpRefusal(412, f"the value must not be below {least}, got {value}")
+        if not least <= value <= LONG_MAX:
+            raise HttpRefusal(412, f"the value must be from {least} to {LONG_MAX}, got {value}")
         return value
 
     return Shape(TypeAdapter(int), _same, of_json)

@@ -361,6 +361,19 @@ class PolicyRegistry:
         own.replace(policies)
         return policies
 
+    async def remove_topic(self, topic: TopicName) -> None:
+        """A topic that is gone has nothing of its own, and is not followed any more.
+
+        Raises:
+            BrokerMetadataError
+        """
+        base = topic.partitioned
+        path = topic_policies_path(base)
+        await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
+        own = self._topics.pop(base, None)
+        if own is not None:
+            own.close()
+
 
 def is_name(name: str) -> bool:
     """Whether a tenant, namespace or cluster may have this name."""

@@ -11,7 +11,6 @@ from magnetar.broker import inactive_topics
 from magnetar.broker.deletion import TopicDeletion, check_members
 from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.ownership import Ownership
-from magnetar.broker.policies.model import PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
@@ -92,7 +91,7 @@ class TopicRemoval:
         Raises:
             BrokerMetadataError
         """
-        await self._policies.update_topic(name, lambda _: PolicySet())
+        await self._policies.remove_topic(name)
         for follower in self.followers:
             await follower(name)
 

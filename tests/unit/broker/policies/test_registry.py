@@ -1,6 +1,7 @@
 """The registry of policies on a real embedded metadata store, with other brokers beside it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.waiting import until
@@ -190,6 +191,38 @@ async def test_a_topic_that_loses_its_last_policy_has_its_namespaces_and_no_node
     await registry.update_topic(TOPIC, producers(None))
     assert await store.exists(topic_policies_path(TOPIC)) is None
     await until(lambda: other.known(TOPIC).max_producers == 0)
+
+
+async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
+    store: MetadataStore, registry: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Counter[str]()
+    watch = store.watch
+
+    class Counted:
+        def __init__(self, path: str, made: Watch) -> None:
+            self._path, self._made = path, made
+            watched[path] += 1
+
+        def close(self) -> None:
+            watched[self._path] -= 1
+            self._made.close()
+
+    def counted(path: str, callback: WatchCallback) -> Counted:
+        return Counted(path, watch(path, callback))
+
+    monkeypatch.setattr(store, "watch", counted)
+    with_policies, without = TOPIC, parse_topic_name("persistent://public/default/plain")
+    await registry.update_topic(with_policies, producers(4))
+    for topic in (with_policies, without):
+        await registry.of(topic)
+        await registry.remove_topic(topic)
+        assert watched[topic_policies_path(topic)] == 0
+    assert await store.exists(topic_policies_path(with_policies)) is None
+    # A later topic of the name is as any other one.
+    assert (await registry.of(with_policies)).max_producers == 0
+    await registry.update_topic(with_policies, producers(5))
+    assert (await registry.of(with_policies)).max_producers == 5
 
 
 async def test_changes_at_the_same_time_are_made_on_top_of_each_other(

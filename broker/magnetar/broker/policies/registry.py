@@ -96,6 +96,7 @@ class PolicyRegistry:
         A store that is away does not fail this: until it has succeeded once, those namespaces
         appear when they are first asked for.
         """
+        await self.dynamic.start()
         try:
             cluster = ClusterRecord(data=cluster_data)
             await self._create(cluster_path(self._cluster), cluster.encode())
@@ -105,7 +106,6 @@ class PolicyRegistry:
             _log.warning("namespaces_not_created", error=str(error))
             return
         self._has_initial = True
-        await self.dynamic.start()
         for namespace in self._used:
             try:
                 await self.check_namespace(namespace)

@@ -18,6 +18,7 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import TopicName, parse_topic_name
@@ -223,6 +224,24 @@ async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
     assert (await registry.of(with_policies)).max_producers == 0
     await registry.update_topic(with_policies, producers(5))
     assert (await registry.of(with_policies)).max_producers == 5
+
+
+async def test_settings_that_were_changed_count_also_when_the_start_found_no_store(
+    store: MetadataStore, other: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await other.dynamic.set("ttl_s", "7")
+
+    async def away(*_: object) -> object:
+        raise MetadataUnavailableError("away")
+
+    registry = PolicyRegistry(store, BrokerSettings())
+    with monkeypatch.context() as patched:
+        for call in ("exists", "get", "create", "catch_up"):
+            patched.setattr(store, call, away)
+        await registry.start({})
+    assert registry.defaults.ttl_s == 0
+    await until(lambda: registry.defaults.ttl_s == 7)
+    registry.close()
 
 
 async def test_changes_at_the_same_time_are_made_on_top_of_each_other(

@@ -75,22 +75,37 @@ class DynamicSettings:
             BrokerMetadataError
         """
         self._check_name(name)
-        try:
-            self._with({**await self._read(), name: value})
-        except ValidationError as error:
-            raise InvalidNameError(f"{name}: {error.errors()[0]['msg']}, got {value!r}") from error
-        await self._change(lambda values: {**values, name: value})
+
+        def with_it(values: dict[str, str]) -> dict[str, str]:
+            after = {**values, name: value}
+            try:
+                self._with(after)
+            except ValidationError as error:
+                reason = f"{name}: {error.errors()[0]['msg']}, got {value!r}"
+                raise InvalidNameError(reason) from error
+            return after
+
+        await self._change(with_it)
 
     async def remove(self, name: str) -> None:
         """
         Raises:
-            InvalidNameError: there is no such setting.
+            InvalidNameError: there is no such setting, or what else is set needs it.
             BrokerMetadataError
         """
         self._check_name(name)
-        await self._change(
-            lambda values: {each: value for each, value in values.items() if each != name}
-        )
+
+        def without(values: dict[str, str]) -> dict[str, str]:
+            left = {each: value for each, value in values.items() if each != name}
+            try:
+                self._with(left)
+            except ValidationError as error:
+                if self._fits(values):  # else this may be on the way to what does
+                    reason = f"without {name}: {error.errors()[0]['msg']}"
+                    raise InvalidNameError(reason) from error
+            return left
+
+        await self._change(without)
 
     def _check_name(self, name: str) -> None:
         if name in NAMES:
@@ -119,6 +134,13 @@ class DynamicSettings:
     def _with(self, values: Mapping[str, str]) -> BrokerSettings:
         known = {name: value for name, value in values.items() if name in NAMES}
         return type(self._settings)(**{**self._settings.model_dump(), **known})
+
+    def _fits(self, values: Mapping[str, str]) -> bool:
+        try:
+            self._with(values)
+        except ValidationError:
+            return False
+        return True
 
     def _apply(self, values: Mapping[str, str]) -> None:
         try:

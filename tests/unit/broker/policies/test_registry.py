@@ -4,10 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    InvalidNameError,
+    NamespaceNotFoundError,
+)
 from magnetar.broker.policies.model import (
     NamespaceRecord,
     PolicySet,
@@ -242,6 +247,32 @@ async def test_settings_that_were_changed_count_also_when_the_start_found_no_sto
     assert registry.defaults.ttl_s == 0
     await until(lambda: registry.defaults.ttl_s == 7)
     registry.close()
+
+
+async def test_settings_that_need_each_other_stay_together(registry: PolicyRegistry) -> None:
+    dynamic = registry.dynamic
+    await dynamic.set("ensemble_size", "3")
+    await dynamic.set("write_quorum", "3")
+    with pytest.raises(InvalidNameError, match="without ensemble_size"):
+        await dynamic.remove("ensemble_size")
+    assert dynamic.current.ensemble_size == 3
+    await dynamic.remove("write_quorum")
+    await dynamic.remove("ensemble_size")
+    assert await dynamic.values() == {}
+
+
+async def test_settings_that_two_change_at_once_fit_each_other(
+    registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    await registry.dynamic.set("ensemble_size", "3")
+    outcomes = await asyncio.gather(
+        registry.dynamic.set("ensemble_size", "1"),
+        other.dynamic.set("write_quorum", "2"),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in outcomes].count(InvalidNameError) == 1
+    values: dict[str, Any] = dict(await registry.dynamic.values())
+    BrokerSettings(**values)
 
 
 async def test_changes_at_the_same_time_are_made_on_top_of_each_other(

@@ -28,7 +28,12 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.broker.policies.registry import is_name
-from magnetar.ledger.errors import MetadataError, NoNodeError, NotEmptyError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NoNodeError,
+    NotEmptyError,
+)
 from magnetar.ledger.metadata.store import MetadataStore
 
 R = TypeVar("R", bound=Record)
@@ -73,12 +78,16 @@ class Tenants:
 
         await change_record(self._store, type(record), path, update)
 
-    async def _delete(self, kind: type[Record], path: str, what: str, in_it: str) -> None:
+    async def _delete(
+        self, kind: type[Record], path: str, what: str, in_it: str, *, version: int | None = None
+    ) -> None:
         await self._record(kind, path, what)
         try:
-            await self._store.delete(path)
+            await self._store.delete(path, version=version)
         except NoNodeError:
             pass
+        except BadVersionError as error:
+            raise ConflictError(f"{what} was changed meanwhile: try again") from error
         except NotEmptyError as error:
             raise ConflictError(f"{what} still has {in_it}") from error
         except MetadataError as error:
@@ -252,6 +261,7 @@ class Tenants:
         Raises:
             BrokerMetadataError
         """
+        await asked(self._store.catch_up(), f"list {namespace}")
         found = [
             naming.topic_at(namespace, node)
             for node in await self._children(naming.topics_path(namespace))
@@ -261,11 +271,29 @@ class Tenants:
             found += [f"{domain}://{namespace}/{unquote_plus(node)}" for node in nodes]
         return found
 
-    async def delete_namespace(self, namespace: str) -> None:
-        """Take away the records of a namespace that is empty.
+    async def marked_version(self, namespace: str) -> int:
+        """The version of a record that says that its namespace is being deleted: while it is the
+        same, nobody has said otherwise, and nothing new has appeared.
 
         Raises:
+            ConflictError: it does not say that.
             NamespaceNotFoundError, BrokerMetadataError
+        """
+        path = namespace_path(namespace)
+        found = await read_record(self._store, NamespaceRecord, path, is_sure=True)
+        if found is None:
+            raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
+        record, version = found
+        if not record.is_deleted:
+            raise ConflictError(f"namespace {namespace} is not deleted: somebody is in its way")
+        return version
+
+    async def delete_namespace(self, namespace: str, *, version: int) -> None:
+        """Take away the records of a namespace that is empty, and marked in this version.
+
+        Raises:
+            ConflictError: it is not any more.
+            NotThereError, BrokerMetadataError
         """
         for domain in _DOMAINS:
             root = topic_policies_root(namespace, domain)
@@ -277,7 +305,11 @@ class Tenants:
         await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}")
         await self._remove(layout_path(namespace))
         await self._delete(
-            NamespaceRecord, namespace_path(namespace), f"namespace {namespace}", "children"
+            NamespaceRecord,
+            namespace_path(namespace),
+            f"namespace {namespace}",
+            "children",
+            version=version,
         )
 
     async def _children(self, path: str) -> list[str]:

@@ -1,12 +1,13 @@
 """Tenants, namespaces and policies over HTTP, as Pulsar's tools ask for them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.http.http_calls import Answer, request
@@ -237,6 +238,60 @@ async def test_with_force_a_namespace_and_a_tenant_go_with_all_that_is_in_them(
         client = await WireClient.open(broker.port)
         assert (await client.produce("persistent://acme/two/plain")).error.error == 11
         await client.close()
+
+
+class _Unload:
+    """Has something happen while the bundles of a namespace are given up."""
+
+    def __init__(self, rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ends = rest.broker.services.topics.ends
+        self._hand_over = self._ends.hand_over
+        self.happening: list[Callable[[], Awaitable[object]]] = []
+        monkeypatch.setattr(self._ends, "hand_over", self)
+
+    async def __call__(self, *arguments: Any, **named: Any) -> None:
+        await self._hand_over(*arguments, **named)
+        if self.happening:
+            await self.happening.pop(0)()
+
+
+async def test_a_namespace_with_a_topic_by_now_is_not_deleted_by_one_of_two(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.ok("PUT", "/namespaces/public/two")
+    unload = _Unload(rest, monkeypatch)
+
+    async def second() -> None:
+        async def failing() -> None:
+            raise ServiceNotReadyError("it cannot be given up now")
+
+        unload.happening.append(failing)
+        assert await rest.refused("DELETE", "/namespaces/public/two") == 503
+        await rest.ok("PUT", "/persistent/public/two/topic")
+
+    unload.happening.append(second)
+    assert await rest.refused("DELETE", "/namespaces/public/two") == 409
+    assert await rest.ok("GET", "/persistent/public/two") == ["persistent://public/two/topic"]
+    await rest.ok("PUT", "/persistent/public/two/other")
+    for topic in ("topic", "other"):
+        await rest.ok("DELETE", f"/persistent/public/two/{topic}")
+    await rest.ok("DELETE", "/namespaces/public/two")
+
+
+async def test_a_namespace_in_which_an_owner_has_made_a_topic_meanwhile_is_not_deleted(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.ok("PUT", "/namespaces/public/late")
+    unload = _Unload(rest, monkeypatch)
+
+    async def make() -> None:  # as a broker does that has not heard of the mark
+        topic = parse_topic_name("persistent://public/late/topic")
+        assert await rest.broker.services.topics.partitioned.create_log(topic)
+
+    unload.happening.append(make)
+    assert await rest.refused("DELETE", "/namespaces/public/late") == 409
+    await rest.ok("DELETE", "/persistent/public/late/topic")
+    await rest.ok("DELETE", "/namespaces/public/late")
 
 
 async def test_every_policy_of_a_namespace_is_set_shown_and_removed(rest: Rest) -> None:

@@ -1,7 +1,8 @@
 """The statistics of a partitioned topic: those of its partitions, summed. Pure.
 
 Numbers are added, lists joined, subscriptions summed by their names; of text the first one counts.
-What is an age or a time is the largest. Source: HTTP sheet, section 9.2.
+What is an age or a time is the largest; of when the oldest message in a backlog was published the
+smallest that is there. Source: HTTP sheet, section 9.2.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,8 @@ from typing import Any
 Stats = dict[str, Any]
 
 _LARGEST = ("Timestamp", "TimeStamp", "AgeSeconds", "Epoch", "Limit", "LimitSize", "LimitTime")
+_EARLIEST = "earliestMsgPublishTime"
+"""0: there is none."""
 _NOT_SUMMED = ("ownerBroker", "whyIdle", "whyIdleText", "producerId", "priority")
 _AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
 
@@ -38,6 +41,8 @@ def _joined(name: str, before: Any, value: Any) -> Any:
         return before or value
     if name in _NOT_SUMMED or name in _AVERAGES:
         return before
+    if name.startswith(_EARLIEST):
+        return min(before or value, value or before)
     if isinstance(before, int | float) and isinstance(value, int | float):
         return max(before, value) if name.endswith(_LARGEST) else before + value
     if isinstance(before, dict) and isinstance(value, Mapping):

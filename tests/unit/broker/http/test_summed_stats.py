@@ -25,6 +25,15 @@ def test_numbers_are_added_and_the_largest_of_times_counts() -> None:
     assert "ownerBroker" not in found
 
 
+def test_of_times_of_what_waits_the_earliest_counts() -> None:
+    def waiting(since_ms: int) -> dict[str, object]:
+        field = "earliestMsgPublishTimeInBacklog"
+        return {f"{field}s": since_ms, "subscriptions": {"s": {field: since_ms}}}
+
+    found = summed([waiting(0), waiting(1_700_000_000_500), waiting(1_700_000_000_000), waiting(0)])
+    assert found == waiting(1_700_000_000_000)
+
+
 def test_the_parts_stay_as_they_are() -> None:
     first, second = part(1, 5, "a"), part(3, 6, "b")
     summed([first, second])

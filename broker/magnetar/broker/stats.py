@@ -114,11 +114,12 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
     consumers = [_consumer_stats(each, dispatcher, now_ms) for each in subscription.consumers]
     reason = subscription.why_idle()
     backlog = cursor.backlog_entries
+    sent, sent_bytes, _ = subscription.sent()
     stats: Stats = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
-        "msgOutCounter": sum(each["msgOutCounter"] for each in consumers),
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in consumers),
+        "msgOutCounter": sent,
+        "bytesOutCounter": sent_bytes,
         "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
         "msgBacklog": backlog,
         "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,

@@ -99,7 +99,7 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.pending_acks: PendingAckState | None = None
         """What transactions hold back, if there were any."""
-        self.sent_before = (0, 0, 0)
+        self._sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
@@ -129,6 +129,15 @@ class Subscription:
         self.pending_acks = pending
         if self.dispatcher is not None:
             self.dispatcher.use_cursor(HeldCursor(self.cursor, pending))
+
+    def sent(self) -> tuple[int, int, int]:
+        """Messages, bytes and redeliveries, those of consumers that have left included."""
+        messages, size, again = self._sent_before
+        for consumer in self.consumers:
+            messages += consumer.messages_out
+            size += consumer.bytes_out
+            again += consumer.messages_redelivered
+        return messages, size, again
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -275,8 +284,8 @@ class Subscription:
             return
         consumer.is_closed = True
         self.was_used = True
-        messages, size, again = self.sent_before
-        self.sent_before = (
+        messages, size, again = self._sent_before
+        self._sent_before = (
             messages + consumer.messages_out,
             size + consumer.bytes_out,
             again + consumer.messages_redelivered,

@@ -117,12 +117,7 @@ def counters_of_topic(topic: Topic) -> Numbers:
 
 def counters_of_subscription(subscription: Subscription) -> Numbers:
     """Messages, bytes and redeliveries, those of consumers that have left included; expired."""
-    messages, size, again = subscription.sent_before
-    for consumer in subscription.consumers:
-        messages += consumer.messages_out
-        size += consumer.bytes_out
-        again += consumer.messages_redelivered
-    return (messages, size, again, subscription.expired_entries)
+    return (*subscription.sent(), subscription.expired_entries)
 
 
 def counters_of_consumer(consumer: Consumer) -> Numbers:

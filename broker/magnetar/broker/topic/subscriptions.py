@@ -1,6 +1,6 @@
 """The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Awaitable, Callable, Iterator, Mapping, ValuesView
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -38,7 +38,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self._reads = RangeReads(topic.log, topic.cache, topic.limits.dispatch.reads)
         self._by_name: dict[str, Subscription] = {}
         self._sent_before = (0, 0)
-        """Messages and bytes of consumers that have left."""
+        """Messages and bytes of subscriptions that are gone."""
 
     def __getitem__(self, name: str) -> Subscription:
         return self._by_name[name]
@@ -232,7 +232,6 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     def left(self, subscription: Subscription, consumer: Consumer) -> None:
         """Take a consumer out of its subscription."""
         subscription.leave(consumer)
-        self._count_out([consumer])
         self._topic.trim_cache()
 
     async def unsubscribe(
@@ -289,10 +288,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """Forget a subscription that lives in memory only, or was deleted."""
         if subscription.is_closed:
             return
-        self._count_out(subscription.consumers)
         subscription.close()
         if self._by_name.get(subscription.name) is subscription:
             del self._by_name[subscription.name]
+            messages, size = self._sent_before
+            more, more_size, _ = subscription.sent()
+            self._sent_before = messages + more, size + more_size
             if self._topic.trace is not None:
                 self._topic.trace.forget(subscription.name)
         self._topic.trim_cache()
@@ -300,7 +301,6 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     def close(self, destination: Destination | None) -> None:
         """The topic ends: every consumer is told where it is, or to look it up."""
         for subscription in list(self._by_name.values()):
-            self._count_out(subscription.consumers)
             subscription.close(destination)
 
     # Questions
@@ -319,17 +319,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """Messages and bytes sent to consumers, those that have left included."""
         messages, size = self._sent_before
         for subscription in self._by_name.values():
-            for consumer in subscription.consumers:
-                messages += consumer.messages_out
-                size += consumer.bytes_out
+            more, more_size, _ = subscription.sent()
+            messages += more
+            size += more_size
         return messages, size
-
-    def _count_out(self, consumers: Sequence[Consumer]) -> None:
-        messages, size = self._sent_before
-        for consumer in consumers:
-            messages += consumer.messages_out
-            size += consumer.bytes_out
-        self._sent_before = messages, size
 
 
 async def _delete_cursor(subscription: Subscription) -> None:

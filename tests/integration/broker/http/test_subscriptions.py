@@ -136,6 +136,23 @@ async def test_consumers_are_disconnected_by_a_reset_and_get_the_messages_again(
     assert got == [3, 4]
 
 
+async def test_what_was_sent_stays_counted_when_consumers_are_gone(scene: Scene) -> None:
+    async def counted() -> tuple[int, list[int]]:
+        stats = (await scene.call("GET", f"{BASE}/stats")).json
+        every = stats["subscriptions"].values()
+        return stats["msgOutCounter"], [each["msgOutCounter"] for each in every]
+
+    await scene.client.subscribe(TOPIC, permits=10)
+    for _ in range(5):
+        assert (await scene.client.next()).type == BaseCommand.MESSAGE
+    assert await counted() == (5, [5])
+    assert (await scene.call("POST", f"{SUB}/skip_all")).status == 204
+    assert (await scene.client.next()).type == BaseCommand.CLOSE_CONSUMER
+    assert await counted() == (5, [5])
+    assert (await scene.call("DELETE", SUB)).status == 204
+    assert await counted() == (5, [])
+
+
 async def test_properties_of_a_subscription_can_be_replaced(scene: Scene) -> None:
     path = f"{SUB}/properties"
     assert (await scene.call("GET", path)).json == {}

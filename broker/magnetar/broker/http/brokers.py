@@ -91,7 +91,7 @@ def brokers_router(
         """503: it does not, and why. Of another broker than this one: 307 to it."""
         known = _broker(broker_id) if broker_id else None
         if known is not None and not known.is_self:
-            raise ElsewhereError(known.record.http_url)
+            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
         said = await health()
         if said != "ok":
             raise HttpRefusal(503, said)

@@ -81,11 +81,11 @@ def life_router(context: HttpContext) -> APIRouter:
         """
         name = await named(tenant, namespace, topic)
         await partitioned.get(name)
-        every = await partitions_of(name)
         if not force:
-            for partition in every:
+            for partition in await partitions_of(name):
                 await topics.removal.check_unused(partition)
-        await partitioned.mark_deleted(name)
+        # As many as there are now: it may have grown since it was looked at.
+        every = [name.partition(index) for index in range(await partitioned.mark_deleted(name))]
 
         async def delete_one(partition: TopicName) -> None:
             await context.admin.here(partition)

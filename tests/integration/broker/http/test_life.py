@@ -202,6 +202,24 @@ async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None
         await client.close()
 
 
+async def test_a_partitioned_topic_that_grows_meanwhile_is_deleted_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, removal = broker.http_port, broker.services.topics.removal
+        whole = f"{TOPICS}/whole"
+        assert (await put(port, f"{whole}/partitions", 2)).status == 204
+        check_unused = removal.check_unused
+
+        async def grow(name: TopicName) -> None:
+            await check_unused(name)
+            assert (await request(port, "POST", f"{whole}/partitions", 3)).status == 204
+
+        monkeypatch.setattr(removal, "check_unused", grow)
+        assert await delete(port, f"{whole}/partitions") == 204
+        assert (await get(port, TOPICS)).json == []
+
+
 async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster:
         async with broker_on(cluster) as broker:

@@ -122,7 +122,7 @@ class DynamicSettings:
         await self._followed.get()  # Followed from before the change: it is told of like any other.
         record = await change_record(self._store, DynamicSettingsRecord, _PATH, changed)
         assert record is not None
-        self._followed.replace(record.values)
+        self._followed.wrote(record.values)
 
     async def _read(self) -> dict[str, str]:
         found = await read_record(self._store, DynamicSettingsRecord, _PATH)

@@ -116,7 +116,7 @@ class Followed(Generic[T]):
         generation = self._generation
         found = await self._read()
         if generation == self._generation:
-            self.replace(found)
+            self._replace(found)
         return found
 
     def _watch_it(self) -> None:
@@ -129,8 +129,13 @@ class Followed(Generic[T]):
         if not reading.cancelled():
             reading.exception()  # Retrieved, even if nobody waits any more.
 
-    def replace(self, value: T) -> None:
-        """This is the value now: read, or just written."""
+    def wrote(self, value: T) -> None:
+        """This was just written: it counts until it is read again, at once. What others have
+        written after it may have been heard of sooner than the outcome of our own write."""
+        self._replace(value)
+        self._on_event(WatchEvent.CHANGED)
+
+    def _replace(self, value: T) -> None:
         before, self._values = self._values, [value]
         self.is_fresh = True
         if before and before[0] != value and not self._is_closed:

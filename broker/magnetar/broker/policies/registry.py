@@ -312,7 +312,7 @@ class PolicyRegistry:
         assert record is not None, "a change leaves a namespace where it is"
         followed = self._namespaces.get(namespace)
         if followed is not None:
-            followed.replace(record)
+            followed.wrote(record)
         return record
 
     async def mark_deleted(self, namespace: str, *, is_deleted: bool) -> None:
@@ -331,7 +331,7 @@ class PolicyRegistry:
         record = await change_record(self._store, NamespaceRecord, path, changed)
         followed = self._namespaces.get(namespace)
         if followed is not None and record is not None:
-            followed.replace(record)
+            followed.wrote(record)
 
     async def update_topic(
         self, topic: TopicName, change: Callable[[PolicySet], PolicySet]
@@ -358,7 +358,7 @@ class PolicyRegistry:
         await own.get()
         record = await change_record(self._store, TopicPolicyRecord, path, changed)
         policies = record.policies if record is not None else PolicySet()
-        own.replace(policies)
+        own.wrote(policies)
         return policies
 
     async def remove_topic(self, topic: TopicName) -> None:

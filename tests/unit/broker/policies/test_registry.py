@@ -288,6 +288,26 @@ async def test_changes_at_the_same_time_are_made_on_top_of_each_other(
     assert (stored.max_producers, stored.max_consumers) == (1, 9)
 
 
+async def test_a_change_of_another_broker_that_is_heard_of_before_ones_own_is_answered_counts(
+    store: MetadataStore,
+    registry: PolicyRegistry,
+    other: PolicyRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store_set = store.set
+
+    async def slow(path: str, value: bytes, *, version: int) -> int:
+        monkeypatch.setattr(store, "set", store_set)
+        done = await store_set(path, value, version=version)
+        await other.update_namespace("public/default", namespace_producers(9))
+        await until(lambda: registry.known(TOPIC).max_producers == 9)
+        return done
+
+    monkeypatch.setattr(store, "set", slow)
+    await registry.update_namespace("public/default", namespace_producers(1))
+    await until(lambda: registry.known(TOPIC).max_producers == 9)
+
+
 async def test_a_deleted_namespace_is_told_to_those_who_use_it(
     store: MetadataStore, registry: PolicyRegistry
 ) -> None:

@@ -151,7 +151,7 @@ class Layouts:
             except MetadataError as error:
                 raise BrokerMetadataError(f"cannot split {namespace}/{bundle}: {error}") from error
             if (followed := self._followed.get(namespace)) is not None:
-                followed.replace(changed)
+                followed.forget()
             _log.info("bundle_split", bundle=f"{namespace}/{bundle}", at=f"{at:#010x}")
             return changed
         raise BrokerMetadataError(
@@ -198,9 +198,11 @@ class _Followed:
         if self._loading is not None:
             self._loading.cancel()
 
-    def replace(self, layout: Layout) -> None:
-        """We changed it ourselves; the watch will say so, too, and costs one read."""
-        self.layout = layout
+    def forget(self) -> None:
+        """We changed it ourselves. What we wrote need not be the newest: a split of somebody else
+        may have been heard of sooner than the outcome of ours."""
+        self._generation += 1
+        self.layout = None
 
     async def load(self) -> Layout:
         """Read it once, however many wait for it."""

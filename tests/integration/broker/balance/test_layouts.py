@@ -75,6 +75,30 @@ async def test_of_splits_at_the_same_time_none_is_lost(stores: Stores) -> None:
     assert set(before.boundaries) <= set(after.boundaries)
 
 
+async def test_a_split_that_is_heard_of_before_ones_own_is_answered_is_not_forgotten(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await stores.open()
+    mine, other = layouts_on(store), layouts_on(await stores.open())
+    changed = asyncio.Event()
+    mine.on_change(lambda namespace: changed.set())
+    first, second, *_ = (await mine.layout_of(NAMESPACE)).bundles
+    store_set = store.set
+
+    async def slow(path: str, value: bytes, *, version: int) -> int:
+        done = await store_set(path, value, version=version)
+        after = await other.split(NAMESPACE, second, middle_of_range(second))
+        async with asyncio.timeout(WAIT_S):
+            while await mine.layout_of(NAMESPACE) != after:
+                changed.clear()
+                await changed.wait()
+        return done
+
+    monkeypatch.setattr(store, "set", slow)
+    await mine.split(NAMESPACE, first, middle_of_range(first))
+    assert await mine.layout_of(NAMESPACE) == await other.verified(NAMESPACE)
+
+
 async def test_a_split_that_was_made_already_is_made(store: MetadataStore) -> None:
     layouts = layouts_on(store)
     bundle = (await layouts.layout_of(NAMESPACE)).bundles[0]

@@ -208,8 +208,8 @@ def _of_namespace(namespace: NamespaceRecord) -> dict[str, Any]:
         values["auto_topic_partitions"] = max(1, creation.partitions)
     if namespace.max_topics is not None:
         values["max_topics"] = _limit(namespace.max_topics)
-    if namespace.encryption_required is not None:
-        values["encryption_required"] = namespace.encryption_required
+    if namespace.encryption_required:  # A namespace asks for more than the broker, never for less.
+        values["encryption_required"] = True
     former = _FORMER_STRATEGIES.get(namespace.schema_auto_update or "")
     if former is not None and namespace.policies.schema_compatibility in _NO_STRATEGY:
         values["schema_compatibility"] = former

@@ -38,6 +38,14 @@ def test_a_topic_overrides_its_namespace_which_overrides_the_broker() -> None:
     assert (found.max_producers, found.max_consumers, found.max_subscriptions) == (3, 2, 1)
 
 
+def test_a_namespace_does_not_lift_the_encryption_that_the_broker_requires() -> None:
+    for required in (True, False):
+        defaults = EffectivePolicies(encryption_required=required)
+        for own, wanted in ((None, required), (False, required), (True, True)):
+            found = effective(defaults, NamespaceRecord(encryption_required=own))
+            assert found.encryption_required == wanted
+
+
 def test_zero_or_less_switches_a_limit_of_the_level_below_off() -> None:
     defaults = EffectivePolicies(max_producers=5, ttl_s=60)
     namespace = NamespaceRecord(policies=PolicySet(max_producers=0, message_ttl_s=0))

@@ -362,17 +362,32 @@ class PolicyRegistry:
         return policies
 
     async def remove_topic(self, topic: TopicName) -> None:
-        """A topic that is gone has nothing of its own, and is not followed any more.
+        """A topic that is gone has nothing of its own, neither policies nor what roles may do with
+        it, and is not followed any more.
 
         Raises:
             BrokerMetadataError
         """
         base = topic.partitioned
+        try:
+            await self._remove_permissions(base.namespace_name, str(base))
+        except NamespaceNotFoundError:
+            pass  # It goes, too, or is gone.
         path = topic_policies_path(base)
         await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
         own = self._topics.pop(base, None)
         if own is not None:
             own.close()
+
+    async def _remove_permissions(self, namespace: str, topic: str) -> None:
+        if topic not in (await self.check_namespace(namespace)).topic_permissions:
+            return
+
+        def without(record: NamespaceRecord) -> NamespaceRecord:
+            left = {each: of for each, of in record.topic_permissions.items() if each != topic}
+            return record.model_copy(update={"topic_permissions": left})
+
+        await self.update_namespace(namespace, without)
 
 
 def is_name(name: str) -> bool:

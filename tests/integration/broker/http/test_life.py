@@ -220,6 +220,22 @@ async def test_a_partitioned_topic_that_grows_meanwhile_is_deleted_as_a_whole(
         assert (await get(port, TOPICS)).json == []
 
 
+@pytest.mark.parametrize("body", [None, 2])
+async def test_a_deleted_topic_takes_along_what_roles_may_do_with_it(
+    tmp_path: Path, body: int | None
+) -> None:
+    path = PATH if body is None else f"{PATH}/partitions"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        for topic in (PATH, f"{TOPICS}/other"):
+            granted = await request(port, "POST", f"{topic}/permissions/reader", ["consume"])
+            assert granted.status == 204
+        assert (await put(port, path, body)).status == 204
+        assert await delete(port, path) == 204
+        assert (await get(port, f"{PATH}/permissions")).json == {}
+        assert (await get(port, f"{TOPICS}/other/permissions")).json == {"reader": ["consume"]}
+
+
 async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster:
         async with broker_on(cluster) as broker:

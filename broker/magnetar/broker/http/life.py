@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from magnetar.broker.errors import NotAllowedError, TopicConflictError
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
@@ -58,8 +58,7 @@ def life_router(context: HttpContext) -> APIRouter:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
         await check_plain(name, 409)
         await topics.creation.check_room(name.namespace_name, 1)
-        if not await partitioned.create_log(name, as_stored(properties or {})):
-            raise TopicConflictError(f"This topic already exists: {name}")
+        await partitioned.create_plain(name, as_stored(properties or {}))
         return Response(status_code=204)
 
     @router.delete(_PREFIX, status_code=204)

@@ -26,7 +26,13 @@ from magnetar.broker.partitions.record import (
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
-from magnetar.ledger.errors import MetadataError, NodeExistsError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
@@ -303,6 +309,27 @@ class PartitionedTopics:
                 await self._inherit(topic, index, name)
 
         await _at_once(create(index) for index in indexes)
+
+    async def create_plain(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Have a topic without partitions.
+
+        Raises:
+            TopicConflictError: there is a topic of that name, of either kind.
+            BrokerMetadataError
+        """
+        if not await self.create_log(topic, properties):
+            raise TopicConflictError(f"This topic already exists: {topic}")
+        if await self.find(topic, is_sure=True) is None:
+            return
+        # It was created in this moment, and may have had its last look for this one before.
+        path = naming.log_path(topic)
+        try:
+            await self._store.delete(path, version=0)
+        except (BadVersionError, NoNodeError):
+            pass  # Whoever has loaded it gives it up.
+        except MetadataError as error:
+            raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
+        raise TopicConflictError(f"This topic already exists: {topic} is partitioned")
 
     async def create_log(
         self, topic: TopicName, properties: Mapping[str, str] | None = None

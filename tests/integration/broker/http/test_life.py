@@ -220,6 +220,23 @@ async def test_a_partitioned_topic_that_grows_meanwhile_is_deleted_as_a_whole(
         assert (await get(port, TOPICS)).json == []
 
 
+async def test_of_two_kinds_that_are_created_at_once_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, creation = broker.http_port, broker.services.topics.creation
+        check_room = creation.check_room
+
+        async def meanwhile(namespace: str, more: int) -> None:
+            await check_room(namespace, more)
+            if more == 1:
+                assert (await put(port, f"{PATH}/partitions", 2)).status == 204
+
+        monkeypatch.setattr(creation, "check_room", meanwhile)
+        assert (await put(port, PATH)).status == 409
+        assert (await get(port, TOPICS)).json == [f"{TOPIC}-partition-{index}" for index in (0, 1)]
+
+
 @pytest.mark.parametrize("body", [None, 2])
 async def test_a_deleted_topic_takes_along_what_roles_may_do_with_it(
     tmp_path: Path, body: int | None

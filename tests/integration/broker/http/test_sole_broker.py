@@ -1,10 +1,15 @@
 """The HTTP interface of a broker that is alone, as Pulsar's tools and clients use it."""
 
+import asyncio
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from magnetar.broker.balance.bundles import Layout
+from magnetar.broker.stats import topic_stats
+from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
@@ -186,3 +191,32 @@ async def test_a_topic_that_does_not_exist_has_no_statistics(tmp_path: Path) -> 
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         assert (await get(broker.http_port, f"{TOPICS}/missing/stats")).status == 404
         assert (await get(broker.http_port, TOPICS)).json == []
+
+
+async def test_the_statistics_of_many_topics_are_not_made_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        for number in range(120):
+            name = parse_topic_name(f"non-persistent://public/default/topic-{number}")
+            await broker.services.topics.get(name)
+        turns = Counter[int]()
+        turn = 0
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def counted(topic: Topic, *, now_ms: int, owner: str) -> dict[str, Any]:
+            turns[turn] += 1
+            return topic_stats(topic, now_ms=now_ms, owner=owner)
+
+        monkeypatch.setattr("magnetar.broker.http.broker_stats.topic_stats", counted)
+        counting = asyncio.create_task(count_turns())
+        answer = await get(broker.http_port, "/admin/v2/broker-stats/topics")
+        counting.cancel()
+        shown = answer.json["public/default"].values()
+        assert sum(len(bundle["non-persistent"]) for bundle in shown) == 120
+        assert max(turns.values()) <= 50

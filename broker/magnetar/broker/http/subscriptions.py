@@ -138,7 +138,8 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         """The same for all subscriptions of a topic."""
 
         async def work(there: Topic) -> None:
-            durable = [each for each in there.subscriptions.values() if each.is_durable]
+            known = there.subscriptions.values()
+            durable = [each for each in known if each.is_durable and each.is_open]
             await _expire(keeping, there, durable, seconds)
 
         name = await persistent(tenant, namespace, topic)

@@ -1,5 +1,6 @@
 """Subscriptions over HTTP: made, moved and deleted; and data that is trimmed and truncated."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.topic import Topic
+from magnetar.cursors import CursorUnavailableError, SubscriptionCursor
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
@@ -107,6 +110,24 @@ async def test_backlogs_are_skipped_and_expired(scene: Scene) -> None:
     assert scene.backlog() == 0
     cursor = scene.topic.subscriptions["s"].cursor
     assert cursor.persisted_mark_delete == cursor.mark_delete
+
+
+async def test_a_subscription_that_is_being_made_holds_up_no_expiry(scene: Scene) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def open_cursor() -> SubscriptionCursor:
+        asked.set()
+        await go_on.wait()
+        raise CursorUnavailableError("not now")
+
+    making = asyncio.create_task(scene.topic.subscriptions.ensure("late", open_cursor))
+    await asked.wait()
+    everywhere = f"{BASE}/all_subscription/expireMessages/3600"
+    assert (await scene.call("POST", everywhere)).status == 204
+    assert scene.backlog() == 0
+    go_on.set()
+    with pytest.raises(BrokerPersistenceError):
+        await making
 
 
 async def test_a_subscription_is_reset_by_id_and_by_time(scene: Scene) -> None:

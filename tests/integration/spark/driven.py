@@ -2,7 +2,8 @@
 
 Spark's own part (offset log, micro-batches, commits) is played by a few lines, so that what the
 reader does over restarts, failures and growth is tested in moments; test_stream.py has the same
-with Spark itself.
+with Spark itself. Spark logs where a micro-batch ends, not where the first one begins: it asks for
+that when it plans the batch, again when it runs it, and again after a restart.
 """
 
 import json
@@ -25,7 +26,6 @@ class Checkpoint:
 
     planned: list[dict[str, Any]] = field(default_factory=list)
     done: int = 0
-    initial: dict[str, Any] | None = None
 
 
 class DrivenQuery:
@@ -50,25 +50,26 @@ class DrivenQuery:
     def run_available(self, *, fails_in: int = -1) -> "DrivenQuery":
         """Until nothing is left. `fails_in`: the batch that is planned and not finished."""
         known = self._checkpoint
-        if known.initial is None:
-            known.initial = _logged(self._reader.initialOffset())
         limit = self._reader.getDefaultReadLimit()
         while True:
             if known.done == len(known.planned):
-                start = known.planned[-1] if known.planned else known.initial
+                start = known.planned[-1] if known.planned else self._begun()
                 end = _logged(self._reader.latestOffset(start, limit))
-                if end == start:
+                if end == start and known.planned:
                     return self
                 known.planned.append(end)
                 if known.done:
                     # Spark tells of a finished batch when it builds the next one.
                     self._reader.commit(known.planned[known.done - 1])
             end = known.planned[known.done]
-            start = known.planned[known.done - 1] if known.done else known.initial
             if fails_in == known.done:
                 return self
+            start = known.planned[known.done - 1] if known.done else self._begun()
             self._read(start, end)
             known.done += 1
+
+    def _begun(self) -> dict[str, Any]:
+        return _logged(self._reader.initialOffset())
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         # Executors have a copy of the reader, and of the slices.

@@ -200,6 +200,48 @@ def test_a_topic_that_was_emptied_under_a_planned_batch(
         assert read(options, checkpoint).values == []
 
 
+def test_a_query_has_one_subscription_also_after_a_restart_in_its_first_batch(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Another one would hold what comes from then on for ever."""
+    options = options_for(server, topic=topic, startingOffsets="latest")
+    publish(client, topic, numbered(0, 10))
+    checkpoint = Checkpoint()
+    read(options, checkpoint, fails_in=0)
+    (name,) = admin(server, "GET", f"{path_of(topic)}/subscriptions")
+    publish(client, topic, numbered(10, 20))
+    assert read(options, checkpoint).values == numbered(10, 20)
+    assert admin(server, "GET", f"{path_of(topic)}/subscriptions") == [name]
+
+
+def test_a_restart_in_the_first_batch_lets_nothing_go(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Spark asks for the beginning again, which is the end of the topic by now."""
+    options = options_for(server, topic=topic, startingOffsets="latest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10))
+    checkpoint = Checkpoint()
+    read(options, checkpoint, fails_in=0)
+    for first in (10, 20, 30):
+        admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
+        publish(client, topic, numbered(first, first + 10))
+    assert read(options, checkpoint, fails_in=0).values == []
+    admin(server, "POST", f"{path_of(topic)}/trim")
+    assert read(options, checkpoint).values == numbered(10, 40)
+
+
+def test_a_subscription_that_is_deleted_under_a_query_is_made_again(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10))
+    with DrivenQuery(options, Checkpoint()) as query:
+        query.run_available()
+        admin(server, "DELETE", f"{path_of(topic)}/subscription/held")
+        query.run_available()
+    assert held_at(server, topic).endswith(":9")
+
+
 def test_a_new_query_under_an_old_subscription_begins_where_it_says(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

@@ -8,6 +8,8 @@ A subscription also tells what was lost: if it stands behind the checkpoint alth
 moves it, messages went without having been read (by expiry, or a backlog quota).
 """
 
+from collections.abc import Iterable
+
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient, RefusedError, topic_path
 from magnetar.sdk.spark.offsets import reach
@@ -29,7 +31,26 @@ class Hold:
         self._held: dict[str, MessageId] = {}
         """Where each topic's subscription stands, as far as this process knows."""
 
-    def take(self, topic: str, through: MessageId) -> None:
+    def keep(self, topic: str, through: MessageId, stands_at: MessageId | None) -> None:
+        """See that everything behind `through` is held; `stands_at` is where the subscription is
+        now, None if there is none. One that holds more is left alone."""
+        if stands_at is None or (topic not in self._held and reach(stands_at) > reach(through)):
+            self._take(topic, through)
+        else:
+            self._held.setdefault(topic, stands_at)
+
+    def drop(self, topics: Iterable[str]) -> None:
+        """Nothing is to be held any more: the subscriptions go."""
+        for topic in topics:
+            path = topic_path(TopicName.parse(topic), "subscription", self.subscription)
+            try:
+                self._admin.delete(path)
+            except RefusedError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+        self._held.clear()
+
+    def _take(self, topic: str, through: MessageId) -> None:
         """Hold everything behind `through`; a subscription that stands elsewhere is moved there."""
         name = TopicName.parse(topic)
         try:
@@ -39,16 +60,6 @@ class Hold:
                 raise
             self._move(name, through)
         self._held[topic] = through
-
-    def keep(self, topic: str, through: MessageId, stands_at: MessageId | None) -> None:
-        """See that everything behind `through` is held; `stands_at` is where the subscription is
-        now, None if there is none. One that holds more is left alone."""
-        if topic in self._held:
-            return
-        if stands_at is None:
-            self.take(topic, through)
-        else:
-            self._held[topic] = stands_at
 
     def release(self, topic: str, through: MessageId) -> None:
         """Everything up to `through` is not needed any more."""

@@ -7,6 +7,7 @@ offsets of its log before it asks anything else, and what the process knew befor
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -63,17 +64,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver
 
     def initialOffset(self) -> dict[str, Any]:
+        """Spark does not log this, but asks again: when it runs the first micro-batch, and when it
+        is restarted in it. Who begins at the end begins later each time, behind the end of that
+        micro-batch, which has no rows then. One subscription holds all from the first time on.
+        """
         with one_line_errors():
             driver = self._started()
             states = driver.topics()
             self._check_schema(driver, states)
             starts = driver.starts(states)
-            name = (
-                self._options.subscription or f"spark-{random.SystemRandom().getrandbits(48):012x}"
-            )
-            self._hold = Hold(driver.admin, name)
+            if self._hold is None:
+                random_name = f"spark-{random.SystemRandom().getrandbits(48):012x}"
+                self._hold = Hold(driver.admin, self._options.subscription or random_name)
+            name = self._hold.subscription
             for topic, through in starts.items():
-                self._hold.take(topic, through)
+                self._hold.keep(topic, through, (states[topic].mark_deletes or {}).get(name))
             return QueryOffset(starts, name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -119,6 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
             driver = self._started()
+            if begun.subscription != ended.subscription:
+                begun = self._restarted(begun, ended)
             states = self._states
             if any(
                 name not in states or reach(states[name].end) < reach(through)
@@ -166,6 +173,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._hold is None or self._hold.subscription != subscription:
             self._hold = Hold(self._started().admin, subscription)
         return self._hold
+
+    def _restarted(self, begun: QueryOffset, ended: QueryOffset) -> QueryOffset:
+        """Of a first micro-batch that another process has planned: its end was logged with the
+        subscription of then. The one that came with the beginning is not needed."""
+        if not self._options.subscription:
+            self._held(begun.subscription).drop(begun.topics)
+        return replace(begun, subscription=ended.subscription)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = value_schema_of(driver.admin, states)

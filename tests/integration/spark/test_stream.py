@@ -63,6 +63,7 @@ def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
 
     assert collected.batches[0] == numbered(0, 50)
     assert collected.values == numbered(0, 80)
+    assert len(admin(server, "GET", f"{path_of(topic)}/subscriptions")) == 1
 
 
 def test_new_partitions_and_topics_appear_in_a_running_query(

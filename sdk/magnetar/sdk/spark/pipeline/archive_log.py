@@ -176,6 +176,14 @@ def fold(commits: Iterable[tuple[int, str]]) -> ArchiveState:
     return state or ArchiveState()
 
 
+def has_state(text: str) -> bool:
+    """Whether a commit stands for all before it."""
+    try:
+        return "state" in json.loads(text)
+    except (ValueError, TypeError):
+        return False  # damaged, as `fold` says
+
+
 def removed_by(text: str) -> frozenset[str]:
     """The paths that a commit removes from the archive."""
     return frozenset(json.loads(text).get("remove", ()))

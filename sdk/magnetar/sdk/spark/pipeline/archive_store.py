@@ -18,6 +18,7 @@ from magnetar.sdk.spark.pipeline.archive_log import (
     encode_commit,
     encode_state,
     fold,
+    has_state,
     number_of,
     removed_by,
 )
@@ -137,10 +138,13 @@ class ArchiveStore:
         return reader.option("mergeSchema", "true").parquet(*urls).drop(COMMIT)
 
     def _load(self) -> ArchiveState:
-        return fold(
-            (number, self.storage.read(f"{LOG}/{commit_name(number)}"))
-            for number in self._commit_numbers()
-        )
+        commits: list[tuple[int, str]] = []
+        for number in reversed(self._commit_numbers()):
+            text = self.storage.read(f"{LOG}/{commit_name(number)}")
+            commits.append((number, text))
+            if has_state(text):
+                break  # of those before it, a job that was killed may have deleted some
+        return fold(reversed(commits))
 
     def _removed_last(self) -> frozenset[str]:
         """What the last commit removes: before the next one all of it is deleted."""

@@ -109,3 +109,37 @@ def test_what_a_killed_job_had_removed_and_not_deleted_goes(directory: Path) -> 
     store.storage.create(f"log/{commit_name(store.state.next_commit)}", compaction)
     assert opened(directory).remove_leftovers() == 0
     assert on_disk(directory) == {beside.path, new.path}
+
+
+@pytest.mark.parametrize("deleted", [1, 7, archive_store.COMMITS_PER_STATE])
+def test_a_job_killed_while_it_deletes_old_commits_leaves_an_archive_that_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    store = opened(directory)
+    files = written(directory, store, "a")
+    store.commit(Commit(add=files, query="q", batch_id=0))
+    for _ in range(archive_store.COMMITS_PER_STATE - 2):
+        store.commit(Commit())
+    left, delete = deleted, PlainStorage.delete
+
+    def delete_some(self: PlainStorage, path: str) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        delete(self, path)
+
+    monkeypatch.setattr(PlainStorage, "delete", delete_some)
+    if deleted < archive_store.COMMITS_PER_STATE:
+        with pytest.raises(KeyboardInterrupt):
+            store.commit(Commit())
+    else:
+        store.commit(Commit())
+    monkeypatch.undo()
+    monkeypatch.setattr(archive_store, "Storage", PlainStorage)
+
+    again = opened(directory)
+    assert set(again.state.files) == {each.path for each in files}
+    assert again.state.holds("q", 0)
+    again.commit(Commit())
+    assert opened(directory).state.next_commit == again.state.next_commit

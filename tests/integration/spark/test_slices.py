@@ -154,6 +154,17 @@ def test_what_was_trimmed_since_it_was_planned_is_noticed(
         assert read(reader, slices) == []
 
 
+def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_brokers(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    path = topic.replace("://", "/")
+    publish(client, topic, [b"%d" % number for number in range(10)])
+    reader, slices = planned(options_for(server, topic=topic, readMode="broker"))
+    admin(server, "DELETE", f"{path}/truncate")
+    with pytest.raises(DataLossError, match="is gone"):
+        read(reader, slices)
+
+
 def test_bookies_are_read_while_brokers_and_a_bookie_are_down(tmp_path: Path) -> None:
     """Ledgers are striped over three bookies with two copies each: any one of them may go."""
     topic = "persistent://public/default/striped"

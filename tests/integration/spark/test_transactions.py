@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.sdk import Client
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import options_for
+from tests.integration.spark.support import admin, options_for
 from tests.standalone import Standalone
 
 
@@ -34,3 +34,30 @@ async def test_what_is_open_is_not_read_and_what_was_aborted_never(
         await second.commit()
         await producer.send(b"last")
         assert await asyncio.to_thread(read) == [b"behind", b"committed", b"last"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+async def test_a_ledger_without_a_message_is_not_taken_for_lost(
+    server: Standalone, topic: str, mode: str
+) -> None:
+    """What was aborted is all that is in it."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", readMode=mode)
+
+    def read() -> list[bytes]:
+        with DrivenQuery(options, Checkpoint()) as query:
+            return query.run_available().values
+
+    async def begin_ledger() -> None:
+        await asyncio.to_thread(admin, server, "PUT", f"{topic.replace('://', '/')}/unload")
+
+    async with Client(server.url) as client:
+        producer = await client.producer(topic)
+        await producer.send(b"before")
+        await begin_ledger()
+        for _ in range(3):
+            transaction = await client.transaction().begin()
+            await producer.send(b"aborted", transaction=transaction)
+            await transaction.abort()
+        await begin_ledger()
+        await producer.send(b"behind")
+        assert await asyncio.to_thread(read) == [b"before", b"behind"]

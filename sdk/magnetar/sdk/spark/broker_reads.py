@@ -27,6 +27,7 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandConnect,
     CommandFlow,
     CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPong,
@@ -45,6 +46,8 @@ _IDLE_S = 2.0
 
 _SILENT_ROUNDS_MAX = 30
 """So often, one behind the other, and it says that there is more without sending it: a minute."""
+
+_MASK_64 = (1 << 64) - 1
 
 _GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
 
@@ -108,7 +111,6 @@ class BrokerReads:
         link.subscribe(self._topic, part.ledger_id, part.first)
         wanted = (part.ledger_id, part.last)
         seen = (part.ledger_id, part.first - 1)
-        is_there = False
         silent_rounds = 0
         while True:
             arrived = link.entries()
@@ -118,6 +120,7 @@ class BrokerReads:
                 # may stop before the end of the slice, because the rest of it is no message.
                 last = link.last_message()
                 if last < wanted and last <= seen:
+                    self._check_there(link, part)
                     return
                 if silent_rounds >= _SILENT_ROUNDS_MAX:
                     raise TimeoutError(
@@ -126,15 +129,10 @@ class BrokerReads:
                     )
             for ledger_id, entry_id, payload in arrived:
                 at = (ledger_id, entry_id)
-                is_there = is_there or ledger_id == part.ledger_id
                 if at < (part.ledger_id, part.first):
                     continue
-                if not is_there:
-                    raise DataLossError(
-                        f"{self._topic}: ledger {part.ledger_id} is gone; the topic goes on with "
-                        f"{ledger_id}"
-                    )
                 if at > wanted:
+                    self._check_there(link, part)
                     return
                 if not check_checksum(payload):
                     raise CorruptDataError(
@@ -145,6 +143,15 @@ class BrokerReads:
                 yield entry_id, payload
                 if at == wanted:
                     return
+
+    def _check_there(self, link: "_Link", part: LedgerPart) -> None:
+        """What was not sent is no message, or it went with its ledger, which readers do not hold.
+
+        Raises:
+            DataLossError
+        """
+        if not link.has(self._topic, part.ledger_id, part.last):
+            raise DataLossError(f"{self._topic}: ledger {part.ledger_id} is gone")
 
     def _opened(self) -> "_Link":
         if self._link is None:
@@ -254,9 +261,25 @@ class _Link:
     def subscribe(self, topic: str, ledger_id: int, first: int) -> None:
         """Read from an entry on. Brokers may begin with the place that they are given, or behind
         it: this asks for the entry before, which whoever reads leaves out."""
+        self._begin(topic, ledger_id, first - 1)
+        self._used = 0
+        self._permit(_PERMITS)
+
+    def has(self, topic: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry is still there. A reader that would begin with it stands right before
+        it, and before the first ledger that is left if that of the entry is gone. Nothing is read
+        from this connection any more."""
+        self._begin(topic, ledger_id, entry_id)
+        answer = self._last_message()
+        if not answer.HasField("consumer_mark_delete_position"):
+            return False  # there is no ledger at all
+        return signed(answer.consumer_mark_delete_position.ledgerId) <= ledger_id
+
+    def _begin(self, topic: str, ledger_id: int, entry_id: int) -> None:
+        """Subscribe, without any permits."""
         self._next_id += 1
         self._consumer_id += 1
-        start = MessageIdData(ledgerId=ledger_id, entryId=first - 1 if first > 0 else (1 << 64) - 1)
+        start = MessageIdData(ledgerId=ledger_id, entryId=entry_id & _MASK_64)
         self._send(
             BaseCommand(
                 type=BaseCommand.SUBSCRIBE,
@@ -273,8 +296,6 @@ class _Link:
             )
         )
         self._wait(BaseCommand.SUCCESS)
-        self._used = 0
-        self._permit(_PERMITS)
 
     def entries(self) -> list[tuple[int, int, bytes]]:
         """What has arrived; waits for it a little."""
@@ -301,6 +322,10 @@ class _Link:
 
     def last_message(self) -> tuple[int, int]:
         """The last message of the topic. Only asked while nothing arrives."""
+        place = self._last_message().last_message_id
+        return signed(place.ledgerId), signed(place.entryId)
+
+    def _last_message(self) -> CommandGetLastMessageIdResponse:
         self._next_id += 1
         self._send(
             BaseCommand(
@@ -311,8 +336,7 @@ class _Link:
             )
         )
         answer = self._wait(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
-        place = answer.getLastMessageIdResponse.last_message_id
-        return signed(place.ledgerId), signed(place.entryId)
+        return answer.getLastMessageIdResponse
 
     def _permit(self, messages: int) -> None:
         self._send(

@@ -22,9 +22,13 @@ Place = tuple[int, int]
 class Link:
     """Gives what it was told to, a list at a time; an empty one is a broker that says nothing."""
 
-    def __init__(self, *steps: Sequence[Place] | Exception, last: Place) -> None:
+    def __init__(
+        self, *steps: Sequence[Place] | Exception, last: Place, is_gone: bool = False
+    ) -> None:
+        """`is_gone`: the ledger that is read, by the time that somebody asks."""
         self._steps = iter(steps)
         self._last = last
+        self._is_gone = is_gone
         self.is_idle = False
         self.asked: list[Place] = []
         self.is_closed = False
@@ -41,6 +45,9 @@ class Link:
 
     def last_message(self) -> Place:
         return self._last
+
+    def has(self, _topic: str, _ledger_id: int, _entry_id: int) -> bool:
+        return not self._is_gone
 
     def close(self) -> None:
         self.is_closed = True
@@ -61,8 +68,11 @@ def test_a_broker_that_pauses_ends_no_slice(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(taken(monkeypatch, LedgerPart(5, 0, 3), [link])) == [0, 1, 2]
 
 
-def test_a_slice_without_any_message_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    link = Link([], last=(4, 9))
+@pytest.mark.parametrize("steps", [([],), ([(6, 0)],)], ids=["nothing", "the next ledger"])
+def test_a_slice_without_any_message_is_empty(
+    monkeypatch: pytest.MonkeyPatch, steps: list[list[Place]]
+) -> None:
+    link = Link(*steps, last=(4, 9))
     assert not list(taken(monkeypatch, LedgerPart(5, 0, 3), [link]))
 
 
@@ -73,8 +83,12 @@ def test_a_ledger_whose_rest_is_no_message_is_not_taken_for_gone(
     assert not list(taken(monkeypatch, LedgerPart(5, 98, 99), [link]))
 
 
-def test_a_ledger_that_is_gone_is_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    link = Link([(6, 0)], last=(6, 0))
+@pytest.mark.parametrize("steps", [([],), ([(6, 0)],), ([(5, 0)], []), ([(5, 0), (6, 0)],)])
+def test_a_ledger_that_is_gone_is_data_loss(
+    monkeypatch: pytest.MonkeyPatch, steps: list[list[Place]]
+) -> None:
+    """Before it is read or in the midst of it; with another behind it or none."""
+    link = Link(*steps, last=(-1, -1), is_gone=True)
     with pytest.raises(DataLossError, match="ledger 5 is gone"):
         list(taken(monkeypatch, LedgerPart(5, 0, 9), [link]))
 

@@ -111,6 +111,16 @@ def test_fields_are_columns_over_versions(
 
 
 @pytest.mark.parametrize("schema", [JsonSchema, AvroSchema], ids=["JSON", "AVRO"])
+def test_a_topic_without_a_message_has_no_rows(
+    server: Standalone, client: pulsar.Client, topic: str, schema: type
+) -> None:
+    client.create_producer(topic, schema=schema(Flight)).close()
+    source = MagnetarDataSource(options_for(server, topic=topic))
+    reader = source.reader(source.schema())
+    assert [batch for each in reader.partitions() for batch in reader.read(each)] == []
+
+
+@pytest.mark.parametrize("schema", [JsonSchema, AvroSchema], ids=["JSON", "AVRO"])
 def test_a_running_query_reads_a_version_that_came_after_its_start(
     server: Standalone, client: pulsar.Client, topic: str, schema: type
 ) -> None:

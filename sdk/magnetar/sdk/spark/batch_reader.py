@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
         with one_line_errors():
             driver = SourceDriver(self._options)
             try:
-                return self._plan(driver) or [Slice("", -1, ())]
+                return self._plan(driver)
             finally:
                 driver.close()
 
@@ -84,7 +84,8 @@ class BatchReader(DataSourceReader):
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
         narrowed = {name: self._narrowed(driver, state) for name, state in states.items()}
-        return driver.slices(narrowed, starts, ends, value_schema)
+        slices = driver.slices(narrowed, starts, ends, value_schema)
+        return slices or [Slice("", -1, (), value_schema=value_schema)]  # Spark wants one
 
     def _narrowed(self, driver: SourceDriver, state: TopicState) -> TopicState:
         """Without the ledgers that the filters rule out."""

@@ -162,15 +162,11 @@ class EntryRows:
         """What not every message has."""
         rows = self._rows
         if metadata.HasField("partition_key"):
-            key = metadata.partition_key
-            rows.set_key(
-                row,
-                base64.b64decode(key) if metadata.partition_key_b64_encoded else key.encode(),
-            )
+            rows.set_key(row, _key(metadata))
         if metadata.event_time:
             rows.set_event_ms(row, metadata.event_time)
         if metadata.properties:
-            last = {each.key: each.value for each in metadata.properties}
+            last = {_text(each.key): _text(each.value) for each in metadata.properties}
             rows.set_properties(row, list(last.items()))
         if metadata.null_value:
             rows.set_null(row)
@@ -240,6 +236,22 @@ def _rows_of(
     if row_of is None:
         return ((first + index, value) for index, value in values.items())
     return ((first + row_of[index], value) for index, value in values.items() if index in row_of)
+
+
+def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes:
+    key: str | bytes = metadata.partition_key
+    text = key if isinstance(key, bytes) else key.encode()
+    if not metadata.partition_key_b64_encoded:
+        return text
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text  # it says base64 and is none: the text is all there is
+
+
+def _text(found: str | bytes) -> str:
+    """What protobuf gives as bytes is no UTF-8, and Spark's strings are."""
+    return found if isinstance(found, str) else found.decode("utf-8", "replace")
 
 
 def _version(metadata: MessageMetadata) -> int:

@@ -45,6 +45,9 @@ class Rows:
         for name, value in fields.items():
             setattr(metadata, name, value)
         payload = encode_payload(metadata.SerializeToString(), body)
+        self.add_payload(entry_id, payload, skip_through=skip_through)
+
+    def add_payload(self, entry_id: int, payload: bytes, *, skip_through: int = -1) -> None:
         self._entries.add(7, entry_id, payload, skip_through=skip_through)
 
     def take(self) -> pa.RecordBatch:
@@ -110,6 +113,41 @@ def test_what_is_left_of_a_batch_keeps_its_keys_times_and_properties() -> None:
     assert column(batch, "__messageProperties") == [[], [("a", "b")], []]
     assert micros(batch, "__eventTime") == [1_700_000_000_001_000, None, 1_700_000_000_004_000]
     assert ids(batch) == [(7, 9, 3, 1), (7, 9, 3, 2), (7, 9, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_base64", "expected"),
+    [
+        ("a2V5", True, b"key"),
+        ("abcde", True, b"abcde"),
+        ("\u00e9", True, "\u00e9".encode()),
+        ("KEY", False, b"\xff\xfe\xfd"),
+    ],
+    ids=["base64", "no base64", "no ASCII", "no UTF-8"],
+)
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_key_that_is_not_what_it_says_is_the_text_there_is_and_stops_nothing(
+    key: str, is_base64: bool, expected: bytes, is_batch: bool
+) -> None:
+    """As consumers have it."""
+    kind = SingleMessageMetadata if is_batch else MessageMetadata
+    fields = kind(
+        partition_key=key,
+        partition_key_b64_encoded=is_base64,
+        properties=[KeyValue(key="p", value="VAL")],
+    )
+    # Producers in other languages write bytes that are no text.
+    metadata = fields.SerializePartialToString()
+    metadata = metadata.replace(b"KEY", b"\xff\xfe\xfd").replace(b"VAL", b"v\xff!")
+    rows = Rows()
+    if is_batch:
+        rows.add(1, encode_batch([b"x"], [metadata], 0), publish_time=1, num_messages_in_batch=1)
+    else:
+        head = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+        rows.add_payload(1, encode_payload(head.SerializeToString() + metadata, b"x"))
+    batch = rows.take()
+    assert column(batch, "__key") == [expected]
+    assert column(batch, "__messageProperties") == [[("p", "v\ufffd!")]]
 
 
 def stored(body: bytes, **fields: object) -> bytes:

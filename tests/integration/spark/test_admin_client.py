@@ -4,10 +4,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from magnetar.sdk.spark import admin_client
 from magnetar.sdk.spark.admin_client import PATIENCE_S, AdminClient, RefusedError
 from magnetar.sdk.spark.errors import UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
@@ -15,12 +16,20 @@ from tests.processes import HOST, free_ports
 
 
 @contextmanager
-def broker(port: int, status: int = 200) -> Iterator[None]:
-    """Answers every question with `{}`, or with an error."""
+def broker(
+    port: int, status: int = 200, location: str = "", waits_for: threading.Event | None = None
+) -> Iterator[None]:
+    """Answers every question with `{}`, or with an error, or sends it on; `waits_for`: not at
+    once."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
-            self.send_response(status)
+            if waits_for is not None:
+                waits_for.wait()
+            self.send_response(307 if location else status)
+            self.send_header("Location", location)
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"{}")
@@ -28,7 +37,7 @@ def broker(port: int, status: int = 200) -> Iterator[None]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer((HOST, port), Handler) as server:
+    with ThreadingHTTPServer((HOST, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -102,3 +111,17 @@ def test_what_a_broker_refuses_is_not_asked_again() -> None:
         client.get("/x")
     client.close()
     assert time.pauses == []
+
+
+def test_a_broker_that_was_too_slow_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over another connection; the request came to it by way of another broker."""
+    monkeypatch.setattr(admin_client, "_TIMEOUT_S", 0.2)
+    first, second = free_ports(2)
+    client = client_of(first, Time())
+    awake = threading.Event()
+    with broker(first, location=f"http://{HOST}:{second}/x"), broker(second, waits_for=awake):
+        with pytest.raises(UnreachableError, match="timed out"):
+            client.get("/x")
+        awake.set()
+        assert client.get("/x") == {}
+        client.close()

@@ -103,14 +103,17 @@ class AdminClient:
                 return self._follow(method, base, path, body)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"{base}: {error or type(error).__name__}")
-                self._forget(base)
                 # The next request begins with one that may well be there.
                 self._urls = [*(each for each in self._urls if each != base), base]
         raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
 
     def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
         for _ in range(_REDIRECTS_MAX):
-            status, headers, data = self._exchange(method, base, path, body)
+            try:
+                status, headers, data = self._exchange(method, base, path, body)
+            except (OSError, http.client.HTTPException):
+                self._forget(base)  # the answer that did not come in time may yet come
+                raise
             if status in (301, 302, 307, 308):
                 target = urlsplit(headers.get("location", ""))
                 base = f"{target.scheme}://{target.netloc}"

@@ -10,14 +10,18 @@ import pytest
 
 from magnetar.sdk.spark import admin_client
 from magnetar.sdk.spark.admin_client import PATIENCE_S, AdminClient, RefusedError
-from magnetar.sdk.spark.errors import UnreachableError
+from magnetar.sdk.spark.errors import OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
 from tests.processes import HOST, free_ports
 
 
 @contextmanager
 def broker(
-    port: int, status: int = 200, location: str = "", waits_for: threading.Event | None = None
+    port: int,
+    status: int = 200,
+    location: str = "",
+    waits_for: threading.Event | None = None,
+    body: bytes = b"{}",
 ) -> Iterator[None]:
     """Answers every question with `{}`, or with an error, or sends it on; `waits_for`: not at
     once."""
@@ -30,9 +34,9 @@ def broker(
                 waits_for.wait()
             self.send_response(307 if location else status)
             self.send_header("Location", location)
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -125,3 +129,11 @@ def test_a_broker_that_was_too_slow_once_is_asked_again(monkeypatch: pytest.Monk
         awake.set()
         assert client.get("/x") == {}
         client.close()
+
+
+def test_another_server_is_told_from_a_broker() -> None:
+    (port,) = free_ports(1)
+    client = client_of(port, Time())
+    with broker(port, body=b"<html>"), pytest.raises(OptionError, match=r"admin\.url: .* no JSON"):
+        client.get("/x")
+    client.close()

@@ -47,6 +47,7 @@ class AdminClient:
     Every method raises:
         UnreachableError: no broker of the list answers.
         RefusedError: it says no.
+        OptionError: something else answers.
     """
 
     def __init__(
@@ -122,7 +123,12 @@ class AdminClient:
             self._was_answered = self._was_answered or status != _NOT_NOW
             if status >= 400:
                 raise RefusedError(status, f"{path.split('?')[0]}: {_reason(status, data)}")
-            return json.loads(data) if data.strip() else None
+            try:
+                return json.loads(data) if data.strip() else None
+            except ValueError:
+                raise OptionError(
+                    "admin.url", f"{base}: it answers no JSON: is it a broker's HTTP interface?"
+                ) from None
         raise UnreachableError(f"{path}: brokers send it to each other, more than 5 times")
 
     def _exchange(

@@ -200,6 +200,30 @@ def test_a_topic_that_was_emptied_under_a_planned_batch(
         assert read(options, checkpoint).values == []
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_topic_that_was_made_anew_between_two_batches(
+    server: Standalone, client: pulsar.Client, topic: str, fails: bool
+) -> None:
+    """While nothing is in it yet, and its ledgers cannot tell."""
+    options = options_for(
+        server, topic=topic, startingOffsets="earliest", failOnDataLoss=str(fails).lower()
+    )
+    publish(client, topic, numbered(0, 10))
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint).values == numbered(0, 10)
+    publish(client, topic, numbered(10, 20))
+    admin(server, "DELETE", f"{path_of(topic)}?force=true")
+    admin(server, "PUT", path_of(topic))
+
+    if fails:
+        with pytest.raises(DataLossError, match="it is empty, and without"):
+            read(options, checkpoint)
+    else:
+        assert read(options, checkpoint).values == []
+        publish(client, topic, numbered(20, 30))
+        assert read(options, checkpoint).values == numbered(20, 30)
+
+
 def test_a_query_has_one_subscription_also_after_a_restart_in_its_first_batch(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

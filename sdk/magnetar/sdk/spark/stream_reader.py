@@ -253,7 +253,17 @@ def _check_kept(state: TopicState, through: MessageId, stands_at: MessageId | No
     Raises:
         DataLossError: something behind `through` is gone.
     """
-    if through.ledger_id < 0 or not state.ledgers:
+    if through.ledger_id < 0:
+        return
+    if not state.ledgers:
+        # All of it may be behind an open transaction. But trimming leaves the last ledger that
+        # holds anything: with the subscription gone as well, this is another topic.
+        if stands_at is None:
+            raise DataLossError(
+                f"{state.name}: it is empty, and without the query's subscription; the query has "
+                f"read it up to {shown_id(through)}: it was truncated, or made anew. Set "
+                f"failOnDataLoss to false to go on"
+            )
         return
     known = {each.ledger_id: each.entries for each in state.ledgers}
     if through.ledger_id in known or through.ledger_id > state.ledgers[-1].ledger_id:

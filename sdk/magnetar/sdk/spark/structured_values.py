@@ -77,6 +77,12 @@ class StructuredValues:
 
     def _fast_json(self, values: Sequence[Part]) -> pa.RecordBatch | None:
         text = b"\n".join(values)
+        if not (
+            text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == len(values) - 1
+        ):
+            # Not an object each: one value may be two of them and another nothing, which would
+            # give the rows between them the fields of others.
+            return None
         try:
             table = pyarrow.json.read_json(
                 io.BytesIO(text),

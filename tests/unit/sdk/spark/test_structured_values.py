@@ -1,4 +1,4 @@
-"""AVRO values are read by what they were written with, or not at all."""
+"""Values are read by what they were written with, or not at all."""
 
 import io
 import json
@@ -44,3 +44,19 @@ def test_a_version_that_the_topic_does_not_have_is_no_guess() -> None:
     part = _written(VERSIONS[1][1], a="x", b="new")
     with pytest.raises(SchemaMismatchError, match=r"version 2 of the topic's schema.* it has 1, 3"):
         VALUES.columns([part], [len(part)], [], [(2, 1)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b"", b'{"b":"1"}{"b":"2"}'],
+        [b'{"b":"1"}\n{"b":"2"}', b""],
+        [b'{"b":', b'"1"}{"b":"2"}'],
+        [b'{"b":"1"}', b" ", b'{"b":"2"}\n{"b":"3"}'],
+    ],
+)
+def test_json_values_that_are_not_an_object_each_are_refused(values: list[bytes]) -> None:
+    """Together they are as many objects as values, and would be the rows of others."""
+    columns = StructuredValues(WANTED, ValueSchema("JSON", _record("b")))
+    with pytest.raises(SchemaMismatchError, match="a value is no JSON"):
+        columns.columns(values, [len(each) for each in values], [], [(-1, len(values))])

@@ -6,6 +6,7 @@ SdkError                        see `magnetar.sdk.errors`
     ├── TopicNotFoundError      no topic of that name, or none that fits the pattern
     ├── OffsetError             offsets that are no offsets of these topics
     ├── DataLossError           what is asked for was deleted, or trimmed
+    │   └── EntryLossError      one entry of a ledger that is there
     ├── UnreachableError        a server that planning needs does not answer
     ├── CorruptDataError        what is stored cannot be read: carries topic and message id
     ├── SchemaMismatchError     columns that do not fit the topic's schema
@@ -21,6 +22,7 @@ from magnetar.sdk.errors import SdkError
 __all__ = [
     "CorruptDataError",
     "DataLossError",
+    "EntryLossError",
     "MagnetarSparkError",
     "OffsetError",
     "OptionError",
@@ -57,6 +59,10 @@ class OffsetError(MagnetarSparkError):
 
 class DataLossError(MagnetarSparkError):
     """Messages that the query still has to read are not there any more."""
+
+
+class EntryLossError(DataLossError):
+    """The first entry that was not given is lost; those behind it may be there."""
 
 
 class UnreachableError(MagnetarSparkError):

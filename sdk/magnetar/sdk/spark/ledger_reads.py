@@ -20,7 +20,12 @@ from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.ledger.quorum import stored_ranges, write_set
 from magnetar.sdk.spark.bookie_link import BookieLink
 from magnetar.sdk.spark.bookie_stream import BookieConnector
-from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.sdk.spark.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    UnreachableError,
+)
 from magnetar.sdk.spark.slices import Address, BookieSecurity, LedgerPart
 
 _SMALL_READ_BYTES = 4096
@@ -56,7 +61,8 @@ class LedgerReads:
         """Runs of payloads in order, each with the id of its first entry.
 
         Raises:
-            DataLossError: every replica of an entry says that it has not got it.
+            DataLossError: every replica of an entry says that it has not got it;
+                EntryLossError if one of them has the ledger.
             CorruptDataError: every replica that has it gives another than was written.
             UnreachableError: the replicas do not answer.
         """
@@ -146,7 +152,8 @@ def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> E
     said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "it has no replicas"
     where = f"entry {entry_id} of ledger {ledger_id} cannot be read"
     if all(isinstance(each, (NoSuchEntryError, NoSuchLedgerOnBookieError)) for each in problems):
-        return DataLossError(f"{where}: {said}")
+        has_ledger = any(isinstance(each, NoSuchEntryError) for each in problems)
+        return (EntryLossError if has_ledger else DataLossError)(f"{where}: {said}")
     if any(isinstance(each, DigestMismatchError) for each in problems):
         return CorruptDataError(f"{where}: {said}")
     return UnreachableError(f"{where}: {said}")

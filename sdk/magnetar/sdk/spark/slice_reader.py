@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,7 +12,12 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
-from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, one_line_errors
+from magnetar.sdk.spark.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    one_line_errors,
+)
 from magnetar.sdk.spark.fallback_reads import FallbackReads
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX, LedgerPart, Slice
 from magnetar.sdk.spark.values import value_columns
@@ -76,28 +82,44 @@ class _SliceReader:
         skip = self._slice.skip_through_batch_index if is_first else -1
         stop = self._slice.stop_at_batch_index if is_last else -1
         aborted = part.aborted
-        try:
-            for first, payloads in self._reads.entries(part):
-                for entry_id, payload in enumerate(payloads, first):
-                    if aborted and _has(aborted, entry_id):
-                        continue
-                    if entry_id == part.first and skip >= 0:
-                        stops = stop if entry_id == part.last else -1
-                        add(part.ledger_id, entry_id, payload, skip_through=skip, stop_at=stops)
-                    elif entry_id == part.last and stop >= 0:
-                        add(part.ledger_id, entry_id, payload, stop_at=stop)
-                    else:
-                        add(part.ledger_id, entry_id, payload)
-                    if rows.is_full:
-                        yield rows.take()
-        except DataLossError as error:
-            if self._slice.settings.fail_on_data_loss:
-                raise DataLossError(
-                    f"{self._slice.topic}: {error}. It was trimmed, or the topic was deleted, "
-                    f"while the query was running; set failOnDataLoss to false to go on with what "
-                    f"is left"
-                ) from error
-            _log.warning("%s: passed over what is gone: %s", self._slice.topic, error)
+        for first, payloads in self._entries_of(part):
+            for entry_id, payload in enumerate(payloads, first):
+                if aborted and _has(aborted, entry_id):
+                    continue
+                if entry_id == part.first and skip >= 0:
+                    stops = stop if entry_id == part.last else -1
+                    add(part.ledger_id, entry_id, payload, skip_through=skip, stop_at=stops)
+                elif entry_id == part.last and stop >= 0:
+                    add(part.ledger_id, entry_id, payload, stop_at=stop)
+                else:
+                    add(part.ledger_id, entry_id, payload)
+                if rows.is_full:
+                    yield rows.take()
+
+    def _entries_of(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        """What is there of them.
+
+        Raises:
+            DataLossError: it is not all, and `fail_on_data_loss` is set.
+        """
+        at = part.first
+        while at <= part.last:
+            try:
+                for first, payloads in self._reads.entries(replace(part, first=at)):
+                    yield first, payloads
+                    at = first + len(payloads)
+                return
+            except DataLossError as error:
+                if self._slice.settings.fail_on_data_loss:
+                    raise DataLossError(
+                        f"{self._slice.topic}: {error}. It was trimmed, or the topic was deleted, "
+                        f"while the query was running; set failOnDataLoss to false to go on with "
+                        f"what is left"
+                    ) from error
+                _log.warning("%s: passed over what is gone: %s", self._slice.topic, error)
+                if not isinstance(error, EntryLossError):
+                    return
+                at += 1
 
     def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
         """

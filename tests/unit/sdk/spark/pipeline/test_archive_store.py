@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from magnetar.sdk.spark.pipeline import archive_store
-from magnetar.sdk.spark.pipeline.archive_log import Commit, DataFile, commit_name, encode_commit
+from magnetar.sdk.spark.pipeline.archive_log import (
+    COMMITS_PER_STATE,
+    Commit,
+    DataFile,
+    commit_name,
+    encode_commit,
+)
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError
 
@@ -111,14 +117,14 @@ def test_what_a_killed_job_had_removed_and_not_deleted_goes(directory: Path) -> 
     assert on_disk(directory) == {beside.path, new.path}
 
 
-@pytest.mark.parametrize("deleted", [1, 7, archive_store.COMMITS_PER_STATE])
+@pytest.mark.parametrize("deleted", [1, 7, COMMITS_PER_STATE])
 def test_a_job_killed_while_it_deletes_old_commits_leaves_an_archive_that_is_read(
     directory: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
 ) -> None:
     store = opened(directory)
     files = written(directory, store, "a")
     store.commit(Commit(add=files, query="q", batch_id=0))
-    for _ in range(archive_store.COMMITS_PER_STATE - 2):
+    for _ in range(COMMITS_PER_STATE - 2):
         store.commit(Commit())
     left, delete = deleted, PlainStorage.delete
 
@@ -130,7 +136,7 @@ def test_a_job_killed_while_it_deletes_old_commits_leaves_an_archive_that_is_rea
         delete(self, path)
 
     monkeypatch.setattr(PlainStorage, "delete", delete_some)
-    if deleted < archive_store.COMMITS_PER_STATE:
+    if deleted < COMMITS_PER_STATE:
         with pytest.raises(KeyboardInterrupt):
             store.commit(Commit())
     else:

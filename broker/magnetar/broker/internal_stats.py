@@ -52,6 +52,8 @@ def topic_internal_stats(topic: Topic) -> Stats:
         },
         "schemaLedgers": [],
         "compactedLedger": _compacted(topic),
+        # Beyond Pulsar: tells a reader of the ledgers whether one went that it has not read.
+        "removedThrough": getattr(log, "removed_through", -1),
         **_transactions(topic),
     }
 

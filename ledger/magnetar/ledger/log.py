@@ -235,6 +235,11 @@ class ManagedLog:
         return self._list.terminated
 
     @property
+    def removed_through(self) -> int:
+        """The last ledger that a shrink removed; -1 if none did."""
+        return self._list.removed_through
+
+    @property
     def ledgers(self) -> Sequence[LogLedger]:
         """The ledger list; the counters of open ledgers are those of now."""
         return [

@@ -180,6 +180,30 @@ def test_a_topic_that_is_trimmed_under_a_query(
         assert read(options, checkpoint).values == left
 
 
+@pytest.mark.parametrize("how", ["expired", "truncated"])
+def test_a_ledger_that_went_before_it_was_read_is_noticed(
+    server: Standalone, client: pulsar.Client, topic: str, how: str
+) -> None:
+    """All of it, and nothing of the next one: the topic begins where the subscription stands."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    checkpoint = Checkpoint()
+    publish(client, topic, numbered(0, 10))
+    read(options, checkpoint)
+    for first in (10, 20):
+        admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
+        publish(client, topic, numbered(first, first + 10))
+    if how == "truncated":
+        admin(server, "DELETE", f"{path_of(topic)}/truncate")
+    else:
+        second = admin(server, "GET", f"{path_of(topic)}/internalStats")["ledgers"][1]
+        expired = {"ledgerId": second["ledgerId"], "entryId": second["entries"] - 1}
+        admin(server, "POST", f"{path_of(topic)}/subscription/held/expireMessages", expired)
+        admin(server, "POST", f"{path_of(topic)}/trim")
+    assert ledgers(server, topic) == 1
+    with pytest.raises(DataLossError, match="was trimmed, and the query has read the topic up to"):
+        read(options, checkpoint)
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
 def test_a_topic_that_was_emptied_under_a_planned_batch(
     server: Standalone, client: pulsar.Client, topic: str, fails: bool

@@ -65,6 +65,11 @@ class LogList:
         return self._metadata.terminated
 
     @property
+    def removed_through(self) -> int:
+        """The last ledger that a shrink removed; -1 if none did."""
+        return self._metadata.removed_through
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self._metadata.properties)
 

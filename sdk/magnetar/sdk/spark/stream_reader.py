@@ -255,6 +255,12 @@ def _check_kept(state: TopicState, through: MessageId, stands_at: MessageId | No
     """
     if through.ledger_id < 0:
         return
+    if state.removed_through > through.ledger_id:
+        raise DataLossError(
+            f"{state.name}: ledger {state.removed_through} was trimmed, and the query has read the "
+            f"topic up to {shown_id(through)}. Set failOnDataLoss to false to go on with what is "
+            f"left"
+        )
     if not state.ledgers:
         # All of it may be behind an open transaction. But trimming leaves the last ledger that
         # holds anything: with the subscription gone as well, this is another topic.

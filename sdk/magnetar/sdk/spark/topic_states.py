@@ -52,6 +52,8 @@ class TopicState:
     """Subscription -> through where everything is acknowledged."""
     aborted: Mapping[int, bytes] = field(default_factory=dict)
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
+    removed_through: int = -1
+    """The last ledger with entries that was removed by trimming; -1: none."""
     ruled_out: frozenset[int] = frozenset()
     """Ledgers of these in which no message ends that is wanted. One may begin there, in chunks."""
 
@@ -192,7 +194,15 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
         int(ledger_id): zlib.decompress(base64.b64decode(bits))
         for ledger_id, bits in transactions.get("aborted", {}).items()
     }
-    return TopicState(str(topic), topic.partition_index, tuple(ledgers), end, cursors, aborted)
+    return TopicState(
+        str(topic),
+        topic.partition_index,
+        tuple(ledgers),
+        end,
+        cursors,
+        aborted,
+        removed_through=int(stats.get("removedThrough", -1)),
+    )
 
 
 def _position(text: str) -> MessageId:

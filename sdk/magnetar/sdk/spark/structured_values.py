@@ -7,10 +7,11 @@ message was written with; columns are matched by name.
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import fastavro
+import fastavro.read
 import pyarrow as pa
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,6 +24,10 @@ from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 Part = bytes | memoryview
 
 _VALUE_CHARACTERS_MAX = 100
+
+_OURS = "magnetar-"
+_TIMES = {"date": "int", "timestamp-millis": "long", "timestamp-micros": "long"}
+"""Logical types that are columns of times, and what they are written as."""
 
 
 class StructuredValues:
@@ -54,7 +59,7 @@ class StructuredValues:
         if not is_json:
             versions = dict(value_schema.versions) or {0: value_schema.definition}
             self._avro = {
-                version: fastavro.parse_schema(json.loads(definition))
+                version: fastavro.parse_schema(_as_columns(json.loads(definition)))
                 for version, definition in versions.items()
             }
 
@@ -151,6 +156,45 @@ class StructuredValues:
             return pa.RecordBatch.from_pylist(rows, schema=self._schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise SchemaMismatchError(f"a value is not of the topic's schema: {error}") from None
+
+
+def _or_null(read: Callable[..., object]) -> Callable[..., object]:
+    def reader(*arguments: Any) -> object:
+        try:
+            return read(*arguments)
+        except (OverflowError, ValueError):
+            return None  # a time that Python does not have must not stop a query
+
+    return reader
+
+
+for _name, _base in _TIMES.items():
+    # Under names of our own: others in this process may read with the library, too.
+    fastavro.read.LOGICAL_READERS[f"{_base}-{_OURS}{_name}"] = _or_null(
+        fastavro.read.LOGICAL_READERS[f"{_base}-{_name}"]
+    )
+
+
+def _as_columns(schema: Any) -> Any:
+    """With the logical types only that `avro_types` has a column for: what is of another one is a
+    column of what it is written as."""
+    if isinstance(schema, list):
+        return [_as_columns(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        name: _as_columns(value) if name in ("type", "items", "values") else value
+        for name, value in schema.items()
+        if name != "logicalType"
+    }
+    if "fields" in schema:
+        made["fields"] = [{**each, "type": _as_columns(each["type"])} for each in schema["fields"]]
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        made["logicalType"] = logical
+    elif logical in _TIMES:
+        made["logicalType"] = _OURS + logical
+    return made
 
 
 def _cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:

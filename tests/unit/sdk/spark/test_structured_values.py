@@ -2,11 +2,15 @@
 
 import io
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
 
 import fastavro
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from magnetar.sdk.spark.avro_types import fields_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 from magnetar.sdk.spark.structured_values import StructuredValues
@@ -23,7 +27,7 @@ VERSIONS = ((1, _record("b")), (3, _record("a", "b")))
 VALUES = StructuredValues(WANTED, ValueSchema("AVRO", _record("a", "b"), VERSIONS))
 
 
-def _written(definition: str, **fields: str) -> bytes:
+def _written(definition: str, **fields: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, json.loads(definition), fields)
     return out.getvalue()
@@ -38,6 +42,44 @@ def test_each_value_is_read_by_the_version_that_it_names() -> None:
     runs = [(1, 1), (3, 1), (NO_VERSION, 1)]
     columns = VALUES.columns(parts, [len(each) for each in parts], [], runs)
     assert columns["b"].to_pylist() == ["old", "new", "of no version"]
+
+
+LONG_AGO = -(1 << 62)
+
+
+@pytest.mark.parametrize(
+    ("base", "logical", "raw", "expected"),
+    [
+        ("int", "date", 1, date(1970, 1, 2)),
+        ("int", "date", (1 << 31) - 1, None),
+        ("long", "timestamp-millis", 1_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        ("long", "timestamp-millis", LONG_AGO, None),
+        ("long", "timestamp-micros", 1_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        ("long", "timestamp-micros", -LONG_AGO, None),
+        ("bytes", "decimal", b"\x01\x00", Decimal("2.56")),
+        ("int", "time-millis", 5, 5),
+        ("long", "time-micros", 5, 5),
+        ("long", "local-timestamp-millis", LONG_AGO, LONG_AGO),
+        ("string", "uuid", "no uuid", "no uuid"),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_logical_type_is_a_column_or_what_it_is_written_as(
+    base: str, logical: str, raw: Any, expected: Any, is_nested: bool
+) -> None:
+    """A time that Python does not have is null; producers write what they like."""
+
+    def of(kind: Any) -> str:
+        kind = {"type": "map", "values": ["null", kind]} if is_nested else kind
+        fields = [{"name": "f", "type": kind}]
+        return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+    schema = of({"type": base, "logicalType": logical, "precision": 9, "scale": 2})
+    value = _written(of(base), f={"x": raw} if is_nested else raw)
+    wanted = StructType(fields_of(schema, is_json=False))
+    columns = StructuredValues(wanted, ValueSchema("AVRO", schema))
+    (found,) = columns.columns([value], [len(value)], [], [(NO_VERSION, 1)])["f"].to_pylist()
+    assert found == ([("x", expected)] if is_nested else expected)
 
 
 def test_a_version_that_the_topic_does_not_have_is_no_guess() -> None:

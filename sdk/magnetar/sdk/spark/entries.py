@@ -211,6 +211,8 @@ class EntryRows:
         for payload in self._fetch_before(ledger_id, entry_id):
             metadata, body_at = split_payload(payload)
             if metadata.uuid == last.uuid and metadata.num_chunks_from_msg == count:
+                if metadata.chunk_id == count - 1:
+                    return  # the message ended there; this chunk was stored a second time
                 if metadata.chunk_id not in chunks:
                     chunks[metadata.chunk_id] = payload[body_at:]
                     self._chunk_bytes += len(payload) - body_at

@@ -217,6 +217,34 @@ def test_a_message_beyond_the_limit_is_refused_and_not_put_together() -> None:
     assert len(fetched) <= 2
 
 
+@pytest.mark.parametrize(
+    ("numbers", "messages"),
+    [
+        ([0, 1, 2, 2], 1),
+        ([0, 1, 2, 1, 2], 1),
+        ([0, 1, 1, 2], 1),
+        ([0, 1, 2, 0, 1, 2], 2),
+    ],
+)
+@pytest.mark.parametrize("slice_entries", [1, 2, 6])
+def test_chunks_that_are_stored_again_make_a_message_as_often_as_for_consumers(
+    numbers: list[int], messages: int, slice_entries: int
+) -> None:
+    """As when a connection ends before the receipts come, wherever slices are cut."""
+    entries = [_chunk(number, 3, b"%d" % number) for number in numbers]
+
+    def fetch_before(_ledger_id: int, entry_id: int) -> Iterator[bytes]:
+        return (stored(**each) for each in reversed(entries[:entry_id]))
+
+    found: list[object] = []
+    for first in range(0, len(entries), slice_entries):
+        rows = Rows(fetch_before)
+        for entry_id, each in enumerate(entries[first : first + slice_entries], first):
+            rows.add(entry_id, **each)
+        found += column(rows.take(), "value")
+    assert found == [b"012"] * messages
+
+
 @pytest.mark.parametrize(("number", "of"), [(5, 2), (-1, 2), (2, 2)])
 def test_a_chunk_with_a_number_that_its_message_does_not_have_is_refused(
     number: int, of: int

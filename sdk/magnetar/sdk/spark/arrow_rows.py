@@ -2,7 +2,8 @@
 written once for all of them, and per message there are as few steps of Python as can be.
 
 `ArrowRows` takes the messages of one entry after the other, and gives a batch when there are
-`ROWS_MAX` rows or `BYTES_MAX` bytes of values. Columns that the query does not have cost nothing.
+`ROWS_MAX` rows or `BYTES_MAX` bytes of values, keys and properties. Columns that the query does not
+have cost nothing.
 """
 
 from array import array
@@ -135,9 +136,10 @@ class ArrowRows:
     def set_key(self, row: int, key: bytes) -> None:
         if self._has_keys:
             self._keys[row] = key
+            self.bytes += len(key)
 
     def set_keys(self, keys: Iterable[tuple[int, bytes]]) -> None:
-        """Of many rows at once."""
+        """Of many rows at once; short ones, which do not count."""
         if self._has_keys:
             self._keys.update(keys)
 
@@ -153,6 +155,7 @@ class ArrowRows:
     def set_properties(self, row: int, properties: list[tuple[str, str]]) -> None:
         if self._has_properties:
             self._properties[row] = properties
+            self.bytes += sum(len(name) + len(value) for name, value in properties)
 
     def take(self) -> pa.RecordBatch:
         """Everything so far as one batch.

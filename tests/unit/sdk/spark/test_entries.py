@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.arrow_rows import BYTES_MAX, ArrowRows
 from magnetar.sdk.spark.columns import METADATA_FIELDS
 from magnetar.sdk.spark.entries import EntryRows, FetchBefore
 from magnetar.sdk.spark.errors import CorruptDataError
@@ -49,6 +49,10 @@ class Rows:
 
     def add_payload(self, entry_id: int, payload: bytes, *, skip_through: int = -1) -> None:
         self._entries.add(7, entry_id, payload, skip_through=skip_through)
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows.is_full
 
     def take(self) -> pa.RecordBatch:
         return self._rows.take()
@@ -148,6 +152,26 @@ def test_a_key_that_is_not_what_it_says_is_the_text_there_is_and_stops_nothing(
     batch = rows.take()
     assert column(batch, "__key") == [expected]
     assert column(batch, "__messageProperties") == [[("p", "v\ufffd!")]]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        MessageMetadata(partition_key="k" * BYTES_MAX),
+        MessageMetadata(properties=[KeyValue(key="p", value="v" * BYTES_MAX)]),
+    ],
+    ids=["key", "properties"],
+)
+def test_keys_and_properties_count_towards_the_size_of_a_batch(fields: MessageMetadata) -> None:
+    """Ten thousand messages of nothing else would be gigabytes."""
+    rows = Rows()
+    assert not rows.is_full
+    head = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    head.MergeFrom(fields)
+    rows.add_payload(1, encode_payload(head.SerializeToString(), b""))
+    assert rows.is_full
+    rows.take()
+    assert not rows.is_full
 
 
 def stored(body: bytes, **fields: object) -> bytes:

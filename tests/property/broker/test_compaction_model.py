@@ -35,6 +35,7 @@ _STEPS = st.lists(
             st.sampled_from(Compression),
         ),
         st.tuples(st.just("chunks"), _KEYS, st.integers(2, 3)),
+        st.tuples(st.just("chunks_again"), _KEYS, st.integers(2, 3)),
         st.tuples(st.just("encrypted"), _KEYS, st.just(0)),
         st.tuples(st.just("roll"), st.just(0), st.just(0)),
         st.tuples(st.just("compact"), st.just(0), st.integers(1, 3)),
@@ -133,12 +134,16 @@ class Model:
         position = self.store(metadata, compress(codec, body))
         self.sent += [([(position, index)], key, gone) for index, key, gone in named]
 
-    def chunks(self, key: str | None, count: int) -> None:
+    def chunks_again(self, key: str | None, count: int) -> None:
+        """Of a producer that came back with its name, and counts from the beginning."""
+        self.chunks(key, count, uuid="producer-0")
+
+    def chunks(self, key: str | None, count: int, *, uuid: str = "") -> None:
         self.count += 1
         names = []
         for chunk in range(count):
             metadata = MessageMetadata(
-                uuid=f"producer-{self.count}",
+                uuid=uuid or f"producer-{self.count}",
                 num_chunks_from_msg=count,
                 total_chunk_msg_size=count,
                 chunk_id=chunk,

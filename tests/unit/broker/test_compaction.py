@@ -112,6 +112,28 @@ def test_a_tombstone_gives_its_memory_back() -> None:
     assert len(newest) == 0
 
 
+def chunk(uuid: str, chunk_id: int, key: str) -> bytes:
+    return entry(
+        b"part",
+        uuid=uuid,
+        chunk_id=chunk_id,
+        num_chunks_from_msg=2,
+        total_chunk_msg_size=8,
+        partition_key=key,
+    )
+
+
+def test_two_chunked_messages_of_one_uuid_are_two() -> None:
+    """A producer that comes back with its name counts from the beginning, and so do its uuids."""
+    newest = NewestMessages(bytes_max=_LIMIT, keeps_keyless=False)
+    stored = [chunk("producer-0", at, key) for key in ("a", "b") for at in range(2)]
+    opened = [open_entry(each, batch_bytes_max=_LIMIT) for each in stored]
+    for at, each in enumerate(opened):
+        newest.note(Position(1, at), each)
+    for at, each in enumerate(opened):
+        assert newest.keeps(Position(1, at), each, each.messages[0])
+
+
 def test_messages_without_a_key_stay_only_if_they_are_to() -> None:
     opened = open_entry(entry(b"no key"), batch_bytes_max=_LIMIT)
     for keeps in (False, True):

@@ -1,8 +1,13 @@
 """Which message is the newest of each key: learnt by the first pass, asked by the second. Pure.
 
 Messages of a key are compared by their place: the later one counts. A chunked message counts from
-its last chunk on, and all its chunks stay or go together; chunks whose end was not seen stay.
+its last chunk on, and all its chunks stay or go together; chunks whose end was not seen stay. A
+uuid does not name one message: a producer that comes back with its name counts its messages from
+the beginning. So a chunk is a part of the message that ends next behind it.
 """
+
+from bisect import bisect_left
+from collections import defaultdict
 
 from magnetar.broker.compaction.errors import TooManyKeysError
 from magnetar.broker.compaction.messages import KeyedMessage, Kind, OpenedEntry
@@ -20,7 +25,8 @@ class NewestMessages:
         self._bytes_max = bytes_max
         self._keeps_keyless = keeps_keyless
         self._newest: dict[str, tuple[Position, int]] = {}
-        self._chunks_end: dict[str, Position] = {}
+        self._chunks_ends: defaultdict[str, list[Position]] = defaultdict(list)
+        """Where chunked messages end, in order, by their uuid."""
         self._size_bytes = 0
 
     def __len__(self) -> int:
@@ -35,9 +41,8 @@ class NewestMessages:
         if opened.kind is Kind.CHUNK:
             if not opened.is_last_chunk:
                 return
-            if opened.chunk_of not in self._chunks_end:
-                self._pay(len(opened.chunk_of))
-            self._chunks_end[opened.chunk_of] = position
+            self._pay(len(opened.chunk_of))
+            self._chunks_ends[opened.chunk_of].append(position)
         for message in opened.messages:
             if message.key is None:
                 continue
@@ -52,10 +57,11 @@ class NewestMessages:
     def keeps(self, position: Position, opened: OpenedEntry, message: KeyedMessage) -> bool:
         """Whether a message of the entry stays."""
         if opened.kind is Kind.CHUNK:
-            end = self._chunks_end.get(opened.chunk_of)
-            if end is None:
+            ends = self._chunks_ends.get(opened.chunk_of, ())
+            at = bisect_left(ends, position)
+            if at == len(ends):
                 return True
-            position = end
+            position = ends[at]
         if message.key is None:
             return self._keeps_keyless
         return self._newest.get(message.key) == (position, message.index)

@@ -324,7 +324,7 @@ class Compaction:
     # Questions
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """The last message for those who read what is compacted; None: ask the log.
+        """The last message for those who read what is compacted; None: there was no compaction.
 
         The position, and the index in its batch or -1; (-1, -1) if nothing is left.
 
@@ -332,8 +332,13 @@ class Compaction:
             BrokerPersistenceError: it cannot be read now.
         """
         compacted = self.compacted
-        if compacted is None or self._log.last_confirmed > compacted.horizon:
+        if compacted is None:
             return None
+        if self._log.last_confirmed > compacted.horizon:
+            last = await self._topic.last_message.find()
+            if last[0] > compacted.horizon:
+                return last
+            # Behind the horizon are only messages of aborted transactions, and markers.
         try:
             found = await compacted.last()
         except LedgerError as error:

@@ -17,6 +17,18 @@ async def put(client: Client, topic: str, pairs: list[tuple[str, bytes]]) -> Non
         await asyncio.gather(*(producer.send(value, key=key) for key, value in pairs))
 
 
+async def compact(server: Broker, topic: str) -> None:
+    path = topic.replace("://", "/")
+    await admin(server, "PUT", f"{path}/compaction")
+
+    async def is_compacted() -> bool:
+        status = await admin(server, "GET", f"{path}/compaction")
+        assert isinstance(status, dict)
+        return bool(status["status"] == "SUCCESS")
+
+    await until(is_compacted, "the topic is compacted")
+
+
 async def test_it_holds_the_newest_value_of_each_key(client: Client, topic: str) -> None:
     await put(client, topic, [("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1"), ("c", b"")])
     async with await client.table_view(topic) as view:
@@ -53,17 +65,23 @@ async def test_it_begins_with_what_compaction_left(
     server: Broker, client: Client, topic: str
 ) -> None:
     await put(client, topic, [(f"k{at % 3}", b"%d" % at) for at in range(30)])
-    path = topic.replace("://", "/")
-    await admin(server, "PUT", f"{path}/compaction")
-
-    async def is_compacted() -> bool:
-        status = await admin(server, "GET", f"{path}/compaction")
-        assert isinstance(status, dict)
-        return bool(status["status"] == "SUCCESS")
-
-    await until(is_compacted, "the topic is compacted")
+    await compact(server, topic)
     async with await client.table_view(topic) as view:
         assert dict(view) == {"k0": b"27", "k1": b"28", "k2": b"29"}
+        await view.refresh()
+
+
+async def test_it_waits_for_nothing_that_compaction_took_and_an_aborted_message_follows(
+    server: Broker, client: Client, topic: str
+) -> None:
+    await put(client, topic, [("a", b"1"), ("b", b"1"), ("b", b"")])
+    await compact(server, topic)
+    async with await client.producer(topic) as producer:
+        aborted = await client.transaction().begin()
+        await producer.send(b"never", key="c", transaction=aborted)
+        await aborted.abort()
+    async with asyncio.timeout(20), await client.table_view(topic) as view:
+        assert dict(view) == {"a": b"1"}
         await view.refresh()
 
 

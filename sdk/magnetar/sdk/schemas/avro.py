@@ -37,7 +37,8 @@ class _AvroBase(VersionedSchema[T]):
         self._to, self._back = to, back
         self._avro = _fastavro()
         self._own = self._parse(raw)
-        self._writers: dict[bytes, object] = {}
+        self._others: dict[bytes, tuple[object, object]] = {}
+        """By version: what was written with, and our own definition as it can read that."""
 
     def encode(self, value: T) -> bytes:
         out = io.BytesIO()
@@ -50,12 +51,9 @@ class _AvroBase(VersionedSchema[T]):
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
         self._check_version(version)
-        writer = self._writers.get(version, self._own)
+        writer, reader = self._others.get(version, (self._own, None))
         try:
-            if writer is self._own:
-                plain = self._avro.schemaless_reader(io.BytesIO(data), writer, None)
-            else:
-                plain = self._avro.schemaless_reader(io.BytesIO(data), writer, self._own)
+            plain = self._avro.schemaless_reader(io.BytesIO(data), writer, reader)
             return cast("T", plain if self._back is None else self._back(plain))
         except _FOREIGN as error:
             raise SchemaValueError(
@@ -65,20 +63,21 @@ class _AvroBase(VersionedSchema[T]):
     def add_version(self, version: bytes, info: SchemaInfo) -> None:
         if info.type is not SchemaType.AVRO:
             raise SchemaVersionError(f"version {version.hex()} is {info.type.value}, not AVRO")
-        writer = self._parse(info.definition, name_of=self._own)
+        writer = self._parse(info.definition)
+        # Pulsar lets the record at the top be renamed; fastavro reads it under an alias.
+        reader = self._parse(self._raw, alias_of=writer)
         self._remember(version)
         if info.definition != self._raw:
-            self._writers[version] = writer
+            self._others[version] = writer, reader
 
     def _forget_versions(self) -> None:
-        self._writers.clear()
+        self._others.clear()
 
-    def _parse(self, raw: bytes, *, name_of: object = None) -> object:
+    def _parse(self, raw: bytes, *, alias_of: object = None) -> object:
         try:
             definition = json.loads(raw)
-            # Pulsar lets the record at the top be renamed; fastavro would refuse to read it.
-            if isinstance(name_of, dict) and isinstance(definition, dict) and "name" in definition:
-                definition["name"] = name_of["name"]
+            if isinstance(alias_of, dict) and "name" in alias_of and isinstance(definition, dict):
+                definition.setdefault("aliases", []).append(alias_of["name"])
             parsed: object = self._avro.parse_schema(definition)
         except (*_FOREIGN, RecursionError) as error:
             raise SchemaDefinitionError(f"no Avro definition: {error}") from error

@@ -32,7 +32,7 @@ class JsonSchema(Schema[T]):
                 f"a {self._kind.__name__} was expected, not {type(value).__name__}"
             )
         try:
-            return self._adapter.dump_json(value, warnings="error")
+            return self._adapter.dump_json(value, by_alias=True, warnings="error")
         except PydanticSerializationError as error:
             raise SchemaValueError(f"{self._kind.__name__}: {error}") from error
 

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from enum import Enum
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError, SchemaVersionError
 from magnetar.sdk.schemas import (
@@ -46,6 +46,12 @@ class Everything:
     again: Point | None = None
     note: str | None = "none"
     nested: "Everything | None" = None
+
+
+@dataclass
+class Link:
+    value: int
+    next: "Link | None" = None
 
 
 class Model(BaseModel):
@@ -124,6 +130,23 @@ def test_avro_and_json_give_back_what_was_sent() -> None:
         assert other.decode(other.encode(model)) == model
 
 
+class Renamed(BaseModel):
+    own: int = Field(alias="outside")
+
+
+@dataclass
+class Holder:
+    inner: Renamed
+
+
+@pytest.mark.parametrize("schema_of", [AvroSchema, JsonSchema])
+def test_a_field_with_an_alias_goes_by_that(schema_of: type[JsonSchema[Holder]]) -> None:
+    schema, value = schema_of(Holder), Holder(Renamed(outside=1))
+    assert schema.info is not None
+    assert b'"outside"' in schema.info.definition
+    assert schema.decode(schema.encode(value)) == value
+
+
 def test_a_namespace_is_part_of_all_names() -> None:
     found = definition_of(AvroSchema(Model, namespace="a.b").info)
     assert found["namespace"] == "a.b"
@@ -174,6 +197,25 @@ def test_avro_reads_older_versions_with_the_definition_they_were_written_with() 
     schema.add_version(version, old.info)
     assert not schema.is_missing(version)
     assert schema.decode(old.encode({"x": 7}), version) == Point(7, 0.5)
+
+
+def test_avro_reads_what_a_class_of_another_name_has_written_also_within_itself() -> None:
+    old = AvroObjectSchema(
+        {
+            "type": "record",
+            "name": "Formerly",
+            "namespace": "elsewhere",
+            "fields": [
+                {"name": "value", "type": "long"},
+                {"name": "next", "type": ["null", "Formerly"]},
+            ],
+        }
+    )
+    assert old.info is not None
+    schema = AvroSchema(Link)
+    schema.add_version(bytes(8), old.info)
+    written = old.encode({"value": 1, "next": {"value": 2, "next": None}})
+    assert schema.decode(written, bytes(8)) == Link(1, Link(2))
 
 
 def test_versions_that_are_kept_are_bounded() -> None:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 _FLUSH_EVERY = 5_000
 _OPERATION_TIMEOUT_MS = 5_000
 _STDIN_BYTES = 64 << 10
+_LOOK_S = 1.0
+"""Between two looks at whether there is more to read."""
 
 
 def run(work: Coroutine[object, object, T]) -> T:
@@ -152,8 +154,10 @@ async def read(
             while received < count or count == 0:
                 if not follow and not await reader.has_message_available():
                     return
-                _print(await reader.read_next(), as_json=as_json)
-                received += 1
+                # The last entry may turn out to be no message: an end that never came.
+                for message in await reader.read_many(1, timeout_s=None if follow else _LOOK_S):
+                    _print(message, as_json=as_json)
+                    received += 1
 
 
 def _client(url: str) -> Client:

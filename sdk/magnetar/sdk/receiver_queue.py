@@ -15,7 +15,7 @@ from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId, signed
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.payload import messages_in, split_payload
-from magnetar.sdk.wire.pulsar_pb2 import CommandMessage
+from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData
 
 Delivery = tuple[CommandMessage, bytes]
 """A MESSAGE command and the payload that came with it."""
@@ -51,6 +51,8 @@ class ReceiverQueue:
         self._incoming: deque[Delivery] = deque()
         self._ready: deque[Message] = deque()
         self._corrupt: CorruptMessageError | None = None
+        self._opened_last: MessageIdData | None = None
+        """The entry that was opened last, whatever became of it; None: it comes again."""
         self._held: tuple[deque[Message], deque[Delivery]] | None = None
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
@@ -80,6 +82,15 @@ class ReceiverQueue:
         while self.skip is not None and incoming and _is_skipped(incoming[0], self.skip):
             self._return_credit(_credit_of(incoming.popleft()))
         return bool(self._ready or incoming or self._corrupt is not None)
+
+    def has_opened(self, last: MessageId) -> bool:
+        """Whether the entry of this id was opened, or one behind it. What it holds lies here or was
+        taken; else it is incomplete, cannot be read, or is not to be delivered."""
+        opened = self._opened_last
+        if opened is None:
+            return False
+        place = signed(opened.ledgerId), signed(opened.entryId)
+        return place >= (last.ledger_id, last.entry_id)
 
     @property
     def last_taken(self) -> MessageId | None:
@@ -122,7 +133,7 @@ class ReceiverQueue:
 
     def clear(self) -> None:
         """Forget everything, the credit too: the broker begins again."""
-        self._held = self._corrupt = None
+        self._held = self._corrupt = self._opened_last = None
         self._incoming.clear()
         self._ready.clear()
         self._credit_due = 0
@@ -136,7 +147,7 @@ class ReceiverQueue:
         dropped = len(self._ready) + sum(map(_credit_of, self._incoming))
         self._ready.clear()
         self._incoming.clear()
-        self._corrupt = None
+        self._corrupt = self._opened_last = None
         if is_held:
             self.hold()
         if self.on_cleared is not None:
@@ -265,7 +276,7 @@ class ReceiverQueue:
         if error is not None:
             raise error
         message, payload = self._incoming.popleft()
-        data = message.message_id
+        self._opened_last = data = message.message_id
         ledger_id, entry_id = data.ledgerId, data.entryId
         try:
             batch = MessageBatch(

@@ -5,8 +5,9 @@ view["apples"]
 async for change in view.changes():
     ...
 
-Messages without a key are left out; one without a value (or an empty one) removes its key. With
-`read_compacted` (the default) it begins with what compaction has left, which is a message per key.
+Messages without a key, and those that cannot be read, are left out; one without a value (or an
+empty one) removes its key. With `read_compacted` (the default) it begins with what compaction has
+left, which is a message per key.
 """
 
 import asyncio
@@ -151,7 +152,7 @@ class TableView(Mapping[str, bytes]):
         )
         try:
             while await reader.has_message_available():
-                self._take(await reader.read_many(_READ_MAX, timeout_s=1))
+                await self._read(reader, timeout_s=1)
         except BaseException:
             await reader.close()
             raise
@@ -183,13 +184,22 @@ class TableView(Mapping[str, bytes]):
     async def _follow(self, reader: Reader) -> None:
         while True:
             try:
-                self._take(await reader.read_many(_READ_MAX))
-            except CorruptMessageError as error:
-                _log.warning("table_view_message_corrupt topic=%s: %s", reader.topic, error)
+                await self._read(reader)
             except SdkError as error:
                 self._failure = error
                 self._wake()
                 return
+
+    async def _read(self, reader: Reader, *, timeout_s: float | None = None) -> None:
+        """Take what comes, and pass over what cannot be read.
+
+        Raises:
+            SdkError: the view has lost its topic.
+        """
+        try:
+            self._take(await reader.read_many(_READ_MAX, timeout_s=timeout_s))
+        except CorruptMessageError as error:
+            _log.warning("table_view_message_corrupt topic=%s: %s", reader.topic, error)
 
     def _take(self, messages: list[Message]) -> None:
         for message in messages:

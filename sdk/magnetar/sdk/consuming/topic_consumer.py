@@ -143,6 +143,8 @@ class TopicConsumer(Consumer):
         last, mark_delete = await self.last_ids()
         if last.entry_id < 0:
             return False
+        if self._receiver_queue.has_opened(last):
+            return self.has_queued()
         taken, start = self.last_taken, self._start
         if taken is not None:
             return taken < last

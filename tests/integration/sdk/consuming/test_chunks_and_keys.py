@@ -1,5 +1,6 @@
 """Messages in chunks and encrypted ones, from our producers and from the official client."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +241,37 @@ async def test_incomplete_messages_are_bounded_and_given_up(client: Client, topi
         assert data(await take(consumer, 1)) == [b"before"]
         assert (await consumer.receive(timeout_s=30)).data == LARGE
         await until(lambda: consumer.stats().acknowledged >= 1)
+
+
+async def test_a_reader_waits_for_nothing_that_will_not_come(client: Client, topic: str) -> None:
+    """The last of what there is has no end: it is no message, until its end follows."""
+    await send(client, topic, [b"before"], key="a")
+    await send_first_chunk(client, topic)
+    async with await client.reader(topic) as reader:
+        assert (await reader.read_next(timeout_s=30)).data == b"before"
+        await until(lambda: reader.consumer.stats().received_bytes > 0)
+        assert await reader.read_many(1, timeout_s=1) == []
+        assert not await reader.has_message_available()
+        await send(client, topic, [b"after"])
+        assert await reader.has_message_available()
+        assert (await reader.read_next(timeout_s=30)).data == b"after"
+    async with asyncio.timeout(30), await client.table_view(topic) as view:
+        assert dict(view) == {"a": b"before"}
+        await view.refresh()
+
+
+async def test_a_reader_of_what_it_cannot_read_comes_to_an_end(
+    client: Client, topic: str, keys: tuple[Path, Path]
+) -> None:
+    reader = FileKeyReader(str(keys[0]), "")
+    settings = ProducerSettings(encryption_keys=("k",), key_reader=reader)
+    async with await client.producer(topic, settings) as producer:
+        await producer.send(b"secret")
+    async with await client.reader(topic, settings=ReaderSettings(key_reader=reader)) as own:
+        assert await own.has_message_available()
+        with pytest.raises(EncryptedMessageError):
+            await own.read_next(timeout_s=30)
+        assert not await own.has_message_available()
 
 
 async def send_first_chunk(client: Client, topic: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.sdk import Client, ProducerSettings, TableViewSettings
 from magnetar.sdk.errors import AlreadyClosedError, TooSlowError
+from magnetar.sdk.wire.pulsar_pb2 import CompressionType, MessageMetadata
 from magnetar.testing import Broker
 from tests.integration.sdk.embedded import admin, make_partitioned
 from tests.waiting import until
@@ -96,6 +97,26 @@ async def test_a_view_of_a_partitioned_topic_has_all_keys(
         await put(client, f"{topic}-partition-1", [("k1", b"w")])
         await view.refresh()
         assert view["k1"] == b"w"
+
+
+async def test_what_cannot_be_read_is_passed_over(client: Client, topic: str) -> None:
+    async def put_damaged() -> None:
+        metadata = MessageMetadata(compression=CompressionType.ZSTD, uncompressed_size=1)
+        async with await client.producer(topic, ProducerSettings(batching=False)) as producer:
+            producer.send_encoded_nowait(b"not compressed", metadata)
+            await producer.flush()
+
+    await put(client, topic, [("a", b"1")])
+    await put_damaged()
+    await put(client, topic, [("a", b"2")])
+    await put_damaged()
+    async with asyncio.timeout(30), await client.table_view(topic) as view:
+        assert dict(view) == {"a": b"2"}
+        await view.refresh()
+        await put_damaged()
+        await put(client, topic, [("a", b"3")])
+        await view.refresh()
+        assert dict(view) == {"a": b"3"}
 
 
 async def test_an_empty_topic_is_an_empty_view(client: Client, topic: str) -> None:

@@ -4,7 +4,8 @@ Everything is in the metadata store, so any broker may do it. A partition exists
 its topic was created or has grown, loaded or not: lists and patterns show it.
 
 Growth loses nothing: the new partitions and, in them, the durable subscriptions of the topic exist
-before the new count does, and no producer is let in to a partition beyond the count.
+before the new count does, and no producer is let in to a partition beyond the count. Who subscribes
+meanwhile knows the old count only: those subscriptions are brought along once the new one is there.
 """
 
 import asyncio
@@ -219,6 +220,7 @@ class PartitionedTopics:
 
         path = partitioned_topic_path(topic)
         await change_record(self._store, PartitionedTopicRecord, path, grown)
+        await self._create_logs(topic, new, inherits=True)
 
     async def create_missed(self, topic: TopicName) -> None:
         """Have all partitions: a creation may have been interrupted.

@@ -132,6 +132,23 @@ async def test_growth_brings_the_subscriptions_along(
         await topics.grow(parse_topic_name("missing"), 3, is_forced=False)
 
 
+async def test_growth_brings_along_what_subscribes_while_it_grows(
+    store: MetadataStore,
+) -> None:
+    class Late(LostReplies):
+        """Somebody subscribes between the copies of the cursors and the new count."""
+
+        async def set(self, path: str, value: bytes, *, version: int) -> int:
+            if path == partitioned_topic_path(TOPIC):
+                await have_cursor(store, 0, "late")
+            return await store.set(path, value, version=version)
+
+    topics = PartitionedTopics(cast("MetadataStore", Late(store)), partitions_max=8)
+    await topics.create(TOPIC, 1)
+    await topics.grow(TOPIC, 2, is_forced=False)
+    assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == ["late"]
+
+
 async def test_growth_takes_existing_topics_in_by_force_only(topics: PartitionedTopics) -> None:
     await topics.create_log(TOPIC.partition(2))
     await topics.create(TOPIC, 2)

@@ -63,6 +63,7 @@ class BucketLedgers:
             await writer.close()
         except BaseException:
             writer.abandon()
+            await self.delete(writer.ledger_id)  # it is tried again with another
             raise
         return writer.ledger_id
 

@@ -55,6 +55,7 @@ class SchemaLedgers:
                 await writer.close()
             except BaseException:
                 writer.abandon()
+                await self.delete(writer.ledger_id)  # its client tries again, with another
                 raise
         except LedgerError as error:
             raise BrokerPersistenceError(f"a schema of {path} is not stored: {error}") from error

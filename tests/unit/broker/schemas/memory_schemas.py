@@ -7,6 +7,7 @@ from magnetar.broker.schemas.registry import SchemaLimits, SchemaRegistry
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BadVersionError,
+    LedgerWriteError,
     NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
@@ -79,11 +80,14 @@ class _Reader:
 
 
 class _Writer(_Reader):
-    def __init__(self, ledger_id: int, entries: list[bytes]) -> None:
+    def __init__(self, ledger_id: int, entries: list[bytes], *, fails: bool) -> None:
         super().__init__(entries)
         self.ledger_id = ledger_id
+        self._fails = fails
 
     async def add(self, payload: bytes) -> int:
+        if self._fails:
+            raise LedgerWriteError("no bookie answers")
         self._entries.append(payload)
         return len(self._entries) - 1
 
@@ -99,11 +103,13 @@ class MemoryLedgers:
         self.ledgers: dict[int, list[bytes]] = {}
         self.created = 0
         self.opened = 0
+        self.fails = False
+        """Whether ledgers that are made from now on take no entries."""
 
     async def create(self, **_: object) -> _Writer:
         self.created += 1
         self.ledgers[self.created] = []
-        return _Writer(self.created, self.ledgers[self.created])
+        return _Writer(self.created, self.ledgers[self.created], fails=self.fails)
 
     async def open(self, ledger_id: int) -> _Reader:
         if ledger_id not in self.ledgers:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.broker.schemas import (
@@ -201,6 +201,18 @@ async def test_topics_have_only_so_many_versions() -> None:
     with pytest.raises(NotAllowedError, match="the limit is 2"):
         await registry.put(TOPIC, avro("c"), DEFAULTS)
     assert await registry.put(TOPIC, avro("b"), DEFAULTS) == 1
+
+
+async def test_a_definition_that_cannot_be_written_leaves_no_ledger_behind() -> None:
+    brokers = Brokers()
+    brokers.ledgers.fails = True
+    for _ in range(3):
+        with pytest.raises(BrokerPersistenceError):
+            await brokers.registry().put(TOPIC, avro("a"), DEFAULTS)
+    assert brokers.ledgers.created == 3
+    assert not brokers.ledgers.ledgers
+    brokers.ledgers.fails = False
+    assert await brokers.registry().put(TOPIC, avro("a"), DEFAULTS) == 0
 
 
 async def test_consumers_have_to_read_the_last_one_and_add_nothing() -> None:

@@ -6,6 +6,7 @@ from magnetar.cursors.ack_state import (
     AckState,
     BatchAck,
     LogShape,
+    bits_from_words,
     words_from_bits,
 )
 from magnetar.cursors.cursor import Cursor, CursorStatistics
@@ -53,6 +54,7 @@ __all__ = [
     "NonDurableCursor",
     "SubscriptionCursor",
     "UnsupportedCursorRecordError",
+    "bits_from_words",
     "copy_cursor",
     "cursor_path",
     "delete_unopened",

@@ -270,7 +270,7 @@ class AckState:
             return False
         ledger_id, entry_id = position
         remaining = bits_from_words(words)
-        if batch_size:
+        if 0 < batch_size < remaining.bit_length():  # a client may send any size
             remaining &= (1 << batch_size) - 1
         batches = self._batches.get(ledger_id)
         stored = batches.get(entry_id) if batches else None

@@ -1,5 +1,7 @@
 """Acknowledgement state: mark-delete position, ranges and batches."""
 
+import tracemalloc
+
 import pytest
 
 from magnetar.cursors.ack_state import (
@@ -144,6 +146,23 @@ def test_bits_beyond_the_batch_size_are_ignored() -> None:
     assert not state.ack_batch(Position(3, 0), [-1], 3)
     assert state.remaining_words(Position(3, 0)) == (7,)
     assert state.ack_batch(Position(3, 1), [-8], 3)
+
+
+@pytest.mark.parametrize("is_cumulative", [False, True])
+def test_a_batch_size_that_no_entry_can_have_costs_nothing(is_cumulative: bool) -> None:
+    """It comes from the client as it is: every acknowledgement of a frame may bear one."""
+    _, state = start((3, 5))
+    tracemalloc.start()
+    try:
+        if is_cumulative:
+            state.ack_cumulative(Position(3, 0), [0b1010], batch_size=(1 << 31) - 1)
+        else:
+            state.ack_batch(Position(3, 0), [0b1010], batch_size=(1 << 31) - 1)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 100_000
+    assert state.remaining_words(Position(3, 0)) == (0b1010,)
 
 
 def test_a_batch_ack_without_words_acknowledges_the_entry() -> None:

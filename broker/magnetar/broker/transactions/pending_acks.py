@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from magnetar.broker.transactions.errors import TransactionConflictError
 from magnetar.broker.transactions.ids import EndedTransactions, TransactionId
-from magnetar.cursors import SubscriptionCursor
+from magnetar.cursors import SubscriptionCursor, bits_from_words
 from magnetar.ledger.position import Position
 
-_WORD_MASK = (1 << 64) - 1
+_BATCH_SIZE_MAX = 1 << 20
+"""No entry has room for more messages, whatever a client says."""
 
 Words = tuple[int, ...]
 """() is the whole entry."""
@@ -70,7 +71,7 @@ class PendingAckState:
         if cursor.is_acked(position):
             raise TransactionConflictError(f"{position} is acknowledged already")
         is_open = cursor.remaining_words(position)
-        if words and is_open and _indexes(ack) & ~_bits(is_open):
+        if words and is_open and _indexes(ack) & ~bits_from_words(is_open):
             raise TransactionConflictError(f"messages of {position} are acknowledged already")
         for holder, held in self._holders.get(position, ()):
             if holder == txn:
@@ -229,16 +230,12 @@ def load_ack(stored: Sequence[Any]) -> Ack:
     return Ack(Position(ledger_id, entry_id), tuple(words), batch_size)
 
 
-def _bits(words: Words) -> int:
-    """The words as one number, message 0 in the lowest bit."""
-    return sum((word & _WORD_MASK) << 64 * at for at, word in enumerate(words))
-
-
 def _indexes(ack: Ack) -> int:
     """The messages of a batch that are acknowledged, as bits. If the client did not tell how many
     there are, those behind the last open one cannot be told."""
-    is_open = _bits(ack.words)
-    return ~is_open & ((1 << (ack.batch_size or is_open.bit_length())) - 1)
+    is_open = bits_from_words(ack.words)
+    size = min(ack.batch_size, _BATCH_SIZE_MAX) or is_open.bit_length()
+    return ~is_open & ((1 << size) - 1)
 
 
 def _both(one: Words, other: Words) -> Words:

@@ -1,6 +1,8 @@
 """Acknowledgements that wait for the end of their transaction."""
 
 import json
+import time
+import tracemalloc
 
 import pytest
 
@@ -126,3 +128,25 @@ def test_a_snapshot_has_everything(cursor: NonDurableCursor) -> None:
     assert TransactionId(9, 9) in again.ended
     assert again.through() == at(1)
     assert len(again) == len(pending) == 3
+
+
+def test_words_and_batch_sizes_that_no_entry_can_have_cost_little(
+    cursor: NonDurableCursor,
+) -> None:
+    """They come from the client as they are, and from the log when the topic is loaded."""
+    pending = PendingAckState()
+    many = Ack(at(1), (-2,) * 100_000)
+    large = Ack(at(2), (-2,), (1 << 31) - 1)
+    started_s = time.process_time()
+    tracemalloc.start()
+    try:
+        for ack in (many, large):
+            pending.check(ONE, ack, cursor)
+            pending.add(ONE, [ack])
+            with pytest.raises(TransactionConflictError):
+                pending.check(OTHER, ack, cursor)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 20_000_000
+    assert time.process_time() - started_s < 3

@@ -122,6 +122,14 @@ class Brokers:
             MetadataUnavailableError: what was not read stays marked as old.
         """
         before = dict(self._records)
+        try:
+            await self._read_old()
+        finally:  # what was learnt before a failure is not learnt once more
+            if self._records != before:
+                for callback in list(self._callbacks):
+                    callback()
+
+    async def _read_old(self) -> None:
         if self._is_listing_old:
             self._is_listing_old = False
             try:
@@ -148,9 +156,6 @@ class Brokers:
                 if isinstance(result, BaseException):
                     self._old.update(old[start:])
                     raise result
-        if self._records != before:
-            for callback in list(self._callbacks):
-                callback()
 
     async def _load(self, name: str) -> None:
         path = broker_path(name)

@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import pytest
+
 from magnetar.broker.balance.brokers import Brokers
 from magnetar.broker.balance.bundles import BundleId, Layout
 from magnetar.broker.balance.layouts import Layouts
@@ -13,9 +15,11 @@ from magnetar.broker.balance.shedder import Shedder
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.ownership.records import BrokerRecord, broker_path, lease_of
 from magnetar.broker.settings import BrokerSettings
-from magnetar.ledger.metadata import MetadataStore
+from magnetar.ledger.errors import MetadataUnavailableError
+from magnetar.ledger.metadata import MetadataStore, WatchEvent
+from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.system import SystemClock
-from tests.integration.ledger.metadata_stores import WAIT_S, Stores
+from tests.integration.ledger.metadata_stores import WAIT_S, Events, Stores
 
 BUNDLES = [BundleId("public/default", bundle) for bundle in Layout.even(8).bundles]
 
@@ -109,6 +113,46 @@ async def test_a_registration_that_cannot_be_read_is_left_out_and_left_alone(
     assert set(brokers.all()) == {"b1", "b2"}
     assert brokers.report_of("b2") is None
     assert (await store.get(broker_path("new"))).value == b'{"format": 9}'
+    await brokers.close()
+
+
+async def test_a_broker_that_is_gone_gets_nothing_though_others_could_not_be_read_at_first(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before a read failed is told, too, though nothing else changes after that."""
+    store, dying, living = [await stores.open() for _ in range(3)]
+    await register(dying, record("b1"))
+    await register(living, record("b2", BUNDLES[0]))
+    brokers = Brokers(store)
+    await brokers.start()
+    leader = leader_of(store, brokers, "b2")
+    await leader.start()
+    assert leader.choose(BUNDLES[7]) == "b1"  # which leads to the same answer while b1 is there
+    read, has_failed = store.get, asyncio.Event()
+
+    async def fails_once(path: str) -> Versioned:
+        if path == broker_path("b2") and not has_failed.is_set():
+            has_failed.set()
+            raise MetadataUnavailableError("no answer")
+        return await read(path)
+
+    monkeypatch.setattr(store, "get", fails_once)
+    read_children, both_changed = store.children, asyncio.Event()
+
+    async def listed_when_both_have_changed(path: str) -> list[str]:
+        await both_changed.wait()
+        return await read_children(path)
+
+    monkeypatch.setattr(store, "children", listed_when_both_have_changed)
+    await dying.close()
+    events = Events()
+    watch = store.watch(broker_path("b2"), events)
+    await register(living, record("b2", BUNDLES[0]))
+    await events.wait_for(WatchEvent.CHANGED)
+    watch.close()
+    both_changed.set()
+    await wait_until(brokers, lambda: leader.choose(BUNDLES[7]) == "b2")
+    await leader.close()
     await brokers.close()
 
 

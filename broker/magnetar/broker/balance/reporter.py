@@ -54,6 +54,7 @@ class BundleHolder(Protocol):
         """Split a bundle of ours in two, both ours.
 
         Raises:
+            BundleError: it has been split already.
             RequestError
         """
         ...
@@ -189,17 +190,22 @@ class LoadReporter:
             reason = self._limits.exceeded_by(load)
             if not reason or load.topics < 2 or splits >= _SPLITS_PER_SAMPLE:
                 continue
-            bundle = BundleId.parse(name)
-            layout = await self._layouts.layout_of(bundle.namespace)
-            if bundle.bundle not in layout or len(layout) >= self._bundles_max:
-                continue
-            at = self._large_split_point(bundle, reason)
-            if at is None:
-                continue
-            _log.info("bundle_too_large", bundle=name, limit=reason)
-            splits += 1
-            await self._holder.split_lease(bundle, at)
-            self.splits += 1
+            try:
+                splits += await self._split_one(BundleId.parse(name), reason)
+            except (RequestError, BundleError, MetadataError) as error:
+                _log.info("bundle_not_split", bundle=name, error=str(error))
+
+    async def _split_one(self, bundle: BundleId, reason: str) -> bool:
+        layout = await self._layouts.layout_of(bundle.namespace)
+        if bundle.bundle not in layout or len(layout) >= self._bundles_max:
+            return False
+        at = self._large_split_point(bundle, reason)
+        if at is None:
+            return False
+        _log.info("bundle_too_large", bundle=str(bundle), limit=reason)
+        await self._holder.split_lease(bundle, at)
+        self.splits += 1
+        return True
 
     def _large_split_point(self, bundle: BundleId, reason: str) -> int | None:
         by = "topic_count_equally_divide" if reason == "topics" else "flow_or_qps_equally_divide"

@@ -22,7 +22,7 @@ from magnetar.broker.balance.leader import LeaderBroker, bundle_limits
 from magnetar.broker.balance.load_report import LoadReport
 from magnetar.broker.balance.orders import Orders
 from magnetar.broker.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
-from magnetar.broker.errors import BrokerMetadataError, RequestError
+from magnetar.broker.errors import BrokerMetadataError, RequestError, UnreadableRecordError
 from magnetar.broker.ownership.records import LeaseRecord, decode
 from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.errors import MetadataError, NoNodeError
@@ -168,7 +168,10 @@ class Shedder:
         return loads
 
     async def _has_room(self, bundle: BundleId) -> bool:
-        layout = await self._layouts.layout_of(bundle.namespace)
+        try:
+            layout = await self._layouts.layout_of(bundle.namespace)
+        except UnreadableRecordError:
+            return False  # lookups tell of it
         return bundle.bundle in layout and len(layout) < self._bundles_max
 
     def _staying(self, loads: dict[str, BrokerLoad]) -> set[BundleId]:
@@ -226,10 +229,9 @@ class Shedder:
         """Whether the lease in the store is of that session, and is not being handed over."""
         path = bundle.lease_path
         try:
-            found = await self._store.get(path)
-        except NoNodeError:
+            record = decode(LeaseRecord, path, (await self._store.get(path)).value)
+        except (NoNodeError, UnreadableRecordError):
             return False
-        record = decode(LeaseRecord, path, found.value)
         return record.session_token == session_token and not record.destination
 
 

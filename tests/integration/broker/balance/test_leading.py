@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.broker.balance.brokers import Brokers
 from magnetar.broker.balance.bundles import BundleId, Layout
-from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.balance.layouts import Layouts, layout_path
 from magnetar.broker.balance.leader import LeaderBroker
 from magnetar.broker.balance.load_report import BundleLoad, LoadReport
 from magnetar.broker.balance.shedder import Shedder
@@ -274,6 +274,18 @@ async def test_a_bundle_whose_lease_is_elsewhere_is_not_moved(store: MetadataSto
         await store.create(bundle.lease_path, lease, ephemeral=True)
     assert await shedding.shedder.look() == 0
     assert shedding.orders.moves == []
+    await shedding.close()
+
+
+async def test_records_that_cannot_be_read_keep_no_other_bundle_from_its_move(
+    store: MetadataStore,
+) -> None:
+    shedding = Shedding(store)
+    odd = BundleId("public/odd", BUNDLES[0].bundle)
+    await store.create(layout_path("public/odd"), b'{"format": 9}')
+    await shedding.start(odd, *BUNDLES[:3], leases=4)
+    await store.set(BUNDLES[0].lease_path, b'{"format": 9}', version=0)
+    assert await shedding.shedder.look() == 1
     await shedding.close()
 
 

@@ -21,6 +21,7 @@ from magnetar.ledger.errors import (
     NoNodeError,
     NoSuchLedgerError,
     NotEmptyError,
+    SessionExpiredError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.layouts.ledger_layout import (
@@ -94,7 +95,7 @@ class LedgerManager:
                 metadata = make(ledger_id, self._random.getrandbits(63))
                 assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
                 created = await self._create_with_id(metadata)
-            except UnknownOutcomeError:
+            except (UnknownOutcomeError, SessionExpiredError):
                 continue  # Gaps between ids are normal: what it left behind has no owner.
             if created is not None:
                 return created

@@ -4,7 +4,9 @@ What holds for one layout only is in `test_ledger_layouts.py`.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from magnetar.ledger.layouts.ledger_layout import LayoutName
 from magnetar.ledger.ledger_manager import CREATE_ATTEMPTS_MAX, LedgerManager
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata import MetadataStore, Versioned, WatchEvent
+from magnetar.ledger.metadata.embedded import EmbeddedStore
 from tests.integration.ledger.ledger_managers import (
     FIRST_ID,
     LAYOUTS,
@@ -134,6 +137,20 @@ async def test_a_lost_reply_to_the_first_claim_of_the_root_is_no_failure(
     losing = LosingStore(store)
     losing.lose = losing_once(fault, "/LAYOUT")
     assert (await manager_on(losing, layout).create(make)).metadata.ledger_id == first
+
+
+async def test_the_end_of_the_session_fails_no_creation(tmp_path: Path) -> None:
+    """Ids come from ephemeral nodes; who was stopped for long hears at the next one that the
+    session is over."""
+    path = tmp_path / "metadata.db"
+    store = await EmbeddedStore.open(str(path))
+    manager = manager_on(store)
+    await manager.create(make)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("DELETE FROM sessions")
+    created = await manager.create(make)
+    assert await listed(manager) == [0, created.metadata.ledger_id]
+    await store.close()
 
 
 async def test_a_creation_gives_up_after_a_bounded_number_of_attempts(

@@ -275,6 +275,20 @@ async def test_a_session_that_is_over_fails_its_ephemeral_nodes_and_no_other_wri
     await store.close()
 
 
+async def test_a_session_whose_file_cannot_be_made_is_unavailable_and_may_be_had_later(
+    path: Path,
+) -> None:
+    """As when the process has no descriptor left, or the disk no room."""
+    store = await EmbeddedStore.open(str(path))
+    folder = f"{path}-sessions"
+    os.rename(folder, f"{folder}.away")
+    with pytest.raises(MetadataUnavailableError, match="no file for a session"):
+        await store.create("/session", ephemeral=True)
+    os.rename(f"{folder}.away", folder)
+    assert await store.create("/session", ephemeral=True) == "/session"
+    await store.close()
+
+
 async def test_who_reads_after_a_write_began_finds_it(path: Path) -> None:
     store = await EmbeddedStore.open(str(path))
     writes = [asyncio.ensure_future(store.create(f"/each/{number}")) for number in range(50)]

@@ -8,7 +8,7 @@ block and come from one thread.
 from functools import partial
 from typing import NamedTuple
 
-from magnetar.ledger.errors import SessionExpiredError
+from magnetar.ledger.errors import MetadataUnavailableError, SessionExpiredError
 from magnetar.ledger.metadata.session_files import SessionFile, SessionObserver
 from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
 
@@ -44,6 +44,7 @@ class SessionKeeper:
 
         Raises:
             SessionExpiredError: the session is gone; the next call starts a new one.
+            MetadataUnavailableError: its file cannot be made.
             As `SqliteTree.create`.
         """
         if self._session is None:
@@ -93,7 +94,10 @@ class SessionKeeper:
 
     def _start(self) -> None:
         def lock(session: int) -> None:
-            self._file = SessionFile(self._folder, session)
+            try:
+                self._file = SessionFile(self._folder, session)
+            except OSError as exc:
+                raise MetadataUnavailableError(f"no file for a session: {exc}") from exc
 
         try:
             self._session = self._tree.create_session(self._timeout_ms, lock)

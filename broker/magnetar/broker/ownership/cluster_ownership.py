@@ -294,15 +294,8 @@ class ClusterOwnership:
         await asyncio.gather(*map(self.unload_bundle, bundles))
 
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
-        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
-
-        Returns when the lease is gone. Once begun, that waits for the store however long it takes.
-
-        Raises:
-            ServiceNotReadyError: it is not ours.
-            NotAllowedError: there is no such broker, or it is this one, or it stops.
-            BrokerMetadataError: the store does not answer; nothing was changed.
-        """
+        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told. See
+        `Unloading.unload_bundle` for what it raises."""
         await self._unloading.unload_bundle(bundle, destination)
 
     async def split_lease(self, parent: BundleId, at: int) -> tuple[BundleId, BundleId]:

@@ -79,12 +79,13 @@ class Unloading:
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
         """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
 
-        Returns when the lease is gone. Once begun, that waits for the store however long it takes.
+        Returns when the lease is gone.
 
         Raises:
             ServiceNotReadyError: it is not ours.
             NotAllowedError: there is no such broker, or it is this one, or it stops.
-            BrokerMetadataError: the store does not answer; nothing was changed.
+            BrokerMetadataError: the store does not answer; nothing was changed, or the unloading
+                goes on once it does: call again to wait for that.
         """
         unloading = self._unloading.get(bundle)
         if unloading is None:
@@ -94,7 +95,13 @@ class Unloading:
             unloading = asyncio.create_task(self._unload(bundle, record), name=f"unload-{bundle}")
             self._unloading[bundle] = unloading
             unloading.add_done_callback(partial(self._unloaded, bundle))
-        await asyncio.shield(unloading)
+        limits = self._limits
+        await asyncio.wait([unloading], timeout=limits.unload_timeout_s + limits.lookup_wait_s)
+        if not unloading.done():
+            raise BrokerMetadataError(
+                f"{bundle} is being unloaded, which goes on when the metadata store answers"
+            )
+        unloading.result()
 
     def _destination(self, bundle: BundleId, wanted: str | None) -> BrokerRecord | None:
         placement = self._placement

@@ -1,0 +1,64 @@
+"""Giving a bundle up while the store is away."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import cast
+
+import pytest
+
+from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.ownership.changes import Changes
+from magnetar.broker.ownership.limits import OwnershipLimits
+from magnetar.broker.ownership.placement import Placement
+from magnetar.broker.ownership.protocol import TopicHolder
+from magnetar.broker.ownership.unloading import Unloading
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.wire import TopicName
+from tests.unit.broker.ownership.test_leases import BUNDLE, PATH, World
+
+
+class Alone:
+    """No other broker."""
+
+    def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:
+        return None
+
+
+class NoTopics:
+    def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
+        return []
+
+    async def hand_over(
+        self, names: Sequence[TopicName], destination: object, *, timeout_s: float
+    ) -> None: ...
+
+
+def unloading_of(world: World) -> Unloading:
+    return Unloading(
+        world.leases,
+        registration=world.registration,
+        layouts=cast("Layouts", world.layout),
+        placement=cast("Placement", Alone()),
+        holder=lambda: cast("TopicHolder", NoTopics()),
+        changes=Changes(),
+        clock=SystemClock(),
+        limits=OwnershipLimits(
+            lookup_wait_s=0.01,
+            retry_s=0.001,
+            leases_remembered_max=10,
+            unload_timeout_s=0.01,
+            unloads_at_once=1,
+        ),
+    )
+
+
+async def test_who_unloads_a_bundle_is_told_that_it_goes_on_once_the_store_is_back() -> None:
+    world = await World.made()
+    unloading = unloading_of(world)
+    world.store.refused = ["get"] * 100_000
+    with pytest.raises(BrokerMetadataError, match="goes on"):
+        await unloading.unload_bundle(BUNDLE)
+    world.store.refused.clear()
+    await unloading.unload_bundle(BUNDLE)
+    assert PATH not in world.store.nodes

@@ -32,6 +32,7 @@ from magnetar.deploy.options import (
     parse_quorum,
     sources_of,
 )
+from magnetar.deploy.standard_error import tolerate_lost_lines
 
 _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
@@ -409,6 +410,7 @@ def main() -> None:
 
 def run_app(command: typer.Typer) -> None:
     """Run a command line; its errors become one line and an exit status."""
+    tolerate_lost_lines()
     try:
         command()
     except DeployError as error:

@@ -2,13 +2,14 @@
 
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.deploy.commands import Ended, magnetar
-from tests.processes import HOST
+from tests.processes import HOST, magnetar_command, magnetar_environment
 from tests.standalone import Standalone
 
 THREE = ("--bookies", "3", "--quorum", "3,3,2")
@@ -144,3 +145,42 @@ def test_more_lost_bookies_than_the_quorum_can_do_without_are_refused(tmp_path: 
         for place in ("bookie-1", "bookie-2"):
             shutil.rmtree(server.directory / place)
         assert_one_line(start_in_vain(server.directory, *THREE), 7, "bookie-1", "bookie-2")
+
+
+def test_a_log_that_nobody_takes_any_more_stops_nothing(tmp_path: Path) -> None:
+    command = magnetar_command("standalone", "--data", str(tmp_path / "data"))
+    with subprocess.Popen(
+        [*command, "--port", "0", "--http-port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=magnetar_environment(),
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        try:
+            url = server.stdout.readline().split()[1]
+            server.stderr.close()  # As when the `tee` behind it is killed.
+            ended = magnetar("produce", "flights", "--url", url, "--message", "one")
+            assert ended.status == 0, ended.stderr
+            assert magnetar("read", "flights", "--url", url).stdout == "one\n"
+            server.terminate()
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+
+
+def test_a_start_says_by_its_status_what_is_wrong_though_its_words_find_no_room(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data").write_text("")
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            magnetar_command("standalone", "--data", str(tmp_path / "data")),
+            stdout=subprocess.DEVNULL,
+            stderr=full,
+            timeout=60,
+            env=magnetar_environment(),
+            check=False,
+        )
+    assert ended.returncode == 7

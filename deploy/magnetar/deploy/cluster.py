@@ -10,7 +10,7 @@ what a cluster is for.
 import asyncio
 import os
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from magnetar.deploy.cluster_plan import (
     plan_cluster,
 )
 from magnetar.deploy.cluster_ports import choose_ports
-from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, default_quorum
 from magnetar.ledger.metadata.url import parse_zookeeper_url
@@ -114,7 +114,8 @@ class Cluster:
                 await self._start_tier(kind)
             self._write_record()
         except BaseException:
-            await self.stop()
+            with suppress(DeployError):  # What had to be killed for it is not what is wrong.
+                await self.stop()
             raise
         for child in self._children:
             self._watches.append(
@@ -266,6 +267,13 @@ class Cluster:
 
     # Looking after
 
+    def _tell_who_runs(self) -> None:
+        try:
+            self._write_record()
+        except DataDirectoryError as error:
+            # As on a full disk; servers are looked after all the same.
+            _log.warning("cluster_record_not_written", error=str(error))
+
     async def _look_after(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         name, delay_s = child.plan.name, _RESTART_DELAY_S
@@ -284,7 +292,7 @@ class Cluster:
                 said=last_words(child.log_path) if status > 0 else "",
                 restart_in_s=delay_s if will_restart else None,
             )
-            self._write_record()
+            self._tell_who_runs()
             if not will_restart:
                 return
             while not await self._restarted(child, delay_s):
@@ -297,10 +305,10 @@ class Cluster:
             await child.start(_READY_TIMEOUT_S)
         except (DeployError, OSError) as error:
             _log.error("server_not_restarted", server=child.plan.name, error=str(error))
-            self._write_record()
+            self._tell_who_runs()
             return False
         _log.warning("server_restarted", server=child.plan.name, pid=child.pid)
-        self._write_record()
+        self._tell_who_runs()
         return True
 
 

@@ -141,6 +141,19 @@ def test_a_killed_server_is_reported_and_started_again(command: Command) -> None
     assert process.terminate(90) == 0
 
 
+def test_a_killed_server_is_started_again_though_the_record_cannot_be_written(
+    command: Command,
+) -> None:
+    process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
+    in_the_way = command.directory / "cluster.json.new"
+    in_the_way.mkdir()  # As when the disk is full: no draft of the record can be made.
+    os.kill(command.server("bookie-1")["pid"], signal.SIGKILL)
+    wait_until(lambda: "server_restarted" in process.log_path.read_text(), "the bookie is back")
+    assert "cluster_record_not_written" in process.log_path.read_text()
+    in_the_way.rmdir()
+    assert process.terminate(90) == 0
+
+
 def test_kill_9_leaves_nothing_behind_and_the_next_start_knows(command: Command) -> None:
     process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
     record = command.record()
@@ -175,6 +188,16 @@ def test_a_server_that_cannot_start_ends_the_cluster_with_its_own_words(
     (message,) = ended.messages()
     assert message.startswith("magnetar: bookie-1 ended at its start with status 5: ")
     assert "cookie" in message
+
+
+def test_of_several_servers_the_one_that_cannot_start_is_named(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    data.mkdir()
+    (data / "bookie-2").write_text("")
+    ended = magnetar("cluster", "--data", str(data), *ANY_PORTS, "--bookies", "3", "--brokers", "0")
+    assert ended.status == 7
+    (message,) = ended.messages()
+    assert message.startswith("magnetar: bookie-2 ended at its start with status 7: ")
 
 
 @pytest.mark.parametrize(

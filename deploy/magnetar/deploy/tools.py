@@ -6,8 +6,11 @@ nothing is lost there.
 
 import asyncio
 import base64
+import contextlib
 import json
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from enum import Enum
 from typing import TypeVar
@@ -63,18 +66,43 @@ async def payloads_of(messages: Sequence[str] | None) -> AsyncIterator[bytes]:
         for message in messages:
             yield message.encode()
         return
-    stdin = sys.stdin.buffer
-    # A person's lines go out one by one; a file's in pieces. The thread keeps the loop alive
-    # meanwhile, which has PINGs to answer.
-    while lines := (
-        [await asyncio.to_thread(stdin.readline)]
-        if stdin.isatty()
-        else await asyncio.to_thread(stdin.readlines, _STDIN_BYTES)
-    ):
+    rest = b""
+    while piece := await _read_stdin():
+        *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            if not line:
-                return  # the end of a terminal's input
-            yield line.rstrip(b"\r\n")
+            yield line.rstrip(b"\r")
+    if rest:
+        yield rest.rstrip(b"\r")
+
+
+async def _read_stdin() -> bytes:
+    """What is there, as soon as something is; empty at the end.
+
+    By a thread, since the loop has PINGs to answer meanwhile; by one that nobody waits for, since
+    Ctrl-C does not end its read.
+    """
+    loop = asyncio.get_running_loop()
+    piece: asyncio.Future[bytes] = loop.create_future()
+
+    def give(data: bytes, error: OSError | None) -> None:
+        if piece.done():
+            return  # cancelled
+        if error is None:
+            piece.set_result(data)
+        else:
+            piece.set_exception(error)
+
+    def read() -> None:
+        data, failed = b"", None
+        try:
+            data = os.read(sys.stdin.fileno(), _STDIN_BYTES)
+        except OSError as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
+            loop.call_soon_threadsafe(give, data, failed)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return await piece
 
 
 def parse_properties(texts: Iterable[str]) -> dict[str, str]:

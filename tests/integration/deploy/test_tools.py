@@ -1,14 +1,18 @@
 """The daily tools and the tour, as a person runs them."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.deploy.commands import Ended, magnetar, module
-from tests.processes import HOST, free_ports
+from tests.processes import HOST, free_ports, magnetar_command, magnetar_environment
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,42 @@ def test_what_is_produced_from_stdin_is_read_line_by_line(server: Standalone) ->
     ended = run(server, "produce", "lines", stdin="\n".join(lines))
     assert "12345 messages are durable" in ended.stderr
     assert run(server, "read", "lines").stdout.splitlines() == lines
+
+
+@contextmanager
+def producing(server: Standalone, topic: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`magnetar produce`, connected, which reads a pipe."""
+    with subprocess.Popen(
+        magnetar_command("produce", topic, "--url", server.url),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=magnetar_environment(),
+    ) as process:
+        listing = ("admin", "topics", "list", "public/default", "--admin-url", server.http_url)
+        try:
+            wait_until(lambda: topic in magnetar(*listing).stdout, "it is connected")
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_line_is_published_as_soon_as_it_is_there(server: Standalone) -> None:
+    read = ("read", "trickle", "--follow", "--count")
+    with producing(server, "trickle") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntw")
+        process.stdin.flush()
+        assert run(server, *read, "1").stdout == "one\n"
+        process.stdin.write(b"o\r\n\nthree")
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert run(server, *read, "4").stdout == "one\ntwo\n\nthree\n"
+
+
+def test_ctrl_c_ends_publishing_though_no_line_comes(server: Standalone) -> None:
+    with producing(server, "silence") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def test_key_and_properties_arrive(server: Standalone) -> None:

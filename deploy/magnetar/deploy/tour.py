@@ -29,6 +29,7 @@ from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_i
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producer import Producer
 
 TOPIC = "persistent://public/default/flights"
@@ -122,6 +123,8 @@ async def take_tour(console: Console, pulsar_url: str, http_url: str) -> None:
     order = FlightOrder(flights)
     async with Client(pulsar_url) as client:
         consumer = await client.consumer(TOPIC, _SUBSCRIPTION)
+        # A tour that was broken off has left its subscription, and flights before those to come.
+        await consumer.seek(MessageId.LATEST)
         producer = await client.producer(TOPIC)
         with _progress(console) as progress:
             published = await _publish(producer, flights, progress)
@@ -191,7 +194,7 @@ def _where(pulsar_url: str, http_url: str) -> Table:
     table.add_row("clients", pulsar_url)
     table.add_row("health", f"{http_url}/health")
     table.add_row("metrics", f"{http_url}/metrics")
-    table.add_row("console", f"{http_url}/ (not built yet)")
+    table.add_row("console", f"{http_url}/")
     return table
 
 

@@ -147,6 +147,21 @@ def test_the_tour_ends_with_0_and_shows_what_it_measured(tmp_path: Path) -> None
         assert "Traceback" not in ended.stderr
 
 
+def test_a_tour_after_one_that_was_broken_off_sees_its_own_flights_only(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        lines = "\n".join(f"a,b,c,d,e,f,g,h,i,UA,{number}" for number in range(3))
+        consume = ("consume", "flights", "-s", "tour", "--initial", "earliest", "-n", "1")
+        run(server, "produce", "flights", "-k", "UA", stdin=lines)
+        run(server, *consume)
+        server.kill()
+    ended = module(
+        *("magnetar.deploy.tour", "--data", str(tmp_path / "data"), "--exit-after-tour"),
+        *("--port", "0", "--http-port", "0"),
+    )
+    assert ended.status == 0, ended.stderr
+    assert "once, in order" in ended.stdout
+
+
 def test_the_tour_says_so_when_its_port_is_taken(server: Standalone, tmp_path: Path) -> None:
     ended = module(
         *("magnetar.deploy.tour", "--data", str(tmp_path / "data"), "--exit-after-tour"),

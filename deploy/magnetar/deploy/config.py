@@ -12,7 +12,8 @@ of the table named after the component ("metadata", "ledger", "bookie", "broker"
     [bookie]
     journal_group_bytes_max = 1048576
 
-A key of a component's table that is no field is an error; other commands' tables are not read.
+A key of a component's table that is no field is an error, as is a table of another name; other
+commands' tables are not read.
 """
 
 import json

@@ -102,6 +102,12 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
     if value is None or context.resilient_parsing:
         return value
     tables = read_config_file(value)
+    for name in tables:
+        if name not in _COMPONENTS | SERVERS:
+            raise SettingsError(
+                f"unknown table [{name}] in {value}; there are "
+                f"{', '.join(sorted(_COMPONENTS | SERVERS))}"
+            )
     command = context.command.name or ""
     defaults = command_defaults(tables, command)
     known = {parameter.name for parameter in context.command.params}
@@ -116,7 +122,9 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
     return value
 
 
-_COMPONENTS = frozenset({"metadata", "ledger", "bookie", "broker"})
+_COMPONENTS = frozenset({"metadata", "ledger", "bookie", "broker", "auditor", "worker"})
+SERVERS = frozenset({"standalone", "bookie", "broker", "zookeeper", "cluster", "autorecovery"})
+"""The commands that read a settings file. One file may be for all of them."""
 
 
 ConfigOption = Annotated[

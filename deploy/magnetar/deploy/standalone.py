@@ -55,11 +55,16 @@ class StandaloneSettings:
 
 
 def bookies_in(data: Path) -> int:
-    """How many bookies a data directory was made with; 1 for a new one."""
-    if not data.is_dir():
-        return 1
-    numbers = [int(match[1]) for each in data.iterdir() if (match := _PLACE.fullmatch(each.name))]
-    return max(numbers, default=1)
+    """How many bookies a data directory was made with; 1 for a new one.
+
+    Raises:
+        DataDirectoryError: it cannot be read.
+    """
+    with explained(data=data):
+        if not data.is_dir():
+            return 1
+        places = [_PLACE.fullmatch(each.name) for each in data.iterdir()]
+        return max((int(place[1]) for place in places if place), default=1)
 
 
 class Standalone:
@@ -70,6 +75,13 @@ class Standalone:
             raise SettingsError(
                 f"--quorum {settings.quorum} needs {settings.quorum.ensemble} bookies, there are "
                 f"{settings.bookies}: give --bookies {settings.quorum.ensemble}"
+            )
+        held = bookies_in(settings.data)
+        if settings.bookies < held:
+            raise SettingsError(
+                f"{settings.data} holds the files of {held} bookies, and with --bookies "
+                f"{settings.bookies} some messages could not be reached: give --bookies {held}, or "
+                f"none"
             )
         self._settings = settings
         self._sources = sources

@@ -99,6 +99,18 @@ def test_a_data_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     assert_one_line(start_in_vain(tmp_path / "data"), 7, str(tmp_path / "data"))
 
 
+def test_a_data_directory_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
+    # What is somebody else's fails in the same place, but not for root.
+    assert_one_line(start_in_vain(tmp_path / ("x" * 256)), 7, "File name too long")
+
+
+def test_fewer_bookies_than_the_directory_holds_are_refused(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", arguments=THREE) as server:
+        server.terminate()
+    ended = start_in_vain(server.directory, "--bookies", "2")
+    assert_one_line(ended, 2, "3 bookies", "--bookies 3")
+
+
 @pytest.mark.parametrize(
     "arguments", [("--quorum", "3,3,2"), ("--quorum", "1,2,3"), ("--bookies", "2", "--quorum", "3")]
 )
@@ -110,6 +122,12 @@ def test_a_bad_setting_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "magnetar.toml").write_text("[bookie]\nno_such_setting = 1\n")
     ended = start_in_vain(tmp_path / "data", "--config", str(tmp_path / "magnetar.toml"))
     assert_one_line(ended, 2, "bookie.no_such_setting")
+
+
+def test_a_misspelt_table_of_the_settings_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "magnetar.toml").write_text("[bokie]\njournal_group_bytes_max = 1\n")
+    ended = start_in_vain(tmp_path / "data", "--config", str(tmp_path / "magnetar.toml"))
+    assert_one_line(ended, 2, "[bokie]", "bookie, broker")
 
 
 def test_data_survives_a_restart(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 import socket
 
 import pytest
+import typer
 
+from magnetar.deploy.cli import app
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.options import Listen, Quorum, default_quorum, parse_quorum
+from magnetar.deploy.options import SERVERS, Listen, Quorum, default_quorum, parse_quorum
 
 
 def test_a_quorum_is_three_numbers_that_fit() -> None:
@@ -26,6 +28,17 @@ def test_the_default_survives_the_loss_of_one_bookie_where_there_are_two(
     bookies: int, quorum: str
 ) -> None:
     assert str(default_quorum(bookies)) == quorum
+
+
+def test_every_command_with_a_settings_file_has_a_table_in_it() -> None:
+    command = typer.main.get_command(app)
+    context = typer.Context(command)
+    found = {
+        name
+        for name, each in command.commands.items()  # type: ignore[attr-defined]  # a group
+        if any(parameter.name == "config" for parameter in each.get_params(context))
+    }
+    assert found == SERVERS
 
 
 def test_clients_are_told_an_address_that_they_can_connect_to() -> None:

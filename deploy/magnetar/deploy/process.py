@@ -1,6 +1,7 @@
 """The life of a server process: start, say `ready`, wait for SIGTERM or SIGINT, drain, end with 0.
 
-A second signal while draining ends the process at once, the way the system does it by default.
+A signal before it is ready breaks the start off. A second signal while that, or a drain, is under
+way ends the process at once, the way the system does it by default.
 """
 
 import asyncio
@@ -69,7 +70,8 @@ async def _serve(
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
     server = make()
-    await server.start()
+    if not await _has_started(server, stop_asked):
+        return
     # What start-up made lives as long as the process: the collector need not walk it again.
     gc.collect()
     gc.freeze()
@@ -89,6 +91,24 @@ async def _serve(
         finally:
             full_collections.stop()
         _log.info("stopped")
+
+
+async def _has_started(server: Server, stop_asked: asyncio.Event) -> bool:
+    """Start it; False if a signal came before it was ready, and nothing is left of it."""
+    starting = asyncio.ensure_future(server.start())
+    stop = asyncio.ensure_future(stop_asked.wait())
+    try:
+        await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            _log.info("start_broken_off")
+            starting.cancel()
+            await asyncio.wait({starting})
+    finally:
+        stop.cancel()
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 async def _run_until(

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.deploy.commands import magnetar
 from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 from tests.standalone import is_ready_line
+from tests.waiting import wait_until
 
 READY_TIMEOUT_S = 30.0
 IMPATIENT = {"MAGNETAR_METADATA_CONNECT_TIMEOUT_S": "0.5"}
@@ -117,6 +118,19 @@ def test_a_bookie_whose_files_are_gone_is_refused(processes: Processes, tmp_path
     )
     assert ended.status == 5, ended.stderr
     assert len(ended.messages()) == 1
+
+
+def test_a_signal_breaks_a_start_off(tmp_path: Path) -> None:
+    metadata = tmp_path / "metadata.db"
+    broker = ServerProcess(
+        magnetar_command("broker", "--metadata", f"embedded:{metadata}", "--port", "0"),
+        log_path=tmp_path / "broker.log",
+        is_ready=is_ready_line,
+    )
+    # It waits a minute for a bookie that makes the cluster.
+    wait_until(metadata.exists, "the broker starts")
+    assert broker.terminate(10) == 0
+    assert "start_broken_off" in broker.log_path.read_text()
 
 
 def test_the_settings_file_reaches_the_components(processes: Processes, tmp_path: Path) -> None:

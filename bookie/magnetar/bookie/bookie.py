@@ -2,7 +2,8 @@
 
 Start: lock the directories; check the cookies; open the storage; replay the journal, flush,
 persist the mark; start journal and checkpoints; listen; register last, so that nobody asks before
-everything acknowledged is readable again (defect B21). Then what runs beside the requests.
+everything acknowledged is readable again (defect B21), and not before new ledgers get other ids
+than those that are here. Then what runs beside the requests.
 
 A journal that fails ends the bookie: connections are cut, nothing is answered any more, and
 `on_fatal` ends the process. What is true is what replay finds.
@@ -49,6 +50,7 @@ from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.ports import Clock, Disk, Network, Worker
@@ -56,6 +58,10 @@ from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.system import ThreadWorker
 
 _log = structlog.get_logger(__name__)
+
+_LEDGERS_ROOT = "/ledgers"
+_IDS_PASSED_MAX = 1_000_000
+"""As many ledgers may have been begun since a backup that was restored."""
 
 
 class Bookie:
@@ -187,6 +193,7 @@ class Bookie:
             self._parts = parts = await self._serve(
                 storage, shards, disks, last_marks, replayed.ends, cookie, opened
             )
+            await self._pass_ids(storage)
             await self._register(opened)
             for service in self._background(parts):
                 opened.push_async_callback(service.close)
@@ -433,6 +440,21 @@ class Bookie:
             on_committed=on_committed,
             on_failed=self._on_fatal,
         )
+
+    async def _pass_ids(self, storage: LedgerStorage) -> None:
+        """Before new ledgers come here: none may get the id of one that lies here still.
+
+        Recovery would take what is left of the old one for the end of the new one.
+        """
+        manager = LedgerManager(
+            self._store,
+            random=self._random,
+            clock=self._clock,
+            layout=await layout_name_of(self._store, _LEDGERS_ROOT),
+        )
+        used = await manager.pass_ids(storage.ledger_ids(), ids_max=_IDS_PASSED_MAX)
+        if used > 1:
+            _log.warning("ledger_ids_were_behind", bookie=self.bookie_id, ids=used)
 
     async def _register(self, opened: AsyncExitStack) -> None:
         settings = self._settings

@@ -9,13 +9,14 @@ Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from operator import lt
 
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidLedgerMetadataError,
+    LedgerIdsExhaustedError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -103,6 +104,45 @@ class LedgerManager:
             f"could not create a ledger in {self._create_timeout_s} s or {CREATE_ATTEMPTS_MAX} "
             "attempts"
         )
+
+    async def pass_ids(self, ledger_ids: Sequence[int], *, ids_max: int) -> int:
+        """See to it that none of these ids, which were given out once, is given out again.
+
+        They are not, unless the metadata was restored from a backup that is older than they: its
+        counter is, too. Ids are used up until it is past them. One that is more than `ids_max`
+        ahead was never given out, and is left alone.
+
+        Returns:
+            How many ids were used up.
+
+        Raises:
+            MetadataUnavailableError
+            LedgerLayoutError: as `create`.
+        """
+        await self._check_layout()
+        # The newest ledger is there: so is the counter of then. Or there never was a ledger.
+        if not ledger_ids or not self._is_layout_checked or await self._exists(max(ledger_ids)):
+            return 0
+        highest: int | None = None
+        for used in range(1, ids_max + 1):
+            try:
+                passed = await self._layout.next_id()
+            except UnknownOutcomeError:
+                continue
+            except LedgerIdsExhaustedError:
+                return used  # No ledger is created any more.
+            if highest is None:
+                highest = max((each for each in ledger_ids if each <= passed + ids_max), default=-1)
+            if passed >= highest:
+                return used
+        return ids_max
+
+    async def _exists(self, ledger_id: int) -> bool:
+        try:
+            path = self._layout.path(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        return await self._store.exists(path) is not None
 
     async def read(self, ledger_id: int) -> VersionedLedger:
         """

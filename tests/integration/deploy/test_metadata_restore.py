@@ -12,10 +12,16 @@ from tests.real_cluster import RealCluster
 MESSAGES = [f"message {number}" for number in range(50)]
 
 
-def read_all(cluster: RealCluster) -> list[str]:
-    read = magnetar("read", "flights", "--start", "earliest", "--url", cluster.url("broker-1"))
+def produce(cluster: RealCluster, topic: str, messages: list[str]) -> None:
+    url = cluster.url("broker-1")
+    sent = magnetar("produce", topic, "--url", url, stdin="\n".join(messages))
+    assert sent.status == 0, sent.stderr
+
+
+def read_all(cluster: RealCluster, topic: str) -> list[str]:
+    read = magnetar("read", topic, "--start", "earliest", "--url", cluster.url("broker-1"))
     assert read.status == 0, read.stderr
-    return read.stdout.split("\n")[: len(MESSAGES)]
+    return read.stdout.splitlines()
 
 
 def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_path: Path) -> None:
@@ -24,10 +30,7 @@ def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_pa
     with RealCluster(
         tmp_path / "cluster", bookies=1, brokers=1, quorum="1,1,1", environment=stopped
     ) as cluster:
-        sent = magnetar(
-            "produce", "flights", "--url", cluster.url("broker-1"), stdin="\n".join(MESSAGES)
-        )
-        assert sent.status == 0, sent.stderr
+        produce(cluster, "flights", MESSAGES)
         data = tmp_path / "cluster" / "zookeeper-1"
         data = next(path.parent for path in data.rglob("version-2"))
         archive = tmp_path / "backup.tar.gz"
@@ -36,6 +39,8 @@ def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_pa
             ["sh", str(DEPLOY / "zookeeper" / "backup.sh"), str(data), str(data), str(archive)]
         )
         assert saved.status == 0, saved.stderr
+        # A ledger that the backup does not name: many entries of it stay on the bookie.
+        produce(cluster, "forgotten", [f"forgotten {number}" for number in range(20_000)])
 
         for name in ("broker-1", "bookie-1", "zookeeper-1"):
             cluster.kill(name)
@@ -49,4 +54,10 @@ def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_pa
 
         for name in ("zookeeper-1", "bookie-1", "broker-1"):
             cluster.start(name)
-        assert read_all(cluster) == MESSAGES
+        assert read_all(cluster, "flights") == MESSAGES
+        for topic in ("flights", "fresh"):
+            produce(cluster, topic, ["published afterwards"])
+        cluster.kill("broker-1")
+        cluster.start("broker-1")  # Their ledgers are recovered.
+        assert read_all(cluster, "flights") == [*MESSAGES, "published afterwards"]
+        assert read_all(cluster, "fresh") == ["published afterwards"]

@@ -249,6 +249,18 @@ async def test_ids_are_not_used_again_when_all_ledgers_are_deleted(
     assert (await manager.create(make)).metadata.ledger_id == first + 1
 
 
+async def test_ids_that_are_held_somewhere_are_not_given_out_again(
+    manager: LedgerManager, first: int
+) -> None:
+    """As after the metadata was restored from a backup: its counter is as old."""
+    held = [first, first + 7, first + (1 << 30)]
+    assert await manager.pass_ids(held, ids_max=100) == 0, "there never was a ledger"
+    await manager.create(make)
+    assert await manager.pass_ids([first], ids_max=100) == 0, "it is there"
+    assert await manager.pass_ids(held, ids_max=100) == 7
+    assert (await manager.create(make)).metadata.ledger_id == first + 8
+
+
 async def test_creations_and_deletions_in_one_directory_do_not_disturb_each_other(
     stores: Stores, layout: LayoutName
 ) -> None:

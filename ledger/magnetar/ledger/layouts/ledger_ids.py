@@ -6,7 +6,10 @@ ids come from directories `{root}/idgen-long/HOB-xxxxxxxxxx`: the number in the 
 32 bits, the counter within it the low ones; when it is used up, the next directory is begun.
 
 No generator's parent is ever deleted: the counters live there, and ids would repeat while bookies
-still hold old data (D30). Gaps are normal. Source: ledger protocol, section 3.
+still hold old data (D30). Metadata that was restored from a backup has old counters: bookies move
+them past what they hold when they start (`LedgerManager.pass_ids`). Gaps are normal.
+
+Source: ledger protocol, section 3.
 """
 
 import re

@@ -174,7 +174,7 @@ class MemoryStorage:
         self.states.pop(ledger_id, None)
         self.packets.pop(ledger_id, None)
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         self.flushes += 1
 
 

@@ -146,7 +146,7 @@ class SimStorage:
         self.states.pop(ledger_id, None)
         self.packets.pop(ledger_id, None)
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         states = dict(self.states)
         packets = {each: dict(entries) for each, entries in self.packets.items()}
         await asyncio.sleep(self._flush_latency_s)

@@ -353,6 +353,7 @@ class Bookie:
                 engine=settings.storage_engine,
                 write_buffer_bytes=settings.write_cache_bytes_max // count // 2,
                 read_cache_bytes=settings.read_cache_bytes_max // count,
+                flush_spread_s=settings.flush_spread_s,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
                 index_page_bytes=settings.index_page_bytes,
                 index_cache_bytes=settings.index_cache_bytes_max // count,

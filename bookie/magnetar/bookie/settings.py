@@ -228,6 +228,13 @@ class BookieSettings(LinkSettings):
         description="What was added is written to the entry logs at least this often, so that the "
         "journal gets shorter also when little is written.",
     )
+    flush_spread_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="A flush that nobody waits for is spread over this long, so that journals on "
+        "the same disk are synced quickly beside it; less if the write cache fills. 0: at once.",
+    )
     flush_retry_s: float = Field(
         default=1.0, gt=0, le=3_600, description="Wait after a failed flush before the next try."
     )

@@ -133,12 +133,12 @@ class LedgerStorage(Protocol):
         """
         ...
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         """Make everything that was added, put or deleted before the call durable.
 
         Entry log first, then index and ledger states; also when only states changed. One flush runs
         at a time, calls that come meanwhile share the next one. Cancelling the call does not cancel
-        the flush.
+        the flush. `is_gentle`: nobody needs it at once; it may take its time, to spare the disk.
 
         Raises:
             StorageIOError: it failed. Nothing is lost: the data stays readable in memory and is

@@ -301,7 +301,7 @@ async def test_a_bookie_whose_disk_is_out_of_order_for_a_moment_registers_later(
 async def test_a_bookie_whose_checkpoints_have_a_bug_ends(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def flush(self: EntryStorage) -> None:
+    async def flush(self: EntryStorage, *, is_gentle: bool = False) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(EntryStorage, "flush", flush)

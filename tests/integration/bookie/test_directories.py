@@ -352,7 +352,7 @@ async def test_an_orderly_stop_goes_from_the_outside_to_the_inside(
 async def test_b18_an_io_error_of_a_flush_ends_the_bookie(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def flush(self: EntryStorage) -> None:
+    async def flush(self: EntryStorage, *, is_gentle: bool = False) -> None:
         cause = OSError(errno.EIO, os.strerror(errno.EIO))
         raise StorageIOError(f"the flush failed: {cause}") from cause
 

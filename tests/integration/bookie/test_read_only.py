@@ -359,7 +359,7 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
     room = asyncio.Event()
     flush = EntryStorage.flush
 
-    async def flush_with_room(self: EntryStorage) -> None:
+    async def flush_with_room(self: EntryStorage, *, is_gentle: bool = False) -> None:
         if not room.is_set():
             cause = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
             raise StorageIOError(f"the flush failed: {cause}") from cause

@@ -33,7 +33,7 @@ class SlowStorage(MemoryStorage):
         self.under_way: list[asyncio.Future[None]] = []
         self.on_flush: Callable[[], None] = lambda: None
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         self.flushes += 1
         self.on_flush()
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -93,7 +93,7 @@ class FullStorage(MemoryStorage):
         self.adds_left -= 1
         super().add(ledger_id, block, entry_ids)
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         raise StorageIOError(f"cannot be written: {self.refusal}") from self.refusal
 
 

@@ -310,7 +310,7 @@ class ManualShard(MemoryStorage):
         super().__init__()
         self.ends: list[asyncio.Future[None]] = []
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         self.ends.append(asyncio.get_running_loop().create_future())
         await self.ends[-1]
 

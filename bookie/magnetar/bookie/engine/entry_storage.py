@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from magnetar.bookie.engine.flush_pace import FlushPace
 from magnetar.bookie.engine.flusher import Flushed
 from magnetar.bookie.engine.last_entries import LastEntries
 from magnetar.bookie.engine.maintenance import LogMaintenance
@@ -73,11 +74,13 @@ class EntryStorage:
         self.on_flush_failure: Callable[[BaseException], None] = _ignore
         self._options = options or StorageOptions()
         self._make_worker = make_worker
+        self._pace = FlushPace(self._options.flush_spread_s, clock)
         self._maker = PartsMaker(
-            directory, disk, clock, self._options, make_key_value, finish_compactions
+            directory, disk, clock, self._options, self._pace, make_key_value, finish_compactions
         )
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
+        self._are_waiters_gentle = True
         self._stored = StoredReads(
             cache_bytes=self._options.read_cache_bytes,
             pending_max=self._options.pending_reads_max,
@@ -122,6 +125,7 @@ class EntryStorage:
             if not waiter.done():
                 waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
         self._stored.close()
+        self._pace.hurry()
         # Behind everything that was submitted: a flush under way comes to its end.
         await parts.lanes.close()
         try:
@@ -179,6 +183,8 @@ class EntryStorage:
             self.on_wants_flush()
             raise StorageFullError(f"the write cache is full: {held} bytes are not flushed yet")
         active.add(ledger_id, block, entry_ids)
+        if before < limit // 2 <= active.size_bytes:
+            self._pace.hurry()  # the room that the flush under way gives back is needed soon
         if before < limit <= active.size_bytes:
             self.on_wants_flush()
 
@@ -219,18 +225,22 @@ class EntryStorage:
 
     # Flush
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         self._open_parts()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flush_waiters.append(waiter)
+        self._are_waiters_gentle &= is_gentle
         if not self._is_flush_running:
             self._start_flush()
+        elif not is_gentle:
+            self._pace.hurry()  # the caller's own begins behind it
         await waiter
 
     def _start_flush(self) -> None:
         """Freeze what there is and hand it to the flush worker."""
         parts = self._open_parts()
         waiters, self._flush_waiters = self._flush_waiters, []
+        is_gentle, self._are_waiters_gentle = self._are_waiters_gentle, True
         buffer = self._memory.flushing
         if buffer is None:
             buffer = self._memory.active
@@ -243,6 +253,7 @@ class EntryStorage:
             return
         self._memory.flushing = buffer
         self._is_flush_running = True
+        self._pace.begin(is_gentle=is_gentle)
         parts.flush_worker.submit(
             partial(parts.flusher.flush, buffer),
             partial(self._on_written, waiters, self._clock.monotonic_s()),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from magnetar.bookie.disks.disk_errors import is_out_of_room
+from magnetar.bookie.engine.flush_pace import PART_BYTES, FlushPace
 from magnetar.bookie.engine.storage_metrics import FlushTimes
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
@@ -42,12 +43,14 @@ class Flusher:
         writer: EntryLogWriter,
         index: LocationIndex,
         plan: PlanRuns,
+        pace: FlushPace,
         clock: Clock,
     ) -> None:
         self._clock = clock
         self._writer = writer
         self._index = index
         self._plan = plan
+        self._pace = pace
 
     def flush(self, buffer: WriteBuffer) -> Flushed:
         """Write the buffer durably.
@@ -98,8 +101,10 @@ class Flusher:
         Raises:
             StorageIOError: they do not count.
         """
+        block_bytes = buffer.block_bytes()
+        self._pace.start(block_bytes)
         try:
-            self._check_room(buffer.block_bytes())
+            self._check_room(block_bytes)
         except OSError as exc:
             raise StorageIOError(f"entry log cannot be written: {exc}") from exc
         try:
@@ -139,8 +144,14 @@ class Flusher:
 
     def _write_runs(self, buffer: WriteBuffer) -> dict[int, list[NewRun]]:
         runs: dict[int, list[NewRun]] = {}
+        part_bytes = 0
         for ledger_id, run in self._plan(buffer.ledgers):
             location = self._writer.write(ledger_id, run)
             new = NewRun(location, run.stretches(), run.first, run.last)
             runs.setdefault(ledger_id, []).append(new)
+            part_bytes += location.size_bytes
+            if part_bytes >= PART_BYTES and self._pace.is_gentle:
+                self._writer.sync_part()
+                self._pace.rest(part_bytes)
+                part_bytes = 0
         return runs

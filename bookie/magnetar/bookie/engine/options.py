@@ -13,6 +13,8 @@ class StorageOptions:
     write_buffer_bytes: int = 64 << 20
     """Size at which the active buffer wants a flush. Two of them bound the write cache."""
     read_cache_bytes: int = 64 << 20
+    flush_spread_s: float = 0.0
+    """How long a flush may take that nobody waits for; 0: no longer than it must."""
     entry_log_bytes_max: int = 1 << 30
     run_bytes_max: int = 1 << 20
     """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""

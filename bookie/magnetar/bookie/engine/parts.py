@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from magnetar.bookie.engine.flush_pace import FlushPace
 from magnetar.bookie.engine.flusher import Flusher, PlanRuns
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.options import StorageOptions
@@ -46,6 +47,7 @@ class PartsMaker:
     disk: Disk
     clock: Clock
     options: StorageOptions
+    pace: FlushPace
     make_key_value: MakeKeyValue
     finish_compactions: FinishCompactions
 
@@ -109,7 +111,7 @@ class PartsMaker:
         read_lanes = ReadLanes(lanes)
         return StorageParts(
             index=index,
-            flusher=Flusher(writer, index, self._plan(), self.clock),
+            flusher=Flusher(writer, index, self._plan(), self.pace, self.clock),
             lanes=read_lanes,
             maintenance=LogMaintenance(
                 logs_directory,

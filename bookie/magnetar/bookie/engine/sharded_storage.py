@@ -116,16 +116,16 @@ class ShardedStorage:
     def wants_flush(self) -> bool:
         return bool(self._failing) or any(shard.wants_flush for shard in self._shards)
 
-    async def flush(self) -> None:
+    async def flush(self, *, is_gentle: bool = False) -> None:
         self._flushes += 1
         try:
-            await _all([self._flush_shard(shard) for shard in self._shards])
+            await _all([self._flush_shard(shard, is_gentle=is_gentle) for shard in self._shards])
         finally:
             self._flushes -= 1
         self._failing.clear()
 
-    async def _flush_shard(self, shard: LedgerStorage) -> None:
-        await shard.flush()
+    async def _flush_shard(self, shard: LedgerStorage, *, is_gentle: bool = False) -> None:
+        await shard.flush(is_gentle=is_gentle)
         self.on_room()
 
     def _on_shard_wants_flush(self, number: int) -> None:

@@ -126,12 +126,20 @@ class EntryLogWriter:
         Raises:
             OSError: call `abandon`.
         """
-        if self._active is not None:
-            self._write_out(self._active)
-            self._sync_data(self._active)
+        self.sync_part()
         if self._directory_is_dirty:
             self._disk.sync_directory(self._directory)
             self._directory_is_dirty = False
+
+    def sync_part(self) -> None:
+        """Have no writes pending. What is written counts after `sync` only.
+
+        Raises:
+            OSError: call `abandon`.
+        """
+        if self._active is not None:
+            self._write_out(self._active)
+            self._sync_data(self._active)
 
     def on_indexing(self) -> None:
         """From now on the index may point to everything written: the active log must stay."""

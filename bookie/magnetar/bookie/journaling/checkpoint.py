@@ -129,8 +129,8 @@ class Checkpointer:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def checkpoint(self) -> None:
-        """One checkpoint, as the module describes it.
+    async def checkpoint(self, *, is_gentle: bool = False) -> None:
+        """One checkpoint, as the module describes it. `is_gentle`: see `LedgerStorage.flush`.
 
         Raises:
             StorageError: the flush failed; the marks stay.
@@ -140,7 +140,7 @@ class Checkpointer:
         started_bytes = self._metrics.journal_bytes
         marks = self._journal_marks()
         await self._before_flush()
-        await self._storage.flush()
+        await self._storage.flush(is_gentle=is_gentle)
         self._after_flush()
         await self._worker.run(lambda: self._persist(marks))
         self._marked_s = max(self._marked_s, started_s)
@@ -160,7 +160,7 @@ class Checkpointer:
                 continue
             has_failed = True
             try:
-                await self.checkpoint()
+                await self.checkpoint(is_gentle=True)
                 has_failed = False
             except (StorageError, OSError) as error:
                 self._metrics.checkpoint_failures += 1

@@ -134,6 +134,39 @@ def test_two_chunked_messages_of_one_uuid_are_two() -> None:
         assert newest.keeps(Position(1, at), each, each.messages[0])
 
 
+@pytest.mark.parametrize("again", [[1], [0, 1], [1, 1]])
+def test_chunks_that_were_stored_twice_take_no_message_away(again: list[int]) -> None:
+    """A producer that lost its connection sends again what it had no receipt for: the last chunk
+    alone is no message."""
+    newest = NewestMessages(bytes_max=_LIMIT, keeps_keyless=False)
+    stored = [chunk("producer-0", at, "a") for at in (0, 1, *again)]
+    opened = [open_entry(each, batch_bytes_max=_LIMIT) for each in stored]
+    for at, each in enumerate(opened):
+        newest.note(Position(1, at), each)
+    kept = [
+        each.metadata.chunk_id
+        for at, each in enumerate(opened)
+        if newest.keeps(Position(1, at), each, each.messages[0])
+    ]
+    assert kept[:2] == [0, 1]
+
+
+def test_a_chunked_message_without_its_first_chunk_replaces_no_other() -> None:
+    newest = NewestMessages(bytes_max=_LIMIT, keeps_keyless=False)
+    whole = open_entry(entry(b"whole", partition_key="a"), batch_bytes_max=_LIMIT)
+    end = open_entry(chunk("producer-0", 1, "a"), batch_bytes_max=_LIMIT)
+    newest.note(Position(1, 0), whole)
+    newest.note(Position(1, 1), end)
+    assert newest.keeps(Position(1, 0), whole, whole.messages[0])
+
+
+def test_what_remembers_chunked_messages_is_bounded() -> None:
+    newest = NewestMessages(bytes_max=331, keeps_keyless=False)
+    newest.note(Position(1, 0), open_entry(chunk("producer-0", 0, "a"), batch_bytes_max=_LIMIT))
+    with pytest.raises(TooManyKeysError):
+        newest.note(Position(1, 1), open_entry(chunk("producer-1", 0, "a"), batch_bytes_max=_LIMIT))
+
+
 def test_messages_without_a_key_stay_only_if_they_are_to() -> None:
     opened = open_entry(entry(b"no key"), batch_bytes_max=_LIMIT)
     for keeps in (False, True):

@@ -73,6 +73,10 @@ class OpenedEntry:
         return uuid
 
     @property
+    def is_first_chunk(self) -> bool:
+        return bool(self.metadata.chunk_id == 0)
+
+    @property
     def is_last_chunk(self) -> bool:
         return bool(self.metadata.chunk_id == self.metadata.num_chunks_from_msg - 1)
 

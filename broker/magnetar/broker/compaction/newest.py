@@ -3,7 +3,9 @@
 Messages of a key are compared by their place: the later one counts. A chunked message counts from
 its last chunk on, and all its chunks stay or go together; chunks whose end was not seen stay. A
 uuid does not name one message: a producer that comes back with its name counts its messages from
-the beginning. So a chunk is a part of the message that ends next behind it.
+the beginning. So a chunk is a part of the message that ends next behind it. Nor is each last chunk
+the end of one: who lost its connection sends again what it had no receipt for, perhaps the last
+chunk alone. There is a first chunk between two ends.
 """
 
 from bisect import bisect_left
@@ -25,6 +27,8 @@ class NewestMessages:
         self._bytes_max = bytes_max
         self._keeps_keyless = keeps_keyless
         self._newest: dict[str, tuple[Position, int]] = {}
+        self._begun: set[str] = set()
+        """Chunked messages with a first chunk and no end yet."""
         self._chunks_ends: defaultdict[str, list[Position]] = defaultdict(list)
         """Where chunked messages end, in order, by their uuid."""
         self._size_bytes = 0
@@ -38,11 +42,8 @@ class NewestMessages:
         Raises:
             TooManyKeysError
         """
-        if opened.kind is Kind.CHUNK:
-            if not opened.is_last_chunk:
-                return
-            self._pay(len(opened.chunk_of))
-            self._chunks_ends[opened.chunk_of].append(position)
+        if opened.kind is Kind.CHUNK and not self._ends_message(position, opened):
+            return
         for message in opened.messages:
             if message.key is None:
                 continue
@@ -65,6 +66,17 @@ class NewestMessages:
         if message.key is None:
             return self._keeps_keyless
         return self._newest.get(message.key) == (position, message.index)
+
+    def _ends_message(self, position: Position, chunk: OpenedEntry) -> bool:
+        uuid = chunk.chunk_of
+        if chunk.is_first_chunk and uuid not in self._begun:
+            self._pay(len(uuid))  # for its end, too
+            self._begun.add(uuid)
+        if not chunk.is_last_chunk or uuid not in self._begun:
+            return False
+        self._begun.remove(uuid)
+        self._chunks_ends[uuid].append(position)
+        return True
 
     def _pay(self, characters: int, count: int = 1) -> None:
         self._size_bytes += count * _KEY_COST_BYTES + characters

@@ -54,7 +54,7 @@ class ChunkAssembly:
         on_superseded: Callable[[list[EntryKey]], None],
     ) -> None:
         """`on_given_up` gets the entries of a message that will not become whole here;
-        `on_superseded` those of chunks whose producer has sent the message from its start again."""
+        `on_superseded` those of chunks that their producer has sent again."""
         # A message in chunks is larger than any other; its own bound holds for it.
         larger = max(source.decompressed_bytes_max, bytes_max)
         self._source = replace(source, decompressed_bytes_max=larger)
@@ -99,6 +99,9 @@ class ChunkAssembly:
                 self._on_superseded(found.entries)
             self._make_room()
             found = self._incomplete[uuid] = _Incomplete(now_s, chunks, size)
+        elif found is not None and index < len(found.parts) and chunks == found.chunks:
+            self._on_superseded([entry])  # it had no receipt for what is here
+            return None
         if found is None or index != len(found.parts) or chunks != found.chunks:
             self._give_up(uuid)
             self._on_given_up([entry])

@@ -80,6 +80,16 @@ def test_a_message_sent_again_begins_again() -> None:
     assert (assembly.superseded, assembly.given_up) == ([[(1, 0)]], [])
 
 
+def test_a_chunk_in_the_middle_that_was_stored_twice_is_passed_over() -> None:
+    """A producer that lost its connection sends again the chunks that it has no receipt for."""
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 3, b"ab"))
+    assembly.add(chunk(1, "a", 1, 3, b"cd"))
+    assert assembly.add(chunk(2, "a", 1, 3, b"cd")) is None
+    assert assembly.add(chunk(3, "a", 2, 3, b"ef")) == b"abcdef"
+    assert (assembly.superseded, assembly.given_up) == ([[(1, 2)]], [])
+
+
 def test_at_the_limit_the_oldest_is_given_up() -> None:
     assembly = Assembly(messages_max=2)
     for at, uuid in enumerate("abc"):

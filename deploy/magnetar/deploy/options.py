@@ -1,12 +1,14 @@
 """Options that several commands share, and the settings file behind `--config`."""
 
+import difflib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import structlog
 import typer
 from pydantic import BaseModel
 
@@ -15,6 +17,8 @@ from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel
 
 M = TypeVar("M", bound=BaseModel)
+
+_log = structlog.get_logger(__name__)
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
@@ -82,20 +86,54 @@ class Sources:
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    option_variables: Set[str] = frozenset()
+    """Those that are options of commands. Without any, unknown variables are not told of."""
+    _told: set[str] = field(default_factory=set)
 
     def component(
         self, model: type[M], name: str, options: Mapping[str, object] | None = None
     ) -> M:
         """Settings of one component; `options` come from the command line and win."""
+        if self.option_variables:
+            fields = {f"MAGNETAR_{name}_{each}".upper() for each in model.model_fields}
+            self.tell_unknown(name, fields)
         return component_settings(
             model, name, tables=self.tables, environment=self.environment, options=options
         )
+
+    def tell_unknown(self, owner: str, variables: Set[str] = frozenset()) -> None:
+        """Warn of variables that name a component or command, and are neither of `variables` nor
+        options: misspelt ones have no effect. No error: container platforms add some of their
+        own."""
+        known = self.option_variables | variables
+        prefix = f"MAGNETAR_{owner}_".upper()
+        for variable in sorted(self.environment.keys() - known - self._told):
+            if not variable.startswith(prefix):
+                continue
+            self._told.add(variable)
+            similar = difflib.get_close_matches(variable, known, n=1)
+            _log.warning("environment_variable_unknown", variable=variable, similar=similar)
 
 
 def sources_of(context: typer.Context) -> Sources:
     """The sources for a command that declared `ConfigOption`."""
     tables: dict[str, Table] = context.meta.get(_TABLES, {})
-    return Sources(tables)
+    sources = Sources(
+        tables, option_variables=frozenset(_option_variables(context.find_root().command))
+    )
+    command = context.command.name or ""
+    if command not in _COMPONENTS:
+        sources.tell_unknown(command)
+    return sources
+
+
+def _option_variables(command: Any) -> Iterator[str]:
+    """Of a command, or of all in a group. Any: typer says nothing about where its classes are."""
+    for parameter in command.params:
+        variables = parameter.envvar
+        yield from [variables] if isinstance(variables, str) else variables or ()
+    for each in getattr(command, "commands", {}).values():
+        yield from _option_variables(each)
 
 
 def _on_config(context: typer.Context, value: Path | None) -> Path | None:

@@ -2,10 +2,20 @@ import socket
 
 import pytest
 import typer
+from pydantic import BaseModel
+from structlog.testing import capture_logs
 
 from magnetar.deploy.cli import app
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.options import SERVERS, Listen, Quorum, default_quorum, parse_quorum
+from magnetar.deploy.options import (
+    SERVERS,
+    Listen,
+    Quorum,
+    Sources,
+    default_quorum,
+    parse_quorum,
+    sources_of,
+)
 
 
 def test_a_quorum_is_three_numbers_that_fit() -> None:
@@ -39,6 +49,42 @@ def test_every_command_with_a_settings_file_has_a_table_in_it() -> None:
         if any(parameter.name == "config" for parameter in each.get_params(context))
     }
     assert found == SERVERS
+
+
+class Settings(BaseModel):
+    dog_name: str = ""
+
+
+def test_misspelt_variables_of_a_component_are_told_of_once() -> None:
+    sources = Sources(
+        environment={
+            "MAGNETAR_BROKER_DOG_NAME": "Rex",
+            "MAGNETAR_BROKER_DOG_NAM": "Rex",
+            "MAGNETAR_BROKER_PORT": "1",
+            "MAGNETAR_BOOKIE_X": "another server's",
+            "PATH": "/bin",
+        },
+        option_variables=frozenset({"MAGNETAR_BROKER_PORT"}),
+    )
+    with capture_logs() as logs:
+        assert sources.component(Settings, "broker").dog_name == "Rex"
+        sources.component(Settings, "broker")
+    assert [(each["variable"], each["similar"]) for each in logs] == [
+        ("MAGNETAR_BROKER_DOG_NAM", ["MAGNETAR_BROKER_DOG_NAME"])
+    ]
+
+
+def test_misspelt_variables_of_a_command_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = typer.main.get_command(app)
+    root = typer.Context(group)
+    monkeypatch.setenv("MAGNETAR_STANDALONE_PRT", "1")
+    monkeypatch.setenv("MAGNETAR_STANDALONE_PORT", "1")
+    command = group.commands["standalone"]  # type: ignore[attr-defined]  # a group
+    with capture_logs() as logs:
+        sources_of(typer.Context(command, parent=root))
+    assert [(each["variable"], each["similar"]) for each in logs] == [
+        ("MAGNETAR_STANDALONE_PRT", ["MAGNETAR_STANDALONE_PORT"])
+    ]
 
 
 def test_clients_are_told_an_address_that_they_can_connect_to() -> None:

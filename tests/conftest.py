@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -12,6 +13,11 @@ from tests.processes import fork_servers
 # ones are tried.
 settings.register_profile("magnetar", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("magnetar")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and with them the processes
+# that they start and are to end by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 fork_servers(
     lambda arguments, environment, streams: commands().start(arguments, environment, streams)

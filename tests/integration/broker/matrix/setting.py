@@ -113,6 +113,16 @@ class Setting:
         """Wait until all acknowledgements, which clients collect, have reached the broker."""
         wait_until(lambda: not self.backlog(), "everything is acknowledged")
 
+    def wait_attached(self, consumers: int) -> None:
+        """Wait until so many consumers of the subscription are there: behind an interruption they
+        come back one by one, and the first one gets everything until the next is there."""
+
+        def are_there() -> bool:
+            found = [each["subscriptions"]["s"]["consumers"] for each in self.stats()]
+            return all(len(each) == consumers for each in found)
+
+        wait_until(are_there, f"{consumers} consumers")
+
     def backlog(self) -> int:
         """Entries that the subscription has before it, in all parts."""
         return sum(each["subscriptions"]["s"]["msgBacklog"] for each in self.stats())

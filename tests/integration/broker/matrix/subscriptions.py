@@ -217,6 +217,7 @@ def two_key_shared_consumers(setting: Setting) -> Iterator[None]:
     first = setting.subscribe(kind)
     second = setting.subscribe(kind)
     yield
+    setting.wait_attached(2)
     producer = setting.producer()
     send(producer, range(BACKLOG))
     found = take_from([first, second], BACKLOG)

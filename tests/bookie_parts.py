@@ -174,6 +174,9 @@ class MemoryStorage:
         self.states.pop(ledger_id, None)
         self.packets.pop(ledger_id, None)
 
+    def hurry(self) -> None:
+        pass
+
     async def flush(self, *, is_gentle: bool = False) -> None:
         self.flushes += 1
 

@@ -146,6 +146,9 @@ class SimStorage:
         self.states.pop(ledger_id, None)
         self.packets.pop(ledger_id, None)
 
+    def hurry(self) -> None:
+        pass
+
     async def flush(self, *, is_gentle: bool = False) -> None:
         states = dict(self.states)
         packets = {each: dict(entries) for each, entries in self.packets.items()}

@@ -147,6 +147,10 @@ class LedgerStorage(Protocol):
         """
         ...
 
+    def hurry(self) -> None:
+        """A flush under way that takes its time does so no more."""
+        ...
+
     @property
     def wants_flush(self) -> bool:
         """The active buffer of the write cache has reached its size: flush soon."""

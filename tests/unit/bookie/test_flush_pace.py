@@ -1,6 +1,7 @@
 """A flush that nobody waits for leaves the disk to journals; one that somebody needs does not."""
 
 import asyncio
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.engine.flush_pace import PART_BYTES, FlushPace
-from magnetar.ledger.system import SystemClock
+from magnetar.bookie.errors import StorageFullError, StorageIOError
+from magnetar.ledger.system import SystemClock, SystemDisk
 from tests.ledger_storage import SMALL, add, copy_as_after_a_crash, open_storage
 
 PAYLOAD = b"x" * 10_000
@@ -76,12 +78,24 @@ def test_a_flush_that_may_not_take_its_time_is_in_a_hurry(spread_s: float, is_ge
 
 
 def test_a_hurry_ends_with_its_flush() -> None:
-    pace = FlushPace(2.0, StandingClock())
+    clock = StandingClock()
+    pace = FlushPace(2.0, clock)
     pace.begin(is_gentle=True)
     pace.hurry()
     assert not pace.is_gentle
+    clock.now_s += 2.0
     pace.begin(is_gentle=True)
     assert pace.is_gentle
+
+
+def test_flushes_that_follow_each_other_closely_do_not_rest() -> None:
+    """They come from adds as many as the disk can take, and resting would make it fewer."""
+    clock = StandingClock()
+    pace = FlushPace(2.0, clock)
+    pace.begin(is_gentle=False)
+    clock.now_s += 1.9
+    pace.begin(is_gentle=True)
+    assert not pace.is_gentle
 
 
 @pytest.fixture
@@ -139,6 +153,36 @@ async def test_adds_that_need_the_room_soon_hurry_a_flush(
         add(storage, 2, half[-100:], PAYLOAD)
         async with asyncio.timeout(30):
             await gentle
+
+
+class SmallDisk(SystemDisk):
+    """Has room when the test says so."""
+
+    is_full = False
+
+    def free_bytes(self, path: str) -> int:
+        return 0 if self.is_full else super().free_bytes(path)
+
+
+async def test_a_cache_that_is_full_is_not_flushed_at_leisure(
+    tmp_path: Path, rested: asyncio.Event
+) -> None:
+    """As behind a flush that failed: adds are refused until this one has ended."""
+    disk = SmallDisk()
+    async with open_storage(tmp_path, HOUR, disk) as storage:
+        disk.is_full = True
+        add(storage, 1, FOUR_PARTS, PAYLOAD)
+        with pytest.raises(StorageIOError):
+            await storage.flush()
+        for ledger_id in itertools.count(2):
+            try:
+                add(storage, ledger_id, FOUR_PARTS, PAYLOAD)
+            except StorageFullError:
+                break
+        disk.is_full = False
+        async with asyncio.timeout(30):
+            await storage.flush(is_gentle=True)
+        assert not rested.is_set()
 
 
 async def test_a_storage_that_is_closed_waits_for_no_rest(

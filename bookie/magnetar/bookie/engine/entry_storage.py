@@ -125,7 +125,7 @@ class EntryStorage:
             if not waiter.done():
                 waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
         self._stored.close()
-        self._pace.hurry()
+        self.hurry()
         # Behind everything that was submitted: a flush under way comes to its end.
         await parts.lanes.close()
         try:
@@ -181,10 +181,11 @@ class EntryStorage:
         held = before if flushing is None else before + flushing.size_bytes
         if held >= 2 * limit:
             self.on_wants_flush()
+            self.hurry()
             raise StorageFullError(f"the write cache is full: {held} bytes are not flushed yet")
         active.add(ledger_id, block, entry_ids)
         if before < limit // 2 <= active.size_bytes:
-            self._pace.hurry()  # the room that the flush under way gives back is needed soon
+            self.hurry()  # the room that the flush under way gives back is needed soon
         if before < limit <= active.size_bytes:
             self.on_wants_flush()
 
@@ -233,8 +234,11 @@ class EntryStorage:
         if not self._is_flush_running:
             self._start_flush()
         elif not is_gentle:
-            self._pace.hurry()  # the caller's own begins behind it
+            self.hurry()  # the caller's own begins behind it
         await waiter
+
+    def hurry(self) -> None:
+        self._pace.hurry()
 
     def _start_flush(self) -> None:
         """Freeze what there is and hand it to the flush worker."""
@@ -253,7 +257,8 @@ class EntryStorage:
             return
         self._memory.flushing = buffer
         self._is_flush_running = True
-        self._pace.begin(is_gentle=is_gentle)
+        has_room = buffer.size_bytes < 3 * self._options.write_buffer_bytes // 2
+        self._pace.begin(is_gentle=is_gentle and has_room)
         parts.flush_worker.submit(
             partial(parts.flusher.flush, buffer),
             partial(self._on_written, waiters, self._clock.monotonic_s()),

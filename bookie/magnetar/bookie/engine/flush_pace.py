@@ -6,9 +6,11 @@ behind each leave the disk to the journals in between: beside three writers that
 99 of 100 syncs of a journal took 17 ms at most, and 3-5 ms beside three that rest.
 
 The rests end when the flush is in a hurry: somebody waits for it, or what is added meanwhile needs
-its room soon.
+its room soon. A flush that comes sooner behind another one than it may take does not rest at all:
+the disk has enough to do.
 """
 
+import math
 import threading
 
 from magnetar.ledger.ports import Clock
@@ -25,12 +27,16 @@ class FlushPace:
         self._spread_s = spread_s
         self._clock = clock
         self._hurry = threading.Event()
+        self._begun_s = -math.inf
         self._started_s = 0.0
         self._bytes = self._written_bytes = 0
 
     def begin(self, *, is_gentle: bool) -> None:
         """A flush is about to be handed to the worker."""
-        if is_gentle and self._spread_s > 0:
+        now_s = self._clock.monotonic_s()
+        is_soon = now_s - self._begun_s < self._spread_s
+        self._begun_s = now_s
+        if is_gentle and self._spread_s > 0 and not is_soon:
             self._hurry.clear()
         else:
             self._hurry.set()

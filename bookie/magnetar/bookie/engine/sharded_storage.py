@@ -124,6 +124,10 @@ class ShardedStorage:
             self._flushes -= 1
         self._failing.clear()
 
+    def hurry(self) -> None:
+        for shard in self._shards:
+            shard.hurry()
+
     async def _flush_shard(self, shard: LedgerStorage, *, is_gentle: bool = False) -> None:
         await shard.flush(is_gentle=is_gentle)
         self.on_room()

@@ -126,6 +126,7 @@ class Checkpointer:
         """Let a checkpoint that is under way end; start no more."""
         self._is_closing = True
         self._wanted.set()
+        self._storage.hurry()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 

@@ -453,9 +453,13 @@ class Bookie:
             clock=self._clock,
             layout=await layout_name_of(self._store, _LEDGERS_ROOT),
         )
-        used = await manager.pass_ids(storage.ledger_ids(), ids_max=_IDS_PASSED_MAX)
-        if used > 1:
-            _log.warning("ledger_ids_were_behind", bookie=self.bookie_id, ids=used)
+        await manager.pass_ids(
+            storage.ledger_ids(),
+            ids_max=_IDS_PASSED_MAX,
+            on_behind=lambda ids: _log.warning(
+                "ledger_ids_are_behind", bookie=self.bookie_id, ids=ids
+            ),
+        )
 
     async def _register(self, opened: AsyncExitStack) -> None:
         settings = self._settings

@@ -8,6 +8,7 @@ create-if-absent with a random token (rule 3.1).
 Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, 
 from magnetar.ledger.ports import Clock
 
 CREATE_ATTEMPTS_MAX = 100
+_IDS_AT_ONCE = 32
 """Foreign ids and lost replies in a row before a creation gives up."""
 
 
@@ -105,37 +107,47 @@ class LedgerManager:
             "attempts"
         )
 
-    async def pass_ids(self, ledger_ids: Sequence[int], *, ids_max: int) -> int:
+    async def pass_ids(
+        self, ledger_ids: Sequence[int], *, ids_max: int, on_behind: Callable[[int], None]
+    ) -> None:
         """See to it that none of these ids, which were given out once, is given out again.
 
         They are not, unless the metadata was restored from a backup that is older than they: its
         counter is, too. Ids are used up until it is past them. One that is more than `ids_max`
-        ahead was never given out, and is left alone.
-
-        Returns:
-            How many ids were used up.
+        ahead was never given out, and is left alone. `on_behind` is told how many are to be used up
+        before that is begun with: it takes a millisecond or so for each.
 
         Raises:
             MetadataUnavailableError
             LedgerLayoutError: as `create`.
         """
         await self._check_layout()
-        # The newest ledger is there: so is the counter of then. Or there never was a ledger.
-        if not ledger_ids or not self._is_layout_checked or await self._exists(max(ledger_ids)):
-            return 0
-        highest: int | None = None
-        for used in range(1, ids_max + 1):
+        # The newest ledger is there: so is the counter of then.
+        if not ledger_ids or await self._exists(max(ledger_ids)):
+            return
+        try:
+            passed = await self._used_up()
+            highest = max((each for each in ledger_ids if each <= passed + ids_max), default=-1)
+            if passed < highest:
+                on_behind(highest - passed)
+            while passed < highest:
+                count = min(_IDS_AT_ONCE, highest - passed)
+                passed = max(await asyncio.gather(*(self._used_up() for _ in range(count))))
+        except LedgerIdsExhaustedError:
+            pass  # No ledger is created any more.
+
+    async def _used_up(self) -> int:
+        """A new id, for nothing.
+
+        Raises:
+            LedgerIdsExhaustedError, MetadataUnavailableError
+        """
+        for _ in range(CREATE_ATTEMPTS_MAX):
             try:
-                passed = await self._layout.next_id()
-            except UnknownOutcomeError:
+                return await self._layout.next_id()
+            except (UnknownOutcomeError, SessionExpiredError):
                 continue
-            except LedgerIdsExhaustedError:
-                return used  # No ledger is created any more.
-            if highest is None:
-                highest = max((each for each in ledger_ids if each <= passed + ids_max), default=-1)
-            if passed >= highest:
-                return used
-        return ids_max
+        raise MetadataUnavailableError(f"no ledger id was given in {CREATE_ATTEMPTS_MAX} attempts")
 
     async def _exists(self, ledger_id: int) -> bool:
         try:

@@ -16,6 +16,7 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
     NoNodeError,
     NoSuchLedgerError,
+    SessionExpiredError,
 )
 from magnetar.ledger.layouts.ledger_layout import LayoutName
 from magnetar.ledger.ledger_manager import CREATE_ATTEMPTS_MAX, LedgerManager
@@ -253,12 +254,39 @@ async def test_ids_that_are_held_somewhere_are_not_given_out_again(
     manager: LedgerManager, first: int
 ) -> None:
     """As after the metadata was restored from a backup: its counter is as old."""
-    held = [first, first + 7, first + (1 << 30)]
-    assert await manager.pass_ids(held, ids_max=100) == 0, "there never was a ledger"
-    await manager.create(make)
-    assert await manager.pass_ids([first], ids_max=100) == 0, "it is there"
-    assert await manager.pass_ids(held, ids_max=100) == 7
-    assert (await manager.create(make)).metadata.ledger_id == first + 8
+    behind: list[int] = []
+    await manager.pass_ids([], ids_max=100, on_behind=behind.append)
+    assert (await manager.create(make)).metadata.ledger_id == first
+    await manager.pass_ids([first], ids_max=100, on_behind=behind.append)
+    assert (await manager.create(make)).metadata.ledger_id == first + 1, "it is there"
+    held = [first, first + 70, first + (1 << 30)]
+    await manager.pass_ids(held, ids_max=100, on_behind=behind.append)
+    created = (await manager.create(make)).metadata.ledger_id
+    assert created > first + 70
+    assert behind == [68]
+
+
+async def test_ids_that_are_held_somewhere_are_passed_where_there_is_no_ledger_yet(
+    manager: LedgerManager, first: int
+) -> None:
+    """As after a backup of a cluster that nobody had used was restored."""
+    await manager.pass_ids([first + 7], ids_max=100, on_behind=lambda _: None)
+    assert (await manager.create(make)).metadata.ledger_id > first + 7
+
+
+async def test_ids_are_passed_also_if_the_session_ends_meanwhile(
+    manager: LedgerManager, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_id, failures = manager._layout.next_id, iter([None, SessionExpiredError("gone"), None])
+
+    async def next_or_not() -> int:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return await next_id()
+
+    monkeypatch.setattr(manager._layout, "next_id", next_or_not)
+    await manager.pass_ids([first + 5], ids_max=100, on_behind=lambda _: None)
+    assert (await manager.create(make)).metadata.ledger_id > first + 5
 
 
 async def test_creations_and_deletions_in_one_directory_do_not_disturb_each_other(

@@ -138,15 +138,16 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
         await _delete_topics(context, name)
     await _check_empty(context, name)
     await context.policies.mark_deleted(name, is_deleted=True)
-    version = await context.tenants.marked_version(name)
     try:
+        version = await context.tenants.marked_version(name)
         await context.admin.unload_namespace(name)
         # Only now: an owner that had not heard of the mark may have made a topic until then.
         await _check_empty(context, name)
+        is_ours = await context.tenants.marked_version(name) == version
     except BaseException:
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
-    if await context.tenants.marked_version(name) != version:
+    if not is_ours:
         raise ConflictError(f"namespace {name} is being deleted by somebody else, too: try again")
     await context.schemas.remove_namespace(name)
     await context.tenants.delete_namespace(name, version=version)

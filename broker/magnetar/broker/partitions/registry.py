@@ -220,7 +220,8 @@ class PartitionedTopics:
 
         path = partitioned_topic_path(topic)
         await change_record(self._store, PartitionedTopicRecord, path, grown)
-        await self._create_logs(topic, new, inherits=True)
+        if topic.is_persistent:
+            await self._bring_along(topic, new)
 
     async def create_missed(self, topic: TopicName) -> None:
         """Have all partitions: a creation may have been interrupted.
@@ -298,12 +299,7 @@ class PartitionedTopics:
         """
         if not topic.is_persistent:
             return
-        names: Sequence[str] = ()
-        if inherits:
-            path = naming.log_path(topic.partition(0))
-            await asked(self._store.catch_up(), f"read {path}")
-            cursors = await asked(list_cursors(self._store, path), f"read {path}")
-            names = [name for name in cursors if not naming.is_internal_cursor(name)]
+        names = await self._durable_subscriptions(topic) if inherits else []
 
         async def create(index: int) -> None:
             await self.create_log(topic.partition(index))
@@ -311,6 +307,38 @@ class PartitionedTopics:
                 await self._inherit(topic, index, name)
 
         await _at_once(create(index) for index in indexes)
+
+    async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
+        """Whoever subscribed to the first partition meanwhile has a subscription in these, too.
+
+        They count by now, and may be deleted like any other: nothing that is gone comes back.
+        """
+        names = await self._durable_subscriptions(topic)
+
+        async def bring(index: int) -> None:
+            partition = topic.partition(index)
+            path = naming.log_path(partition)
+            there = await asked(list_cursors(self._store, path), f"read {path}")
+            for name in names:
+                if name in there:
+                    continue
+                record = await self.find(topic, is_sure=True)
+                if (
+                    record is None
+                    or record.is_deleted
+                    or not await self._has_log(topic.partition(index))
+                ):
+                    return
+                await self._inherit(topic, index, name)
+
+        await _at_once(bring(index) for index in indexes)
+
+    async def _durable_subscriptions(self, topic: TopicName) -> list[str]:
+        """Those of the first partition."""
+        path = naming.log_path(topic.partition(0))
+        await asked(self._store.catch_up(), f"read {path}")
+        cursors = await asked(list_cursors(self._store, path), f"read {path}")
+        return [name for name in cursors if not naming.is_internal_cursor(name)]
 
     async def create_plain(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         """Have a topic without partitions.

@@ -14,7 +14,8 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.metadata.store import MetadataStore
 
-_CHANGES_TRIED = 10
+_CHANGES_TRIED = 40
+"""Of those who change a record at once one wins each time; brokers fan out to 16 requests."""
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")

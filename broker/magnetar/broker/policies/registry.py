@@ -68,6 +68,7 @@ class PolicyRegistry:
         self._topics: dict[TopicName, Followed[PolicySet]] = {}
         self._effective: dict[str, EffectivePolicies] = {}
         """By namespace, for the topics that have nothing of their own."""
+        self._removing_permissions = asyncio.Lock()
         self._callbacks: list[Changed] = []
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -380,7 +381,13 @@ class PolicyRegistry:
             own.close()
 
     async def _remove_permissions(self, namespace: str, topic: str) -> None:
-        if topic not in (await self.check_namespace(namespace)).topic_permissions:
+        async with self._removing_permissions:  # a namespace's topics go side by side
+            await self._remove_permissions_alone(namespace, topic)
+
+    async def _remove_permissions_alone(self, namespace: str, topic: str) -> None:
+        # What others have granted a moment ago may not have been heard of.
+        found = await read_record(self._store, NamespaceRecord, namespace_path(namespace))
+        if found is None or topic not in found[0].topic_permissions:
             return
 
         def without(record: NamespaceRecord) -> NamespaceRecord:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.policies.tenants import Tenants
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.http.http_calls import Answer, request
@@ -276,6 +277,25 @@ async def test_a_namespace_with_a_topic_by_now_is_not_deleted_by_one_of_two(
     for topic in ("topic", "other"):
         await rest.ok("DELETE", f"/persistent/public/two/{topic}")
     await rest.ok("DELETE", "/namespaces/public/two")
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+async def test_a_namespace_whose_deletion_loses_the_store_on_the_way_is_not_left_marked(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    await rest.ok("PUT", "/namespaces/public/hiccup")
+    marked_version, is_away = Tenants.marked_version, iter([False] * looks + [True])
+
+    async def asked(self: Tenants, namespace: str) -> int:
+        if next(is_away, False):
+            raise BrokerMetadataError("away")
+        return await marked_version(self, namespace)
+
+    monkeypatch.setattr(Tenants, "marked_version", asked)
+    assert await rest.refused("DELETE", "/namespaces/public/hiccup") == 503
+    await rest.ok("PUT", "/persistent/public/hiccup/topic")
+    await rest.ok("DELETE", "/persistent/public/hiccup/topic")
+    await rest.ok("DELETE", "/namespaces/public/hiccup")
 
 
 async def test_a_namespace_in_which_an_owner_has_made_a_topic_meanwhile_is_not_deleted(

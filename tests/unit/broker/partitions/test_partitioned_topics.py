@@ -149,6 +149,32 @@ async def test_growth_brings_along_what_subscribes_while_it_grows(
     assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == ["late"]
 
 
+async def test_growth_brings_nothing_back_that_is_deleted_meanwhile(
+    store: MetadataStore,
+) -> None:
+    class Deleted(LostReplies):
+        """Somebody deletes the topic as soon as the new count is there."""
+
+        async def set(self, path: str, value: bytes, *, version: int) -> int:
+            await have_cursor(store, 0, "late")
+            version = await store.set(path, value, version=version)
+            if path == partitioned_topic_path(TOPIC):
+                others = PartitionedTopics(store, partitions_max=8)
+                for index in range(await others.mark_deleted(TOPIC)):
+                    log = naming.log_path(TOPIC.partition(index))
+                    for cursor in await list_cursors(store, log):
+                        await store.delete(cursor_path(log, cursor))
+                    await store.delete(log)
+                await others.forget(TOPIC)
+                await have_cursor(store, 0, "of another topic of that name")
+            return version
+
+    topics = PartitionedTopics(cast("MetadataStore", Deleted(store)), partitions_max=8)
+    await topics.create(TOPIC, 1)
+    await topics.grow(TOPIC, 2, is_forced=False)
+    assert await store.exists(naming.log_path(TOPIC.partition(1))) is None
+
+
 async def test_growth_takes_existing_topics_in_by_force_only(topics: PartitionedTopics) -> None:
     await topics.create_log(TOPIC.partition(2))
     await topics.create(TOPIC, 2)

@@ -231,6 +231,21 @@ async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
     assert (await registry.of(with_policies)).max_producers == 5
 
 
+async def test_topics_with_rights_of_roles_are_deleted_side_by_side(
+    registry: PolicyRegistry, other: PolicyRegistry
+) -> None:
+    """All of them change the one record of their namespace, as a forced deletion of it does."""
+    namespace = TOPIC.namespace_name
+    topics = [parse_topic_name(f"persistent://{namespace}/t{each}") for each in range(40)]
+    rights = {str(each): {"app": ("produce",)} for each in topics}
+    await registry.update_namespace(
+        namespace, lambda record: record.model_copy(update={"topic_permissions": rights})
+    )
+    removals = [(registry, other)[at % 2].remove_topic(each) for at, each in enumerate(topics)]
+    await asyncio.gather(*removals)
+    assert not (await registry.check_namespace(namespace)).topic_permissions
+
+
 async def test_settings_that_were_changed_count_also_when_the_start_found_no_store(
     store: MetadataStore, other: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,5 +30,7 @@ class Meter:
         if self._older is None:
             return (0.0,) * len(counters)
         since_ms, before = self._older
+        if now_ms < since_ms:  # the wall clock was set back; known again after two samples
+            return (0.0,) * len(counters)
         seconds = max(1e-3, (now_ms - since_ms) / 1000)
         return tuple((now - was) / seconds for now, was in zip(counters, before, strict=True))

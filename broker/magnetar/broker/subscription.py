@@ -104,8 +104,10 @@ class Subscription:
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
-        self.last_used_ms = 0
-        """When it was last seen in use, wall clock; 0: not here."""
+        self.last_used_s = 0.0
+        """When it was last seen in use, monotonic."""
+        self.seen_written_ms = -1
+        """When its cursor had been written, as of the last look; -1: there was none."""
         self.was_used = False
         """A consumer has come or gone since somebody looked."""
         self._gate = gate

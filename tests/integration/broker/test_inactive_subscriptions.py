@@ -18,12 +18,16 @@ _HOUR_S = 3600
 
 
 class LaterClock(SystemClock):
-    """The wall clock says that `later_s` have passed."""
+    """`later_s` have passed; the wall clock is ahead by `ahead_s` more."""
 
     later_s = 0
+    ahead_s = 0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.later_s
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + self.later_s * 1000
+        return super().wall_ms() + (self.later_s + self.ahead_s) * 1000
 
 
 class Scene:
@@ -72,6 +76,16 @@ async def test_the_time_runs_from_when_a_consumer_was_last_seen(scene: Scene) ->
     await scene.client.leave(1)
     assert await scene.look() == ["used"]
     scene.clock.later_s += _HOUR_S + 60
+    assert await scene.look() == []
+
+
+async def test_a_wall_clock_that_is_corrected_deletes_nothing(scene: Scene) -> None:
+    await scene.client.leave(1)
+    assert await scene.look() == ["left", "used"]
+    for ahead_s in (20 * 365 * 24 * _HOUR_S, -20 * 365 * 24 * _HOUR_S):
+        scene.clock.ahead_s = ahead_s
+        assert await scene.look() == ["left", "used"]
+    scene.clock.later_s = _HOUR_S + 60
     assert await scene.look() == []
 
 

@@ -10,6 +10,7 @@ from magnetar.bookie.integrity.local_check import LocalCheck
 from magnetar.bookie.integrity.scrubber import Scrubber, ScrubOptions
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import SMALL, STATE, add, open_storage
+from tests.waiting import until
 
 
 async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path: Path) -> None:
@@ -57,6 +58,46 @@ async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path:
     assert metrics.scrub_passes == 1
     assert metrics.scrub_records > 0
     assert metrics.scrub_errors >= 1
+
+
+class MovedClock(SystemClock):
+    """The wall clock goes on from where the test sets it."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+async def test_a_wall_clock_that_was_years_ahead_stops_no_later_pass(tmp_path: Path) -> None:
+    disk, metrics, clock = SystemDisk(), IntegrityMetrics(), MovedClock()
+    worker = ThreadWorker("scrub")
+
+    async def no_logs() -> list[int]:
+        return []
+
+    async with open_storage(tmp_path, SMALL) as storage:
+        maintenance = storage.maintenance
+        scrubber = Scrubber(
+            str(tmp_path),
+            LocalCheck(maintenance.index, maintenance.directory, disk),
+            known_ledgers=storage.known_ledgers,
+            finished_logs=no_logs,
+            on_damage=lambda damage: None,
+            disk=disk,
+            clock=clock,
+            worker=worker,
+            metrics=metrics,
+            options=ScrubOptions(period_s=0, bytes_per_s_max=1 << 30),
+        )
+        clock.ahead_ms = 20 * 365 * 24 * 3_600_000
+        task = asyncio.create_task(scrubber.run())
+        await until(lambda: metrics.scrub_passes == 1, "a pass")
+        clock.ahead_ms = 0
+        await until(lambda: metrics.scrub_passes == 2, "another one")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        worker.close()
 
 
 async def test_a_log_that_is_removed_after_it_was_read_gives_its_room_back(tmp_path: Path) -> None:

@@ -27,6 +27,15 @@ def test_two_questions_at_once_are_no_division_by_zero() -> None:
     assert meter.per_s(1_000, 1) == (0.0,)
 
 
+def test_a_wall_clock_that_was_set_back_makes_no_rate_of_millions() -> None:
+    meter = Meter()
+    meter.sample(3_600_000, 100)
+    assert meter.per_s(30_000, 3_100) == (0.0,)
+    meter.sample(60_000, 6_100)
+    meter.sample(120_000, 12_100)
+    assert meter.per_s(120_000, 12_100) == (100.0,)
+
+
 async def test_a_topic_its_producers_and_consumers_are_sampled() -> None:
     harness = Harness()
     client = harness.client()

@@ -115,6 +115,7 @@ class Scrubber:
 
     async def _wait_pass_due(self) -> None:
         while self._position.is_done:
+            self._rebase()
             started_ms = self._position.pass_started_ms
             elapsed_s = max(0.0, (self._clock.wall_ms() - started_ms) / 1000)
             left_s = max(self._options.period_s, _PASS_S_MIN) - elapsed_s
@@ -166,6 +167,7 @@ class Scrubber:
 
     async def _wait_step_due(self) -> None:
         while True:
+            self._rebase()
             await self._learn_total_bytes()
             delay_s = due_in_s(
                 self._position,
@@ -176,6 +178,13 @@ class Scrubber:
             if delay_s <= 0:
                 return
             await asyncio.sleep(min(delay_s, _SLEEP_S_MAX))
+
+    def _rebase(self) -> None:
+        """If the wall clock was set back, the pass began now: else it would be due by the year from
+        which the clock came, and nothing was scrubbed until then."""
+        now_ms = self._clock.wall_ms()
+        if self._position.pass_started_ms > now_ms:
+            self._position = self._position.model_copy(update={"pass_started_ms": now_ms})
 
     async def _learn_total_bytes(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -1,9 +1,10 @@
 """Subscriptions that nobody has used for long are deleted, where a policy says so.
 
 A subscription is in use while it has consumers. Otherwise its time runs from the first look behind
-the last one that came or left here, however short its stay was, or from when its cursor was last
-written, whichever is later; opening a cursor writes it, so that consumers have the whole time to
-come back after a move of the topic.
+the last one that came or left here, however short its stay was, or that found its cursor written,
+whichever is later. The first look here counts as one, so that consumers have the whole time to come
+back after a move of the topic. Wall clocks do not count: one that is corrected by years would take
+backlogs with it.
 """
 
 from collections.abc import Coroutine
@@ -29,19 +30,22 @@ class InactiveSubscriptions:
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if there is a subscription to delete."""
         expiration_s = topic.policies.subscription_expiration_s
-        now_ms = self._clock.wall_ms()
+        now_s = self._clock.monotonic_s()
         expired: list[Subscription] = []
         for subscription in topic.subscriptions.values():
             if not subscription.is_durable or not subscription.is_open:
                 continue
             cursor = subscription.cursor
-            if subscription.consumers or subscription.was_used or subscription.lock.locked():
-                subscription.last_used_ms = now_ms
+            if not isinstance(cursor, Cursor):
+                continue
+            written_ms = cursor.last_active_ms
+            is_used = subscription.consumers or subscription.was_used or subscription.lock.locked()
+            if is_used or written_ms != subscription.seen_written_ms:
+                subscription.last_used_s = now_s
                 subscription.was_used = False
-            elif isinstance(cursor, Cursor):
-                since_ms = max(subscription.last_used_ms, cursor.last_active_ms)
-                if 0 < expiration_s * 1000 < now_ms - since_ms:
-                    expired.append(subscription)
+                subscription.seen_written_ms = written_ms
+            elif 0 < expiration_s < now_s - subscription.last_used_s:
+                expired.append(subscription)
         return self._delete(topic, expired) if expired else None
 
     async def _delete(self, topic: Topic, subscriptions: list[Subscription]) -> None:

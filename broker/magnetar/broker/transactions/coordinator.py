@@ -101,7 +101,7 @@ class Coordinator:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._endings: dict[int, asyncio.Task[None]] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._deadlines: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._records = 0
         self._compacting: asyncio.Task[None] | None = None
@@ -276,7 +276,11 @@ class Coordinator:
     # Timeouts
 
     def _watch(self, found: Transaction) -> None:
-        heapq.heappush(self._deadlines, (found.deadline_ms, found.id.least))
+        # By the wall clock once, since others may have begun it; then by one that nobody sets, and
+        # no later than a whole timeout from now, whatever clock it was begun by.
+        left_ms = min(found.deadline_ms - self._clock.wall_ms(), found.timeout_ms)
+        due_s = self._clock.monotonic_s() + max(0, left_ms) / 1000
+        heapq.heappush(self._deadlines, (due_s, found.id.least))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -284,13 +288,13 @@ class Coordinator:
             self._timer.cancel()
             self._timer = None
         if self._deadlines and not self._is_closed:
-            delay_s = max(0.0, (self._deadlines[0][0] - self._clock.wall_ms()) / 1000)
+            delay_s = max(0.0, self._deadlines[0][0] - self._clock.monotonic_s())
             self._timer = self._loop.call_later(min(delay_s, 3600.0), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        now_ms = self._clock.wall_ms()
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        now_s = self._clock.monotonic_s()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
             _, least = heapq.heappop(self._deadlines)
             found = self.state.transactions.get(least)
             if found is not None and found.status is Status.OPEN:

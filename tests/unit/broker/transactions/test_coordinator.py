@@ -16,6 +16,7 @@ from magnetar.broker.transactions.errors import (
 )
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.ledger.errors import LogFencedError
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
 from tests.waiting import until
@@ -106,9 +107,10 @@ async def owner(
     told: Told,
     dies_before: Callable[[bytes], bool] = lambda _: False,
     limits: CoordinatorLimits = LIMITS,
+    clock: Clock | None = None,
 ) -> Coordinator:
     place = Place(log, dies_before)
-    coordinator = Coordinator(2, cast(Topic, place), told, limits, SystemClock())
+    coordinator = Coordinator(2, cast(Topic, place), told, limits, clock or SystemClock())
     await coordinator.restore()
     return coordinator
 
@@ -198,6 +200,38 @@ async def test_one_whose_time_is_over_is_aborted_also_by_the_next_owner() -> Non
     with pytest.raises(InvalidTransactionStatusError):
         await second.end(txn, commits=True)
     assert second.counters.timed_out == 1
+    second.close()
+
+
+class AheadClock(SystemClock):
+    """Its wall clock is ahead."""
+
+    ahead_ms = 365 * 24 * 3_600_000
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> None:
+    """It would hold back every reader of its topics for a year."""
+    log, told, clock = Log(), Told(), AheadClock()
+    coordinator = await owner(log, told, clock=clock)
+    txn = await coordinator.begin(30)
+    await coordinator.join(txn, ["a"])
+    clock.ahead_ms = 0
+    await until(lambda: told.ends == [("a", txn, False)])
+    coordinator.close()
+
+
+async def test_what_was_begun_by_a_clock_ahead_has_its_timeout_at_the_next_owner() -> None:
+    log, told = Log(), Told()
+    first = await owner(log, told, clock=AheadClock())
+    txn = await first.begin(300)
+    await first.join(txn, ["a"])
+    cast(Any, first)._topic.is_closed = True
+    first.close()
+    second = await owner(log, told)
+    await until(lambda: told.ends == [("a", txn, False)])
     second.close()
 
 

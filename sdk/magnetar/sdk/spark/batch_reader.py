@@ -14,8 +14,6 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.types import StructType
 
@@ -24,7 +22,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.columns import MESSAGE_ID, PUBLISH_TIME
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import one_line_errors
-from magnetar.sdk.spark.planning import ledgers_within
+from magnetar.sdk.spark.planning import ledgers_since
 from magnetar.sdk.spark.slices import Slice
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
@@ -32,9 +30,6 @@ from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 from magnetar.sdk.spark.values import value_columns
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-CLOCK_SKEW_MS = 60_000
-"""How far the clocks of producers and brokers may be apart when ledgers are left out by time."""
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -60,7 +55,6 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._since_ms: int | None = None
-        self._until_ms: int | None = None
         self._ids: tuple[MessageId, ...] | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -92,13 +86,12 @@ class BatchReader(DataSourceReader):
         if self._ids is not None:
             wanted = {each.ledger_id for each in self._ids}
             return _without(state, (each for each in state.ledgers if each.ledger_id in wanted))
-        if (self._since_ms is None and self._until_ms is None) or not state.ledgers:
+        if self._since_ms is None or not state.ledgers:
             return state
-        kept = ledgers_within(
+        kept = ledgers_since(
             state.ledgers,
             driver.closed_ms(state),
-            since_ms=None if self._since_ms is None else self._since_ms - CLOCK_SKEW_MS,
-            until_ms=None if self._until_ms is None else self._until_ms + CLOCK_SKEW_MS,
+            since_ms=self._since_ms - self._options.publish_time_skew_ms,
         )
         return _without(state, kept)
 
@@ -126,13 +119,6 @@ class PushingBatchReader(BatchReader):
             since_ms = _ms(wanted.value)
             if since_ms is not None:
                 self._since_ms = max(since_ms, self._since_ms or 0)
-        if isinstance(wanted, (LessThan, LessThanOrEqual, EqualTo)) and _is(
-            wanted.attribute, PUBLISH_TIME
-        ):
-            until_ms = _ms(wanted.value)
-            if until_ms is not None:
-                known = self._until_ms
-                self._until_ms = until_ms if known is None else min(until_ms, known)
         if isinstance(wanted, (EqualTo, In)) and _is(wanted.attribute, MESSAGE_ID):
             values = wanted.value if isinstance(wanted, In) else (wanted.value,)
             ids = _ids(values)

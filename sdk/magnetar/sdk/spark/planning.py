@@ -175,25 +175,27 @@ def _after(state: TopicState, start: MessageId, end: MessageId, count: int) -> M
     return end
 
 
-def ledgers_within(
-    ledgers: Sequence[LedgerState],
-    closed_ms: Mapping[int, int],
-    *,
-    since_ms: int | None,
-    until_ms: int | None,
+def ledgers_since(
+    ledgers: Sequence[LedgerState], closed_ms: Mapping[int, int], *, since_ms: int
 ) -> list[LedgerState]:
-    """The ledgers that may hold messages of a time; those that surely hold none are left out.
+    """The ledgers that may hold messages of `since_ms` or later: those that were not closed before.
 
-    A ledger that was closed before `since_ms` has none; nor has one whose predecessor was closed
-    after `until_ms`.
+    There is no such rule for messages of a time or earlier. They bear the time at which their
+    producer made them, and one that waits for its broker, or is sent again, is stored as late as
+    the producer has patience: ledgers that were begun long after may have it.
+
+    Args:
+        closed_ms: when ledgers were closed, in the order of the log; without those that are open.
+            A time that is before that of an earlier ledger is of a clock that was wrong, and says
+            nothing.
+        since_ms: milliseconds since 1970.
     """
-    kept = []
-    began_ms = 0
-    for each in ledgers:
-        ended_ms = closed_ms.get(each.ledger_id, 0)
-        too_early = since_ms is not None and 0 < ended_ms < since_ms
-        too_late = until_ms is not None and began_ms > until_ms
-        if not too_early and not too_late:
-            kept.append(each)
-        began_ms = ended_ms or began_ms
-    return kept
+    too_early = set()
+    latest_ms = 0
+    for ledger_id, ended_ms in closed_ms.items():
+        if not 0 < ended_ms >= latest_ms:
+            continue
+        latest_ms = ended_ms
+        if ended_ms < since_ms:
+            too_early.add(ledger_id)
+    return [each for each in ledgers if each.ledger_id not in too_early]

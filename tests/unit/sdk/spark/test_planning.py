@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.planning import (
     EntryRange,
-    ledgers_within,
+    ledgers_since,
     limited_ends,
     plan_slices,
     ranges_between,
@@ -146,14 +146,19 @@ def test_an_empty_topic_has_nothing_to_read() -> None:
     assert state_of(NAME, stats("3:9", (3, 10), (9, 0))).end == MessageId(3, 9)
 
 
-def test_ledgers_of_another_time_are_left_out() -> None:
-    closed = {3: 1_000, 7: 2_000}
-    ledgers = THREE.ledgers
-    ids = [
-        each.ledger_id for each in ledgers_within(ledgers, closed, since_ms=1_500, until_ms=None)
-    ]
-    assert ids == [7, 9]
-    ids = [
-        each.ledger_id for each in ledgers_within(ledgers, closed, since_ms=None, until_ms=1_500)
-    ]
-    assert ids == [3, 7]
+def since(closed: dict[int, int], since_ms: int) -> list[int]:
+    return [each.ledger_id for each in ledgers_since(THREE.ledgers, closed, since_ms=since_ms)]
+
+
+def test_ledgers_that_were_closed_before_a_time_are_left_out() -> None:
+    assert since({3: 1_000, 7: 2_000}, 1_500) == [7, 9]
+    assert since({3: 1_000, 7: 2_000}, 2_000) == [7, 9], "closed in the same millisecond"
+    assert since({3: 1_000, 7: 2_000}, 2_001) == [9], "the last one is open"
+
+
+def test_a_closing_time_of_a_clock_that_was_wrong_leaves_out_nothing() -> None:
+    """A ledger cannot have been closed before the one that precedes it."""
+    assert since({3: 1_000, 7: 500}, 900) == [3, 7, 9]
+    assert since({3: 1_000, 7: 500, 9: 1_100}, 1_200) == [7]
+    assert since({3: 1_000, 7: 0}, 1_200) == [7, 9]
+    assert since({1: 1_000, 3: 500}, 1_200) == [3, 7, 9], "also behind one that has no entries"

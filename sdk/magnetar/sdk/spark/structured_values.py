@@ -25,6 +25,8 @@ Part = bytes | memoryview
 
 _VALUE_CHARACTERS_MAX = 100
 
+_JSON_SPACE = b" \t\r\n"
+
 _OURS = "magnetar-"
 _TIMES = {"date": "int", "timestamp-millis": "long", "timestamp-micros": "long"}
 """Logical types that are columns of times, and what they are written as."""
@@ -81,12 +83,11 @@ class StructuredValues:
         return {name: made.column(at) for at, name in enumerate(made.schema.names)}
 
     def _fast_json(self, values: Sequence[Part]) -> pa.RecordBatch | None:
-        text = b"\n".join(values)
-        if not (
-            text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == len(values) - 1
-        ):
-            # Not an object each: one value may be two of them and another nothing, which would
-            # give the rows between them the fields of others.
+        text = _objects(values)
+        if text is None:
+            # Producers that write lines end each value with one.
+            text = _objects([bytes(each).strip(_JSON_SPACE) for each in values])
+        if text is None:
             return None
         try:
             table = pyarrow.json.read_json(
@@ -195,6 +196,16 @@ def _as_columns(schema: Any) -> Any:
     elif logical in _TIMES:
         made["logicalType"] = _OURS + logical
     return made
+
+
+def _objects(values: Sequence[Part]) -> bytes | None:
+    """One value per line; None if it is not sure that each is an object: one value may be two of
+    them and another nothing, which would give the rows between them the fields of others."""
+    text = b"\n".join(values)
+    is_sure = (
+        text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == len(values) - 1
+    )
+    return text if is_sure else None
 
 
 def _cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:

@@ -21,6 +21,9 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 T = TypeVar("T")
 
+_BASE64_SPACE = b" \t\r\n"
+"""Encoders put line breaks into what is long."""
+
 FetchBefore = Callable[[int, int], Iterator[bytes]]
 """The entries before one of this ledger and entry id, nearest first; ends at some bound."""
 
@@ -246,7 +249,7 @@ def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes:
     if not metadata.partition_key_b64_encoded:
         return text
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
     except ValueError:
         return text  # it says base64 and is none: the text is all there is
 

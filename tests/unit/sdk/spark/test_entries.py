@@ -1,5 +1,6 @@
 """Entries of every kind become the rows of their messages, with ids and times of their own."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -287,3 +288,11 @@ def test_a_time_that_spark_does_not_have_is_null_and_stops_nothing() -> None:
     assert column(batch, "value") == [b"a", b"b", b"c", b"d"]
     assert micros(batch, "__publishTime") == [1_000_000, None, 5_000, 5_000]
     assert micros(batch, "__eventTime") == [None, 7_000, None, None]
+
+
+def test_a_key_in_base64_of_several_lines_is_decoded() -> None:
+    key = bytes(range(100))
+    rows = Rows()
+    for entry_id, text in enumerate((base64.encodebytes(key).decode(), "not base64!\r\n")):
+        rows.add(entry_id, b"x", publish_time=1, partition_key=text, partition_key_b64_encoded=True)
+    assert column(rows.take(), "__key") == [key, b"not base64!\r\n"], "what is none stays as it is"

@@ -2,6 +2,7 @@
 
 from magnetar.ledger.errors import NodeExistsError, NoNodeError
 from magnetar.ledger.metadata.store import (
+    SEQUENCE_DIGITS,
     SessionCallback,
     SessionState,
     Versioned,
@@ -19,6 +20,8 @@ class DictionaryStore:
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
+        self._numbers: dict[str, int] = {}
+        """Of nodes that were made in sequence, by what their paths begin with."""
         self.session_state = SessionState.CONNECTED
         self.session_timeout_ms = 1000
 
@@ -30,6 +33,10 @@ class DictionaryStore:
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
+        if sequential:
+            number = self._numbers.get(path, 0)
+            self._numbers[path] = number + 1
+            path += f"{number:0{SEQUENCE_DIGITS}d}"
         if path in self.nodes:
             raise NodeExistsError(path)
         self.nodes[path] = value

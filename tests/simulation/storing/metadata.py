@@ -20,6 +20,7 @@ class Metadata(DictionaryStore):
             path: value for path, value in self.nodes.items() if path not in self._ephemeral
         }
         copy._versions = dict(self._versions)
+        copy._numbers = dict(self._numbers)
         return copy
 
     async def get(self, path: str) -> Versioned:
@@ -30,8 +31,7 @@ class Metadata(DictionaryStore):
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        assert not sequential
-        await super().create(path, value)
+        path = await super().create(path, value, sequential=sequential)
         self._versions[path] = 0
         if ephemeral:
             self._ephemeral.add(path)

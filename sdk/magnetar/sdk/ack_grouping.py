@@ -5,6 +5,7 @@ one (batch index acks: the words of what remains), or counted here until the ent
 """
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from magnetar.sdk.batch import words_from_mask
@@ -18,8 +19,9 @@ CHUNKED_MESSAGES_MAX = 10_000
 """Messages in chunks that are remembered until they are acknowledged. Of older ones only the last
 chunk is; the others come again, and are given up as incomplete."""
 PARTIAL_ENTRIES_MAX = 50_000
-"""Batches of which a part is acknowledged; brokers let a consumer have no more messages by default.
-Older ones were completed by another consumer. Of one that was not, all messages come again."""
+"""Batches of which a part is acknowledged, on subscriptions that share entries. By default brokers
+let a consumer have no more messages, so older ones were completed by another consumer; of one that
+was not, all messages come again."""
 
 
 @dataclass(slots=True)
@@ -54,15 +56,27 @@ class AckCommands:
 
 
 class AckGrouping:
-    """Collects acknowledgements of one consumer."""
+    """Collects acknowledgements of one consumer.
 
-    def __init__(self, *, batch_index_ack: bool) -> None:
+    Of a batch that is acknowledged in part, the rest is remembered until it is acknowledged, too.
+    Who consumes alone completes each batch, so what is remembered is no more than the application
+    was given and has not finished: nothing may be forgotten, or finished batches would stay
+    unacknowledged. Where entries are shared, parts of batches that another consumer completes
+    would stay for ever: there are `PARTIAL_ENTRIES_MAX`, and the oldest is forgotten.
+    """
+
+    def __init__(self, *, batch_index_ack: bool, shares_entries: bool = False) -> None:
+        """`shares_entries`: others may complete what was begun here (Shared, Key_Shared)."""
         self._batch_index_ack = batch_index_ack
+        self._shares_entries = shares_entries
         self._entries: list[tuple[int, int]] = []
         self._cumulative: MessageId | None = None
-        self._remaining: dict[tuple[int, int], int] = {}
-        self._touched: set[tuple[int, int]] = set()
-        self._chunks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        # Ordered, because to find the first key of a dict takes longer the more were removed.
+        self._remaining: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._forgotten_up_to = (-1, -1)
+        self._touched: dict[tuple[int, int], int] = {}
+        """What remains of batches, to be sent; also of those that are forgotten meanwhile."""
+        self._chunks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
 
     def __len__(self) -> int:
         """How much waits to be sent."""
@@ -83,16 +97,24 @@ class AckGrouping:
             self._set((ledger_id, entry_id), mask)
 
     def _set(self, key: tuple[int, int], mask: int) -> None:
-        self._remaining[key] = mask
-        if len(self._remaining) > PARTIAL_ENTRIES_MAX:
-            self.drop(*next(iter(self._remaining)))
+        remaining = self._remaining
+        remaining[key] = mask
+        if not self._shares_entries or len(remaining) <= PARTIAL_ENTRIES_MAX:
+            return
+        forgotten, _ = remaining.popitem(last=False)
+        if key <= self._forgotten_up_to:
+            # Probably forgotten before, and not to be completed: were it the newest now, what it
+            # drove out would come back in the same way, and so on, and none would be completed.
+            remaining.move_to_end(key, last=False)
+        self._forgotten_up_to = max(self._forgotten_up_to, forgotten)
 
     def add_entry(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge a whole entry."""
         key = (ledger_id, entry_id)
         if self._remaining:
             self._remaining.pop(key, None)
-            self._touched.discard(key)
+        if self._touched:
+            self._touched.pop(key, None)
         self._entries.append(key)
         if self._chunks:
             self._entries += self._chunks.pop(key, ())
@@ -102,7 +124,7 @@ class AckGrouping:
         self._chunks.pop(key, None)
         self._chunks[key] = others
         if len(self._chunks) > CHUNKED_MESSAGES_MAX:
-            del self._chunks[next(iter(self._chunks))]
+            self._chunks.popitem(last=False)
 
     def with_chunks(self, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Entries, and with the end of a message in chunks all others of it; sorted."""
@@ -116,14 +138,19 @@ class AckGrouping:
             self.add_entry(ledger_id, entry_id)
             return
         key = (ledger_id, entry_id)
-        before = self._remaining.get(key, (1 << batch_size) - 1)
+        before = self._known(key, (1 << batch_size) - 1)
         after = before & ~(1 << batch_index)
         if not after:
             self.add_entry(ledger_id, entry_id)
             return
         self._set(key, after)
         if self._batch_index_ack and after != before:
-            self._touched.add(key)
+            self._touched[key] = after
+
+    def _known(self, key: tuple[int, int], otherwise: int) -> int:
+        """What remains of a batch; `otherwise`, if nothing is known."""
+        mask = self._remaining.get(key)
+        return self._touched.get(key, otherwise) if mask is None else mask
 
     def add_cumulative(self, message_id: MessageId) -> None:
         """Acknowledge everything up to and including a message."""
@@ -133,7 +160,7 @@ class AckGrouping:
     def drop(self, ledger_id: int, entry_id: int) -> None:
         """Forget about parts of an entry: it will be delivered again as a whole."""
         self._remaining.pop((ledger_id, entry_id), None)
-        self._touched.discard((ledger_id, entry_id))
+        self._touched.pop((ledger_id, entry_id), None)
 
     def clear(self) -> None:
         """Forget everything: the subscription is moved."""
@@ -142,6 +169,7 @@ class AckGrouping:
         self._remaining.clear()
         self._touched.clear()
         self._chunks.clear()
+        self._forgotten_up_to = (-1, -1)
 
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""
@@ -159,7 +187,7 @@ class AckGrouping:
                     )
                 )
         if self._touched:
-            touched, self._touched = self._touched, set()
+            touched, self._touched = self._touched, {}
             result.others.append(
                 CommandAck(
                     consumer_id=consumer_id,
@@ -168,9 +196,9 @@ class AckGrouping:
                         MessageIdData(
                             ledgerId=ledger_id,
                             entryId=entry_id,
-                            ack_set=words_from_mask(self._remaining[ledger_id, entry_id]),
+                            ack_set=words_from_mask(mask),
                         )
-                        for ledger_id, entry_id in sorted(touched)
+                        for (ledger_id, entry_id), mask in sorted(touched.items())
                     ],
                 )
             )
@@ -178,7 +206,8 @@ class AckGrouping:
 
     def _cumulative_data(self, message_id: MessageId) -> MessageIdData | None:
         ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-        passed = [key for key in self._remaining if key < (ledger_id, entry_id)]
+        known = {*self._remaining, *self._touched} if self._touched else self._remaining
+        passed = [key for key in known if key < (ledger_id, entry_id)]
         for key in passed:
             self.drop(*key)
         index, size = message_id.batch_index, message_id.batch_size
@@ -187,7 +216,8 @@ class AckGrouping:
             return MessageIdData(ledgerId=ledger_id, entryId=entry_id)
         mask = (1 << size) - (2 << index)
         if self._batch_index_ack:
-            mask &= self._remaining.get((ledger_id, entry_id), mask)
+            mask &= self._known((ledger_id, entry_id), mask)
+            self._touched.pop((ledger_id, entry_id), None)  # this command says it, too
             self._set((ledger_id, entry_id), mask)
             return MessageIdData(
                 ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.sdk.ack_grouping import AckCommands, AckGrouping
+from magnetar.sdk.ack_grouping import PARTIAL_ENTRIES_MAX, AckCommands, AckGrouping
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire import FrameDecoder
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck
@@ -112,7 +112,7 @@ def test_parts_of_batches_that_nobody_completes_here_are_forgotten_one_day(
     batch_index_ack: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magnetar.sdk.ack_grouping.PARTIAL_ENTRIES_MAX", 3)
-    acks = AckGrouping(batch_index_ack=batch_index_ack)
+    acks = AckGrouping(batch_index_ack=batch_index_ack, shares_entries=True)
     for entry_id in range(5):
         acks.add(1, entry_id, 0, 2)
     assert [acks.remaining(1, at) for at in range(5)] == [None, None, 0b10, 0b10, 0b10]
@@ -120,3 +120,55 @@ def test_parts_of_batches_that_nobody_completes_here_are_forgotten_one_day(
     assert acks.remaining(1, 2) is None
     acks.add(1, 4, 1, 2)
     assert acks.take(0).entries == [(1, 4)]
+
+
+def test_who_consumes_alone_acknowledges_every_batch_however_many_are_begun() -> None:
+    acks = AckGrouping(batch_index_ack=False, shares_entries=False)
+    count = PARTIAL_ENTRIES_MAX + 1
+    for index in range(2):
+        for entry_id in range(count):
+            acks.add(1, entry_id, index, 2)
+    assert acks.take(0).entries == [(1, entry_id) for entry_id in range(count)]
+    assert not acks.has_partial
+
+
+@pytest.mark.parametrize("more", [1, 7, 20])
+def test_a_batch_that_was_forgotten_does_not_drive_out_those_that_are_remembered(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.sdk.ack_grouping.PARTIAL_ENTRIES_MAX", 20)
+    acks = AckGrouping(batch_index_ack=False, shares_entries=True)
+    for entry_id in range(20 + more):
+        acks.add(1, entry_id, 0, 2)
+    for entry_id in range(20 + more):
+        acks.add(1, entry_id, 1, 2)
+    # The forgotten ones take one place in turn, until one that is remembered is complete.
+    assert acks.take(0).entries == [(1, entry_id) for entry_id in range(more + 1, 20 + more)]
+    for index in range(2):
+        acks.add(1, 0, index, 2)
+    assert acks.take(0).entries == [(1, 0)], "it came again, as a whole"
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_what_is_acknowledged_within_a_batch_is_sent_though_the_batch_is_forgotten(
+    resumes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.sdk.ack_grouping.PARTIAL_ENTRIES_MAX", 2)
+    acks = AckGrouping(batch_index_ack=True, shares_entries=True)
+    for entry_id in range(4):
+        acks.add(1, entry_id, 0, 3)
+    assert len(acks) == 4
+    if resumes:
+        acks.add(1, 0, 1, 3)
+    first = (1, 0, [0b100 if resumes else 0b110])
+    rest = [(1, entry_id, [0b110]) for entry_id in range(1, 4)]
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [first, *rest])]
+
+
+def test_what_a_cumulative_one_covers_is_not_sent_besides() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add(1, 4, 0, 3)
+    acks.add(1, 5, 2, 3)
+    acks.add_cumulative(MessageId(1, 5, 0, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [0b010])])]
+    assert acks.remaining(1, 5) == 0b010

@@ -46,7 +46,10 @@ class TopicConsumer(Consumer):
             start = start.first_chunk or start  # Behind its last chunk it would never be whole.
         self._start, self._start_inclusive = start, start_inclusive
         self._schema = None if schema is None else schema.for_topic()
-        acks = AckGrouping(batch_index_ack=settings.batch_index_ack)
+        acks = AckGrouping(
+            batch_index_ack=settings.batch_index_ack,
+            shares_entries=not settings.subscription_type.keeps_order,
+        )
         source = EntrySource(
             self.topic,
             topic.partition_index,

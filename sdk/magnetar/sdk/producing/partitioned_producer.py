@@ -2,7 +2,9 @@
 
 Partitions that are added while it lives are noticed within `partitions_refresh_ms` and used from
 then on. With `lazy_partitions` a partition's producer is made when the first message for it comes:
-messages wait for it here, in their order, within the bounds of what may be pending.
+messages wait for it here, in their order, within the bounds of what may be pending. When it is
+ready it has them all at once, and with them the room that they hold: who waits for room keeps its
+turn, and who comes later comes behind.
 """
 
 import asyncio
@@ -39,17 +41,50 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A message that came before the producer was ready."""
+
+    message: OutgoingMessage
+    on_sent: OnSent | None
+    future: asyncio.Future[MessageId] | None = None
+    """The one that `on_sent` settles, if that is what it does."""
+
+    def fail(self, error: Exception) -> SdkError | None:
+        """It will not be sent; gives the error if there is nobody to tell."""
+        if self.future is not None:
+            if not self.future.done():
+                self.future.set_exception(error)
+            return None
+        known = error
+        if not isinstance(known, SdkError):
+            known = SdkError(f"{type(error).__name__}: {error}")
+            known.__cause__ = error
+        if self.on_sent is None:
+            return known
+        tell(self.on_sent, None, known)
+        return None
+
+
 @dataclass(slots=True)
 class _Slot:
     """One partition."""
 
     room: SendRoom
-    """For messages that come before the producer is ready."""
+    """For messages that come before the producer is ready, and from then on the producer's."""
     producer: TopicProducer | None = None
     starting: asyncio.Task[None] | None = None
-    waiting: deque[tuple[OutgoingMessage, OnSent | None]] = field(default_factory=deque)
-    """These messages."""
+    waiting: deque[_Waiting] = field(default_factory=deque)
     waiting_bytes: int = 0
+
+    def push(self, one: _Waiting) -> None:
+        self.waiting.append(one)
+        self.waiting_bytes += len(one.message.payload)
+        self.room.hold(self.waiting_bytes)
+
+    def pop(self) -> None:
+        self.waiting_bytes -= len(self.waiting.popleft().message.payload)
+        self.room.hold(self.waiting_bytes)
 
 
 class PartitionedProducer(Producer[T]):
@@ -177,7 +212,11 @@ class PartitionedProducer(Producer[T]):
         if slot.room.is_waited_for or is_full():
             await slot.room.wait_turn(is_full)
         future: asyncio.Future[MessageId] = self._loop.create_future()
-        self._queue(slot, message, partial(settle, future))
+        on_sent = partial(settle, future)
+        if slot.producer is not None:  # it came meanwhile, and this is our turn
+            slot.producer.give(message, on_sent)
+        else:
+            self._queue(slot, _Waiting(message, on_sent, future))
         return await future
 
     def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
@@ -189,7 +228,7 @@ class PartitionedProducer(Producer[T]):
                 f"{self.topic}: {len(slot.waiting)} messages wait for the producer of a partition"
             )
         else:
-            self._queue(slot, message, on_sent)
+            self._queue(slot, _Waiting(message, on_sent))
 
     def send_encoded_nowait(
         self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
@@ -231,10 +270,11 @@ class PartitionedProducer(Producer[T]):
         )
 
     async def flush(self) -> None:
-        # Messages that wait for a producer of a partition are that one's when it is ready.
-        await asyncio.gather(
-            *(slot.starting for slot in self._slots if slot.starting), return_exceptions=True
-        )
+        # Messages that wait for a producer of a partition are that one's when it is ready. `wait`
+        # leaves it alone when we are cancelled, and raises nothing: who sent is told.
+        starting = [slot.starting for slot in self._slots if slot.starting is not None]
+        if starting:
+            await asyncio.wait(starting)
         results = await asyncio.gather(
             *(producer.flush() for producer in self._producers), return_exceptions=True
         )
@@ -287,51 +327,70 @@ class PartitionedProducer(Producer[T]):
                 raise result
 
     async def _started(self, slot: _Slot) -> TopicProducer:
-        """The slot's producer, made if need be."""
+        """The slot's producer, made if need be.
+
+        Raises:
+            SdkError: the reason why it could not be made.
+        """
         if slot.producer is None:
-            if slot.starting is None:
-                slot.starting = asyncio.create_task(self._start(slot))
+            starting = self._begin(slot)
             # Several may wait for it: who gives up must not take it from the rest.
-            await asyncio.shield(slot.starting)
+            await asyncio.wait([starting])
+            if starting.cancelled():  # that is no cancellation of ours
+                raise self._closed_error()
+            starting.result()
         assert slot.producer is not None
         return slot.producer
+
+    def _begin(self, slot: _Slot) -> asyncio.Task[None]:
+        """Have the slot's producer made, if nobody does."""
+        if slot.starting is None:
+            slot.starting = asyncio.create_task(self._start(slot))
+            # Who sent hears of a failure; nobody need wait for the task.
+            slot.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return slot.starting
 
     async def _start(self, slot: _Slot) -> None:
         try:
             producer = self._make(self._name.partition(self._slots_index(slot)))
-            producer.on_confirmed = self._on_confirmed
-            await producer.start()
-        except SdkError as error:
-            slot.starting = None  # the next message tries again
-            self._give_up(slot, error)
-            raise
-        try:
-            await self._hand_over(slot, producer)
-        except BaseException:
-            await producer.close(flush=False)
-            raise
-        slot.producer, slot.starting = producer, None
-
-    async def _hand_over(self, slot: _Slot, producer: TopicProducer) -> None:
-        """Send what waits. What comes meanwhile waits behind it: the order is that of the calls."""
-        while slot.waiting or slot.room.is_waited_for:
-            if not slot.waiting:
-                await asyncio.sleep(0)  # who waited for room was woken, and comes next
-                continue
-            message, on_sent = slot.waiting[0]
             try:
-                await producer.send_message_when_room(message, on_sent)
-            except (SdkError, ValueError) as error:
-                self._report(error, on_sent)
-            slot.waiting.popleft()
-            slot.waiting_bytes -= len(message.payload)
-            slot.room.wake(len(slot.waiting))
+                await producer.start()
+                self._hand_over(slot, producer)
+            except BaseException:
+                slot.producer = None
+                await producer.close(flush=False)
+                raise
+        except BaseException as error:
+            slot.starting = None  # the next message tries again
+            self._give_up(slot, error if isinstance(error, Exception) else self._closed_error())
+            raise
+        slot.starting = None
 
-    def _give_up(self, slot: _Slot, error: SdkError) -> None:
+    def _hand_over(self, slot: _Slot, producer: TopicProducer) -> None:
+        """Give it what waits and the room. Without `await`: nobody's call comes in between."""
+        for _ in range(len(slot.waiting)):
+            self._give_first(slot, producer)
+        slot.producer = producer
+        producer.on_confirmed = self._on_confirmed
+        # Those who were told of a failure may have sent: that came in behind the rest.
+        while slot.waiting:
+            self._give_first(slot, producer)
+        producer.enter(slot.room)
+
+    def _give_first(self, slot: _Slot, producer: TopicProducer) -> None:
+        first = slot.waiting[0]
+        try:
+            producer.give(first.message, first.on_sent, has_room=True)
+        except Exception as error:  # noqa: BLE001  # Whatever it is, it is about this one only.
+            self._fail(first, error)
+        slot.pop()
+
+    def _give_up(self, slot: _Slot, error: Exception) -> None:
         """Nothing that waits is sent; who waits for room looks again."""
         waiting, slot.waiting, slot.waiting_bytes = slot.waiting, deque(), 0
-        for _, on_sent in waiting:
-            self._report(error, on_sent)
+        slot.room.hold(0)
+        for one in waiting:
+            self._fail(one, error)
         slot.room.wake_all()
 
     def _slots_index(self, slot: _Slot) -> int:
@@ -357,9 +416,8 @@ class PartitionedProducer(Producer[T]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        closed = AlreadyClosedError(f"the producer on {self.topic} is closed")
         for slot in self._slots:
-            self._give_up(slot, closed)
+            self._give_up(slot, self._closed_error())
         await asyncio.gather(
             *(producer.close(flush=False) for producer in self._producers), return_exceptions=True
         )
@@ -378,25 +436,20 @@ class PartitionedProducer(Producer[T]):
         self._check_usable()
         return self._slots[self._choose(message)]
 
-    def _queue(self, slot: _Slot, message: OutgoingMessage, on_sent: OnSent | None) -> None:
+    def _queue(self, slot: _Slot, one: _Waiting) -> None:
         """Keep a message until its partition's producer is ready."""
-        slot.waiting.append((message, on_sent))
-        slot.waiting_bytes += len(message.payload)
+        slot.push(one)
         self._begin(slot)
 
     def _is_full(self, slot: _Slot, size: int) -> bool:
+        """Whether one more must wait, with the producer or still without."""
         self._check_usable()
+        if slot.producer is not None:
+            return slot.producer.is_full(size)
         return slot.room.is_full(len(slot.waiting), slot.waiting_bytes, size)
 
     def _new_slot(self) -> _Slot:
-        return _Slot(SendRoom(self._settings, None))
-
-    def _begin(self, slot: _Slot) -> None:
-        """Have the slot's producer made, if nobody does."""
-        if slot.starting is None:
-            slot.starting = asyncio.create_task(self._start(slot))
-            # Who sent hears of a failure; nobody waits for the task.
-            slot.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return _Slot(SendRoom(self._settings, self._context.memory))
 
     async def _send_in_order(self, message: OutgoingMessage) -> None:
         producer = await self._started(self._route(message))
@@ -410,13 +463,14 @@ class PartitionedProducer(Producer[T]):
         else:
             await producer.send_payloads(payloads)
 
-    def _report(self, error: SdkError | ValueError, on_sent: OnSent | None) -> None:
-        known = error if isinstance(error, SdkError) else SdkError(str(error))
-        if on_sent is not None:
-            tell(on_sent, None, known)
-        elif self._unreported is None:
-            self._unreported = known
+    def _fail(self, one: _Waiting, error: Exception) -> None:
+        untold = one.fail(error)
+        if self._unreported is None:
+            self._unreported = untold
+
+    def _closed_error(self) -> AlreadyClosedError:
+        return AlreadyClosedError(f"the producer on {self.topic} is closed")
 
     def _check_usable(self) -> None:
         if self._closing:
-            raise AlreadyClosedError(f"the producer on {self.topic} is closed")
+            raise self._closed_error()

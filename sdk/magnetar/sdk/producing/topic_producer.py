@@ -127,31 +127,34 @@ class TopicProducer(Producer[T]):
             return await asyncio.shield(transaction.start(self._send_in(transaction, message)))
         await self._wait_turn(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
-        self._give(message, partial(settle, future))
+        self.give(message, partial(settle, future))
         return await future
 
     async def _send_in(self, transaction: Transaction, message: OutgoingMessage) -> MessageId:
         await transaction.join_topic(self.topic)
         await self._wait_turn(len(message.payload))
         future: asyncio.Future[MessageId] = self._loop.create_future()
-        self._give(message, partial(settle, future), transaction.id)
+        self.give(message, partial(settle, future), transaction.id)
         return await future
 
     def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
         if self._room.is_waited_for:
             raise self._limit_error()
-        self._give(message, on_sent)
+        self.give(message, on_sent)
 
-    def _give(
+    def give(
         self,
         message: OutgoingMessage,
         on_sent: OnSent | None,
         transaction: TransactionId | None = None,
+        *,
+        has_room: bool = False,
     ) -> None:
+        """`send_message_nowait` of somebody whose turn it is; `has_room`: it waits for none."""
         self._check_usable()
         if self._values.interceptors is not None:
             message, on_sent = self._values.intercept(message, on_sent)
-        if self._is_full(len(message.payload)):
+        if not has_room and self.is_full(len(message.payload)):
             raise self._limit_error()
         self._lane.give(message, on_sent, transaction)
         self._room.hold(self.pending_bytes)
@@ -159,7 +162,7 @@ class TopicProducer(Producer[T]):
     def send_encoded_nowait(
         self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
     ) -> None:
-        if self._room.is_waited_for or self._is_full(len(body)):
+        if self._room.is_waited_for or self.is_full(len(body)):
             raise self._limit_error()
         self._lane.give_encoded(body, metadata.SerializePartialToString(), on_sent)
         self._room.hold(self.pending_bytes)
@@ -184,7 +187,7 @@ class TopicProducer(Producer[T]):
     ) -> None:
         """`send_nowait` that waits for room first."""
         await self._wait_turn(len(message.payload))
-        self._give(message, on_sent)
+        self.give(message, on_sent)
 
     async def send_payloads(self, payloads: Sequence[bytes]) -> None:
         """`send_many` of messages that are their payloads and nothing else."""
@@ -250,6 +253,12 @@ class TopicProducer(Producer[T]):
         if connection is not None:
             connection.write(parts)
 
+    def enter(self, room: SendRoom) -> None:
+        """Use this room from now on: who waits there has its turn here. Nobody may wait in ours."""
+        self._room.hold(0)
+        self._room = room
+        self._after_progress()
+
     # -- receipts and failures
 
     def on_receipts(self, receipts: list[CommandSendReceipt]) -> None:
@@ -288,8 +297,8 @@ class TopicProducer(Producer[T]):
 
     async def _wait_turn(self, size: int) -> None:
         """Wait for room; it is to be used before the next `await`."""
-        if self._room.is_waited_for or self._is_full(size):
-            await self._room.wait_turn(partial(self._is_full, size))
+        if self._room.is_waited_for or self.is_full(size):
+            await self._room.wait_turn(partial(self.is_full, size))
 
     def _has_none_left(self) -> bool:
         self._check_usable()
@@ -302,7 +311,12 @@ class TopicProducer(Producer[T]):
         if self._closing:
             raise AlreadyClosedError(f"the producer on {self.topic} is closed")
 
-    def _is_full(self, size: int) -> bool:
+    def is_full(self, size: int) -> bool:
+        """Whether a message of `size` bytes must wait.
+
+        Raises:
+            SdkError: it is over, and no waiting helps.
+        """
         self._check_usable()
         return self._room.is_full(self.pending_messages, self.pending_bytes, size)
 

@@ -15,7 +15,7 @@ from magnetar.deploy.links import link_network
 from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk
-from magnetar.sdk.spark.errors import OptionError, UnreachableError
+from magnetar.sdk.spark.errors import EntryLossError, OptionError, UnreachableError
 from magnetar.sdk.spark.ledger_directory import ledger_part
 from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import Address, BookieSecurity, LedgerPart
@@ -116,6 +116,37 @@ async def test_executors_read_with_what_the_servers_of_the_cluster_have(
 ) -> None:
     async with stored(files.servers(tls=tls, secret=secret), tmp_path) as (part, port):
         assert await read(part, port, files.executors(tls=tls, secret=secret)) == VALUES
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_bookie_tells_which_entry_is_the_next_that_it_has(
+    tmp_path: Path, files: Files, tls: bool
+) -> None:
+    """That one question is asked for a run of lost entries, between reads."""
+    async with stored(files.servers(tls=tls, secret=False), tmp_path) as (part, port):
+        end = len(VALUES)
+
+        def run() -> None:
+            reads = LedgerReads(
+                {"b1": Address("127.0.0.1", port)},
+                request_bytes=1 << 20,
+                bookie_timeout_ms=30_000,
+                security=files.executors(tls=tls, secret=False),
+            )
+            try:
+                with pytest.raises(EntryLossError, match=f"entry {end} "):
+                    list(reads.entries(replace(part, first=end, last=end + 99_999)))
+                lost = replace(part, first=end, last=end + 99_999)
+                assert reads.first_held(lost) == end + 100_000
+                assert reads.first_held(replace(part, first=end - 1)) == end - 1
+                assert [first for first, _ in reads.entries(replace(part, first=end - 1))] == [
+                    end - 1
+                ]
+                assert reads.first_held(replace(lost, ledger_id=1 << 40)) == end + 100_000
+            finally:
+                reads.close()
+
+        await asyncio.to_thread(run)
 
 
 async def test_a_missing_secret_is_asked_for_by_the_name_of_the_option(

@@ -10,6 +10,7 @@ block (count, lengths, packets).
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from magnetar.ledger.errors import (
     BookieProtocolError,
@@ -31,12 +32,15 @@ from magnetar.ledger.wire import (
     encode_frame,
     encode_read_body,
 )
+from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 from magnetar.sdk.spark.bookie_stream import BookieConnector, BookieStream
 from magnetar.sdk.spark.slices import Address
 
 _LAC_BYTES = 8
 _COUNT = struct.Struct(">I")
 _LENGTH_BYTES = 4
+_LIST_BITMAP_BYTES = 1
+"""Of a list only the first entry is wanted."""
 
 
 class BookieLink:
@@ -63,19 +67,58 @@ class BookieLink:
             NoSuchEntryError, NoSuchLedgerOnBookieError: the bookie says that it has not got them.
             BookieProtocolError: an answer that cannot be.
         """
-        try:
-            if self._stream is None or self._is_asked:
-                self._connect()
-            request_id = self._ask(ledger_id, first, last, bytes_max)
+        with self._connected():
+            body = encode_read_body(last_entry_id=last, bytes_max=bytes_max)
+            request_id = self._ask(Op.READ, ledger_id, first, body)
             while True:
                 block_bytes, count = self._head(request_id, ledger_id, first)
                 after = first + count
                 if after <= last:
-                    request_id = self._ask(ledger_id, after, last, bytes_max)
+                    request_id = self._ask(Op.READ, ledger_id, after, body)
                 yield first, decode_block(self._receive(block_bytes))
                 if after > last:
                     return
                 first = after
+
+    def first_held(self, ledger_id: int, first: int, last: int) -> int | None:
+        """The first of the entries `first` to `last` that the bookie has; None: it has none.
+
+        Raises:
+            BookieUnavailableError, BookieProtocolError: as `blocks`.
+            NoSuchLedgerOnBookieError: it has nothing of the ledger at all.
+        """
+        with self._connected():
+            while first <= last:
+                request_id = self._ask(
+                    Op.LIST_ENTRIES, ledger_id, first, encode_list_entries(_LIST_BITMAP_BYTES)
+                )
+                body_bytes = self._answer(Op.LIST_ENTRIES, request_id, ledger_id, first)
+                page = decode_entry_list(self._receive(body_bytes))
+                self._is_asked = False
+                if page.bitmap:
+                    if page.first_entry_id < first:
+                        raise BookieProtocolError(f"{self._name}: a list of other entries")
+                    return page.first_entry_id if page.first_entry_id <= last else None
+                if page.next_entry_id == -1:
+                    return None
+                if page.next_entry_id <= first:
+                    raise BookieProtocolError(f"{self._name}: a list that does not go on")
+                first = page.next_entry_id
+            return None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        self._is_asked = False
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """A connection with no reply under way; one that fails is closed."""
+        try:
+            if self._stream is None or self._is_asked:
+                self._connect()
+            yield
         except (OSError, ValueError) as error:
             self.close()
             raise BookieUnavailableError(
@@ -85,12 +128,6 @@ class BookieLink:
             self.close()
             raise
 
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        self._is_asked = False
-
     def _connect(self) -> None:
         self.close()
         self._stream = self._connector.connect(self._address)
@@ -99,16 +136,16 @@ class BookieLink:
         assert self._stream is not None
         return self._stream.receive(size)
 
-    def _ask(self, ledger_id: int, first: int, last: int, bytes_max: int) -> int:
+    def _ask(self, op: Op, ledger_id: int, first: int, body: bytes) -> int:
         assert self._stream is not None
         self._next_request_id += 1
         self._stream.send(
             encode_frame(
-                Op.READ,
+                op,
                 request_id=self._next_request_id,
                 ledger_id=ledger_id,
                 entry_id=first,
-                body=encode_read_body(last_entry_id=last, bytes_max=bytes_max),
+                body=body,
             )
         )
         self._is_asked = True
@@ -116,7 +153,20 @@ class BookieLink:
 
     def _head(self, request_id: int, ledger_id: int, entry_id: int) -> tuple[int, int]:
         """Bytes of the block that follows, and its count of entries, which is a part of it."""
+        body_bytes = self._answer(Op.READ, request_id, ledger_id, entry_id)
         assert self._stream is not None
+        if body_bytes < _LAC_BYTES + _COUNT.size:
+            raise BookieProtocolError(f"{self._name}: a READ reply of {body_bytes} bytes")
+        self._receive(_LAC_BYTES)
+        # Not taken, so that the block arrives in one piece: to put one together copies it.
+        (count,) = _COUNT.unpack(self._stream.look(_COUNT.size))
+        if count < 1:
+            raise BookieProtocolError(f"{self._name}: a READ reply without entries")
+        self._is_asked = False
+        return body_bytes - _LAC_BYTES, count
+
+    def _answer(self, asked: Op, request_id: int, ledger_id: int, entry_id: int) -> int:
+        """Bytes of the body that follows, of an answer that is no error."""
         length, magic, version, op, _, status, answered, ledger, entry = HEADER.unpack(
             self._receive(HEADER_BYTES)
         )
@@ -129,7 +179,7 @@ class BookieLink:
             raise BookieUnavailableError(
                 f"{self._name}: {text} (here it is the option bookieSharedSecretFile)"
             )
-        if (op, answered, ledger, entry) != (Op.READ | RESPONSE, request_id, ledger_id, entry_id):
+        if (op, answered, ledger, entry) != (asked | RESPONSE, request_id, ledger_id, entry_id):
             raise BookieProtocolError(f"{self._name}: an answer to another question")
         if status != Status.OK:
             text = self._receive(body_bytes).decode("utf-8", "replace")
@@ -140,12 +190,4 @@ class BookieLink:
             if status == Status.NO_SUCH_LEDGER:
                 raise NoSuchLedgerOnBookieError(f"{where}: no such ledger")
             raise BookieUnavailableError(f"{where}: status {status} {text}")
-        if body_bytes < _LAC_BYTES + _COUNT.size:
-            raise BookieProtocolError(f"{self._name}: a READ reply of {body_bytes} bytes")
-        self._receive(_LAC_BYTES)
-        # Not taken, so that the block arrives in one piece: to put one together copies it.
-        (count,) = _COUNT.unpack(self._stream.look(_COUNT.size))
-        if count < 1:
-            raise BookieProtocolError(f"{self._name}: a READ reply without entries")
-        self._is_asked = False
-        return body_bytes - _LAC_BYTES, count
+        return int(body_bytes)

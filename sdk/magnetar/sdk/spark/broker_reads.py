@@ -106,6 +106,10 @@ class BrokerReads:
             self.close()
             raise
 
+    def first_held(self, part: LedgerPart) -> int:
+        """The first of these entries that may be there: brokers do not tell of single ones."""
+        return part.first
+
     def _received(self, part: LedgerPart) -> Iterator[tuple[int, bytes]]:
         link = self._opened()
         link.subscribe(self._topic, part.ledger_id, part.first)

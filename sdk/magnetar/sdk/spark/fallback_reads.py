@@ -67,6 +67,10 @@ class FallbackReads:
         except UnreachableError as error:
             raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
 
+    def first_held(self, part: LedgerPart) -> int:
+        """The first of these entries that may be there; behind the last one if none is."""
+        return part.first if self._problem is not None else self._bookies.first_held(part)
+
     def _opened(self) -> BrokerReads:
         if self._brokers is None:
             settings = self._slice.settings

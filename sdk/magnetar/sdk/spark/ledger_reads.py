@@ -100,6 +100,24 @@ class LedgerReads:
                 problems.append(error)
         raise _failed(part.ledger_id, entry_id, problems)
 
+    def first_held(self, part: LedgerPart) -> int:
+        """The first of these entries that may be there; behind the last one if none is.
+
+        By the lists of all bookies that may have any. One that does not tell may have the first.
+        """
+        at = bisect_right(part.ensembles, part.first, key=lambda each: each.first_entry_id)
+        ensembles = [each for each in part.ensembles[at - 1 :] if each.first_entry_id <= part.last]
+        found = part.last + 1
+        for bookie_id in dict.fromkeys(name for each in ensembles for name in each.bookies):
+            try:
+                held = self._link(bookie_id).first_held(part.ledger_id, part.first, found - 1)
+            except NoSuchLedgerOnBookieError:
+                continue
+            except LedgerError:
+                return part.first
+            found = found if held is None else held
+        return found
+
     def _from_bookie(
         self, part: LedgerPart, codec: PacketCodec, bookie_id: str, first: int, last: int
     ) -> Iterator[tuple[int, list[bytes]]]:

@@ -34,6 +34,10 @@ _LOOK_BACK_BYTES = 1 << 20
 """Entries that are fetched together on the way back: about so many bytes of them."""
 
 
+_LOSS_LINES_MAX = 10
+"""Of each ledger, about places where entries are gone."""
+
+
 def read_slice(schema: StructType, wanted: Slice) -> Iterator[pa.RecordBatch]:
     """The rows of a slice, in order.
 
@@ -103,23 +107,29 @@ class _SliceReader:
             DataLossError: it is not all, and `fail_on_data_loss` is set.
         """
         at = part.first
-        while at <= part.last:
-            try:
-                for first, payloads in self._reads.entries(replace(part, first=at)):
-                    yield first, payloads
-                    at = first + len(payloads)
-                return
-            except DataLossError as error:
-                if self._slice.settings.fail_on_data_loss:
-                    raise DataLossError(
-                        f"{self._slice.topic}: {error}. It was trimmed, or the topic was deleted, "
-                        f"while the query was running; set failOnDataLoss to false to go on with "
-                        f"what is left"
-                    ) from error
-                _log.warning("%s: passed over what is gone: %s", self._slice.topic, error)
-                if not isinstance(error, EntryLossError):
+        losses = _Losses(self._slice.topic, part.ledger_id)
+        try:
+            while at <= part.last:
+                try:
+                    for first, payloads in self._reads.entries(replace(part, first=at)):
+                        losses.end_run()
+                        yield first, payloads
+                        at = first + len(payloads)
                     return
-                at += 1
+                except DataLossError as error:
+                    if self._slice.settings.fail_on_data_loss:
+                        raise DataLossError(
+                            f"{self._slice.topic}: {error}. It was trimmed, or the topic was "
+                            f"deleted, while the query was running; set failOnDataLoss to false to "
+                            f"go on with what is left"
+                        ) from error
+                    after = part.last + 1
+                    if isinstance(error, EntryLossError) and at < part.last:
+                        after = self._reads.first_held(replace(part, first=at + 1))
+                    losses.add(at, after - 1, str(error))
+                    at = after
+        finally:
+            losses.end()
 
     def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
         """
@@ -162,10 +172,59 @@ class _SliceReader:
         _log.warning("%s: a message is left out: %s", self._slice.topic, said)
 
 
+class _Losses:
+    """Tells of the entries of a ledger that are passed over: of runs of them, and not of very many.
+
+    A bookie that has lost its disk may have had every third entry.
+    """
+
+    def __init__(self, topic: str, ledger_id: int) -> None:
+        self._where = f"{topic}: ledger {ledger_id}"
+        self._first, self._last, self._why = 0, -1, ""
+        self._runs = self._entries = 0
+
+    def add(self, first: int, last: int, why: str) -> None:
+        """Entries `first` to `last`, right behind those of the last time if nothing was between."""
+        if self._last < self._first:
+            self._first, self._why = first, why
+        self._last = last
+
+    def end_run(self) -> None:
+        """An entry has come."""
+        count = self._last - self._first + 1
+        if count <= 0:
+            return
+        self._runs += 1
+        self._entries += count
+        if self._runs <= _LOSS_LINES_MAX:
+            _log.warning(
+                "%s: passed over what is gone: %d entries, %d to %d: %s",
+                self._where,
+                count,
+                self._first,
+                self._last,
+                self._why,
+            )
+        self._first, self._last = 0, -1
+
+    def end(self) -> None:
+        """No entry will come."""
+        self.end_run()
+        if self._runs > _LOSS_LINES_MAX:
+            _log.warning(
+                "%s: passed over what is gone: %d entries in all, in %d places",
+                self._where,
+                self._entries,
+                self._runs,
+            )
+
+
 class _Reads(Protocol):
     """Bookies or brokers, or one behind the other: what gives entries."""
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]: ...
+
+    def first_held(self, part: LedgerPart) -> int: ...
 
     def close(self) -> None: ...
 

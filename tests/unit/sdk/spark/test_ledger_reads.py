@@ -2,7 +2,12 @@
 
 import pytest
 
-from magnetar.ledger.errors import LedgerError, NoSuchEntryError, NoSuchLedgerOnBookieError
+from magnetar.ledger.errors import (
+    BookieUnavailableError,
+    LedgerError,
+    NoSuchEntryError,
+    NoSuchLedgerOnBookieError,
+)
 from magnetar.sdk.spark.errors import DataLossError, EntryLossError, UnreachableError
 from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import BookieSecurity, Ensemble, LedgerPart
@@ -38,3 +43,47 @@ def test_an_entry_that_is_lost_is_told_from_a_ledger_that_is_gone(
     with pytest.raises(DataLossError, match="entry 10 of ledger 7") as raised:
         list(reads.entries(PART))
     assert type(raised.value) is expected
+
+
+class Link:
+    """A bookie that has these entries, or raises."""
+
+    def __init__(self, held: tuple[int, ...] | LedgerError) -> None:
+        self._held = held
+
+    def first_held(self, _ledger_id: int, first: int, last: int) -> int | None:
+        if isinstance(self._held, LedgerError):
+            raise self._held
+        return next((each for each in self._held if first <= each <= last), None)
+
+
+GONE = NoSuchLedgerOnBookieError("no such ledger")
+AWAY = BookieUnavailableError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ({"b1": (17, 18), "b2": (15,), "b3": (5, 19)}, 15),
+        ({"b1": (), "b2": (25,), "b3": GONE}, 20),
+        ({"b1": GONE, "b2": GONE, "b3": (16,)}, 16),
+        ({"b1": (17,), "b2": (15,), "b3": AWAY}, 10),
+    ],
+    ids=["one has an earlier one", "nobody has any", "of the next ensemble", "one does not tell"],
+)
+def test_entries_are_passed_over_when_no_bookie_lists_them(
+    monkeypatch: pytest.MonkeyPatch,
+    links: dict[str, tuple[int, ...] | LedgerError],
+    expected: int,
+) -> None:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    monkeypatch.setattr(LedgerReads, "_link", lambda _, name: Link(links[name]))
+    ensembles = (
+        Ensemble(0, ("never asked",)),
+        Ensemble(8, ("b1", "b2")),
+        Ensemble(16, ("b2", "b3")),
+        Ensemble(20, ("never asked",)),
+    )
+    assert reads.first_held(LedgerPart(7, 10, 19, ensembles, 2)) == expected

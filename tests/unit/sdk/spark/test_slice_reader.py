@@ -1,6 +1,6 @@
 """A slice of which entries are lost: all that is left comes, or nothing does."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -35,6 +35,9 @@ class Reads:
                 found.append(encode_payload(HEAD, b"%d:%d" % (part.ledger_id, at)))
             yield first, found
 
+    def first_held(self, part: LedgerPart) -> int:
+        return part.first  # as one that cannot tell
+
     def close(self) -> None:
         pass
 
@@ -58,3 +61,75 @@ def test_entries_that_are_lost_take_no_others_along(monkeypatch: pytest.MonkeyPa
 def test_a_lost_entry_is_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataLossError, match=r"no such entry 3.*failOnDataLoss"):
         values(monkeypatch, fails=True)
+
+
+class Holes:
+    """A ledger of which these entries are there."""
+
+    def __init__(self, held: Collection[int]) -> None:
+        self._held = sorted(held)
+        self.questions = 0
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        for at in range(part.first, part.last + 1):
+            if at not in self._held:
+                self.questions += 1
+                raise EntryLossError(f"no such entry {at}")
+            yield at, [encode_payload(HEAD, b"%d" % at)]
+
+    def first_held(self, part: LedgerPart) -> int:
+        self.questions += 1
+        return next((at for at in self._held if part.first <= at <= part.last), part.last + 1)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ((), ["100000 entries, 0 to 99999: no such entry 0"]),
+        (
+            (0, 40_000, 40_001),
+            [
+                "39999 entries, 1 to 39999: no such entry 1",
+                "59998 entries, 40002 to 99999: no such entry 40002",
+            ],
+        ),
+        ((99_999,), ["99999 entries, 0 to 99998: no such entry 0"]),
+    ],
+)
+def test_a_run_of_lost_entries_is_one_question_and_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    held: tuple[int, ...],
+    expected: list[str],
+) -> None:
+    reads = Holes(held)
+    assert passed_over(monkeypatch, caplog, reads, entries=100_000) == (
+        [b"%d" % at for at in held],
+        [f"t: ledger 5: passed over what is gone: {each}" for each in expected],
+    )
+    assert reads.questions == 2 * len(expected)
+
+
+def test_entries_that_are_lost_here_and_there_fill_no_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = range(0, 1_000, 2)
+    values, lines = passed_over(monkeypatch, caplog, Holes(held), entries=1_000)
+    assert values == [b"%d" % at for at in held]
+    assert len(lines) == slice_reader._LOSS_LINES_MAX + 1
+    assert lines[-1].endswith("500 entries in all, in 500 places")
+
+
+def passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reads: Holes, *, entries: int
+) -> tuple[list[bytes], list[str]]:
+    monkeypatch.setattr(slice_reader, "_reads_of", lambda _: reads)
+    wanted = Slice(
+        "t", -1, (LedgerPart(5, 0, entries - 1),), settings=ReadSettings(fail_on_data_loss=False)
+    )
+    batches = read_slice(SCHEMA, wanted)
+    values = [value for batch in batches for value in batch.column(0).to_pylist()]
+    return values, [each.getMessage() for each in caplog.records]

@@ -275,6 +275,9 @@ class _Link:
         from this connection any more."""
         self._begin(topic, ledger_id, entry_id)
         answer = self._last_message()
+        # That no message of the ledger came before one of a later ledger is no second sign: one of
+        # markers and aborted transactions looks the same. A broker that leaves the place as it was
+        # given, whether its ledger is there or not, cannot be told apart from one that has it.
         if not answer.HasField("consumer_mark_delete_position"):
             return False  # there is no ledger at all
         return signed(answer.consumer_mark_delete_position.ledgerId) <= ledger_id

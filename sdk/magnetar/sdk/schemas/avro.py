@@ -77,7 +77,7 @@ class _AvroBase(VersionedSchema[T]):
         try:
             definition = json.loads(raw)
             if isinstance(alias_of, dict) and "name" in alias_of and isinstance(definition, dict):
-                definition.setdefault("aliases", []).append(alias_of["name"])
+                definition["aliases"] = [*(definition.get("aliases") or []), alias_of["name"]]
             parsed: object = self._avro.parse_schema(definition)
         except (*_FOREIGN, RecursionError) as error:
             raise SchemaDefinitionError(f"no Avro definition: {error}") from error

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from magnetar.sdk.errors import SchemaValueError
@@ -16,13 +16,19 @@ class JsonSchema(Schema[T]):
 
     Payloads are what pydantic makes of the value: bytes as text, an Enum by its value, times in
     ISO 8601. Fields that a message does not have get their defaults; those that the class does not
-    know are passed over, so no version has to be looked up.
+    know are passed over, so no version has to be looked up. A field is written, defined and read by
+    its `serialization_alias` (or `alias`); what comes by a `validation_alias` is read, too.
     """
 
     def __init__(self, kind: type[T], *, namespace: str = "") -> None:
-        """Raises: SchemaDefinitionError: the class has fields that Avro cannot describe."""
-        definition = json.dumps(shape_of(kind, namespace=namespace).avro).encode()
-        self.info = SchemaInfo(SchemaType.JSON, definition)
+        """
+        Raises:
+            SchemaDefinitionError: the class has fields that Avro cannot describe, or that it would
+                not read by any name (an AliasPath).
+        """
+        shape = shape_of(kind, namespace=namespace, as_json=True)
+        self.info = SchemaInfo(SchemaType.JSON, json.dumps(shape.avro).encode())
+        self._renamed = shape.renamed
         self._kind = kind
         self._adapter = TypeAdapter(kind)
 
@@ -38,8 +44,11 @@ class JsonSchema(Schema[T]):
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
         try:
+            if self._renamed is not None:
+                # As JSON again: pydantic makes of JSON what it does not of Python's values.
+                data = json.dumps(self._renamed(json.loads(data))).encode()
             return self._adapter.validate_json(data)
-        except ValidationError as error:
+        except (ValueError, RecursionError) as error:  # A ValidationError is a ValueError.
             raise SchemaValueError(
                 f"a payload that is no {self._kind.__name__}: {error}"
             ) from error

@@ -5,6 +5,10 @@ long/timestamp-millis, date int/date, an Enum its names, list[T] array, dict[str
 a record (named the first time, by its name after that), `T | None` the union of null and T.
 `Annotated[int, AvroType("int")]` asks for another type of the same kind: `Int32`, `Float32`.
 A field's default goes along, so that messages without the field can be read.
+
+A field of a pydantic model with an alias goes by that. In JSON, pydantic writes a field by its
+`serialization_alias`, so that is its name in JSON's definition; where the class does not read it by
+that name, `Shape.renamed` gives what it reads.
 """
 
 import dataclasses
@@ -16,7 +20,8 @@ from datetime import date, datetime
 from enum import Enum
 from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from magnetar.sdk.errors import SchemaDefinitionError
@@ -52,17 +57,22 @@ class Shape:
     avro: object
     to_avro: Convert | None = None
     from_avro: Convert | None = None
+    renamed: Convert | None = None
+    """JSON: what `json` makes of a payload, with the names that the class reads."""
 
 
-def shape_of(kind: type, *, namespace: str = "") -> Shape:
-    """The shape of a dataclass or pydantic model.
+def shape_of(kind: type, *, namespace: str = "", as_json: bool = False) -> Shape:
+    """The shape of a dataclass or pydantic model; `as_json`: with the names that JSON has.
 
     Raises:
-        SchemaDefinitionError: it has fields that Avro cannot hold, or is no such class.
+        SchemaDefinitionError: it has fields that Avro cannot hold, or that cannot be read by one
+            name, or is no such class.
     """
     if not is_record(kind):
         raise SchemaDefinitionError(f"{kind!r} is neither a dataclass nor a pydantic model")
-    return _Shapes(namespace).of(kind, kind.__name__)
+    shapes = _Shapes(namespace, as_json=as_json)
+    shape = shapes.of(kind, kind.__name__)
+    return shape if shapes.renames else dataclasses.replace(shape, renamed=None)
 
 
 def is_record(kind: object) -> bool:
@@ -75,8 +85,11 @@ def is_record(kind: object) -> bool:
 class _Shapes:
     """One walk through a class and the classes in it."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, *, as_json: bool) -> None:
         self._namespace = namespace
+        self._as_json = as_json
+        self.renames = False
+        """Whether any field is read by another name than it is written by."""
         self._named: dict[type, Shape] = {}
         self._names: dict[str, type] = {}
 
@@ -94,7 +107,10 @@ class _Shapes:
         if origin in (list, tuple) and arguments and arguments[1:] in ((), (...,)):
             item = self.of(arguments[0], where)
             return Shape(
-                {"type": "array", "items": item.avro}, _each(item.to_avro), _each(item.from_avro)
+                {"type": "array", "items": item.avro},
+                _each(item.to_avro),
+                _each(item.from_avro),
+                _if_a(list, _each(item.renamed)),
             )
         if origin in (dict, Mapping) and arguments[0] is str:
             item = self.of(arguments[1], where)
@@ -102,6 +118,7 @@ class _Shapes:
                 {"type": "map", "values": item.avro},
                 _each_value(item.to_avro),
                 _each_value(item.from_avro),
+                _if_a(dict, _each_value(item.renamed)),
             )
         if isinstance(kind, type) and (issubclass(kind, Enum) or is_record(kind)):
             return self._named_shape(kind, where)
@@ -118,6 +135,7 @@ class _Shapes:
                 self._full_name(kind),
                 lambda value: (found := self._named[kind].to_avro) and found(value),
                 lambda value: (found := self._named[kind].from_avro) and found(value),
+                lambda value: value if (to := self._named[kind].renamed) is None else to(value),
             )
         if self._names.setdefault(kind.__name__, kind) is not kind:
             raise SchemaDefinitionError(f"{where}: two classes are named {kind.__name__}")
@@ -130,14 +148,20 @@ class _Shapes:
             )
             return self._named[kind]
         self._named[kind] = Shape(None)
-        fields = [
-            (name, self.of(annotation, f"{where}.{name}"), default)
-            for name, annotation, default in _fields_of(kind)
-        ]
+        members = _members_of(kind, where, as_json=self._as_json)
+        fields = [(each, self.of(each.annotation, f"{where}.{each.name}")) for each in members]
         definition = self._definition(
-            "record", kind, fields=[_field(name, each, default) for name, each, default in fields]
+            "record",
+            kind,
+            fields=[_field(each.name, shape, each.default) for each, shape in fields],
         )
-        self._named[kind] = Shape(definition, _to_record(kind, fields), _from_record(kind, fields))
+        self.renames |= any(each.name != each.reads for each in members)
+        self._named[kind] = Shape(
+            definition,
+            _to_record(kind, fields),
+            _from_record(kind, fields),
+            _if_a(dict, _renaming(fields)),
+        )
         return self._named[kind]
 
     def _union(self, members: tuple[object, ...], where: str) -> Shape:
@@ -145,7 +169,12 @@ class _Shapes:
         if len(others) != 1 or len(members) != 2:
             raise SchemaDefinitionError(f"{where}: of unions there is only `T | None`")
         one = self.of(others[0], where)
-        return Shape(["null", one.avro], _unless_none(one.to_avro), _unless_none(one.from_avro))
+        return Shape(
+            ["null", one.avro],
+            _unless_none(one.to_avro),
+            _unless_none(one.from_avro),
+            _unless_none(one.renamed),
+        )
 
     def _definition(self, what: str, kind: type, **more: object) -> dict[str, object]:
         named: dict[str, object] = {"type": what, "name": kind.__name__}
@@ -160,32 +189,95 @@ class _Shapes:
 _NONE = object()
 
 
-def _fields_of(kind: typing.Any) -> list[tuple[str, object, object]]:
-    """Name, annotation and default (`_NONE`: there is none) of each field."""
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A field of a class."""
+
+    own: str
+    """The attribute."""
+    name: str
+    """In the definition, and in payloads."""
+    reads: str
+    """By what the class takes it."""
+    annotation: object
+    default: object
+    """`_NONE`: there is none."""
+
+
+def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]:
+    """
+    Raises:
+        SchemaDefinitionError: a type that is not known; JSON: a field that is not read by a name
+            of its own, or is not written by one.
+    """
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except NameError as error:
         raise SchemaDefinitionError(
             f"{kind.__name__}: a type that is not known: {error}"
         ) from error
+    members: list[_Member] = []
+    is_model = issubclass(kind, BaseModel)
+    for own, field, default in _pydantic_fields(kind, hints):
+        if not as_json and not is_model:
+            members.append(_Member(own, own, own, hints[own], default))
+            continue
+        name = (field.serialization_alias if as_json else field.alias) or own
+        readable = _readable(kind, own, field)
+        if as_json and not readable:
+            raise SchemaDefinitionError(
+                f"{where}.{own}: JSON cannot write what is read by an AliasPath; give it a "
+                "validation_alias that is a name, too (AliasChoices), or populate_by_name"
+            )
+        reads = name if name in readable or not readable else readable[0]
+        members.append(_Member(own, name, reads, hints[own], default))
+    if as_json:
+        for what, names in (
+            ("written", [each.name for each in members]),
+            ("read", [each.reads for each in members]),
+        ):
+            twice = sorted({each for each in names if names.count(each) > 1})
+            if twice:
+                raise SchemaDefinitionError(f"{where}: two fields are {what} by {twice[0]!r}")
+    return members
+
+
+def _pydantic_fields(
+    kind: typing.Any, hints: Mapping[str, object]
+) -> list[tuple[str, FieldInfo, object]]:
+    """Attribute, what pydantic knows of it, and the default (`_NONE`: there is none)."""
     if issubclass(kind, BaseModel):
         return [
-            (
-                field.alias or name,
-                hints[name],
-                _NONE if field.default is PydanticUndefined else field.default,
-            )
-            for name, field in kind.model_fields.items()
+            (own, field, _NONE if field.default is PydanticUndefined else field.default)
+            for own, field in kind.model_fields.items()
         ]
+    known: Mapping[str, FieldInfo] = getattr(kind, "__pydantic_fields__", {})
     return [
         (
             each.name,
-            hints[each.name],
+            known.get(each.name)
+            or FieldInfo.from_annotated_attribute(
+                typing.cast("type", hints[each.name]),
+                PydanticUndefined if each.default is dataclasses.MISSING else each.default,
+            ),
             _NONE if each.default is dataclasses.MISSING else each.default,
         )
         for each in dataclasses.fields(kind)
         if each.init
     ]
+
+
+def _readable(kind: typing.Any, own: str, field: FieldInfo) -> list[str]:
+    """The names by which a class takes a field, the preferred one first; a path is no name."""
+    config = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", None) or {}
+    alias = field.validation_alias
+    if alias is None or config.get("validate_by_alias") is False:
+        return [own]
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    names = [each for each in choices if isinstance(each, str)]
+    if config.get("populate_by_name") or config.get("validate_by_name"):
+        names.append(own)
+    return names
 
 
 def _field(name: str, shape: Shape, default: object) -> dict[str, object]:
@@ -201,8 +293,8 @@ def _field(name: str, shape: Shape, default: object) -> dict[str, object]:
     return field
 
 
-def _to_record(kind: type, fields: list[tuple[str, Shape, object]]) -> Convert:
-    names = [(name, _attribute(kind, name), each.to_avro) for name, each, _ in fields]
+def _to_record(kind: type, fields: list[tuple[_Member, Shape]]) -> Convert:
+    names = [(each.name, each.own, shape.to_avro) for each, shape in fields]
 
     def convert(value: object) -> object:
         if not isinstance(value, kind):
@@ -215,25 +307,44 @@ def _to_record(kind: type, fields: list[tuple[str, Shape, object]]) -> Convert:
     return convert
 
 
-def _from_record(kind: type, fields: list[tuple[str, Shape, object]]) -> Convert:
-    converted = [(name, each.from_avro) for name, each, _ in fields if each.from_avro is not None]
+def _from_record(kind: type, fields: list[tuple[_Member, Shape]]) -> Convert:
+    converted = [(each.name, shape.from_avro) for each, shape in fields if shape.from_avro]
+    reads = {each.name: each.reads for each, _ in fields}
+    renames = any(name != read for name, read in reads.items())
 
     def convert(value: object) -> object:
         assert isinstance(value, dict)
         for name, back in converted:
             value[name] = back(value[name])
+        if renames:
+            value = {reads[name]: each for name, each in value.items()}
         return kind(**value)
 
     return convert
 
 
-def _attribute(kind: type, name: str) -> str:
-    """The attribute that a field of this name lies in: a pydantic model may have aliases."""
-    if issubclass(kind, BaseModel):
-        for own, field in kind.model_fields.items():
-            if (field.alias or own) == name:
-                return own
-    return name
+def _renaming(fields: list[tuple[_Member, Shape]]) -> Convert:
+    """Names that are not those of the definition stay, as other writers may use what is read."""
+    known = {each.name: (each.reads, shape.renamed) for each, shape in fields}
+
+    def convert(value: object) -> object:
+        result: dict[object, object] = {}
+        for name, found in typing.cast("dict[str, object]", value).items():
+            reads, renamed = known.get(name, (None, None))
+            if reads is None:
+                result.setdefault(name, found)
+            else:
+                result[reads] = found if renamed is None else renamed(found)
+        return result
+
+    return convert
+
+
+def _if_a(kind: type, convert: Convert | None) -> Convert | None:
+    """Values that do not fit stay as they are: who reads them says so."""
+    if convert is None:
+        return None
+    return lambda value: convert(value) if isinstance(value, kind) else value
 
 
 def _each(convert: Convert | None) -> Convert | None:

@@ -4,9 +4,11 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
+from typing import Annotated
 
+import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field
 
 from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError, SchemaVersionError
 from magnetar.sdk.schemas import (
@@ -145,6 +147,131 @@ def test_a_field_with_an_alias_goes_by_that(schema_of: type[JsonSchema[Holder]])
     assert schema.info is not None
     assert b'"outside"' in schema.info.definition
     assert schema.decode(schema.encode(value)) == value
+
+
+class Written(BaseModel):
+    user_name: str = Field(serialization_alias="userName")
+
+
+class ReadBy(BaseModel):
+    user_name: str = Field(validation_alias="theName")
+
+
+class ReadByChoice(BaseModel):
+    user_name: str = Field(validation_alias=AliasChoices(AliasPath("names", 0), "n", "name"))
+
+
+class BothWays(BaseModel):
+    user_name: str = Field(alias="a", validation_alias="in", serialization_alias="out")
+
+
+class ByPathOrName(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    user_name: str = Field(validation_alias=AliasPath("names", 0))
+
+
+class Generated(BaseModel):
+    model_config = ConfigDict(alias_generator=AliasGenerator(serialization_alias=str.upper))
+    user_name: str
+
+
+class Swapped(BaseModel):
+    user_name: str = Field(serialization_alias="other")
+    other: str = Field("o", serialization_alias="user_name")
+
+
+class Nested(BaseModel):
+    one: Written = Field(serialization_alias="ONE")
+    some: list[Written] = []
+    named: dict[str, Written] = Field({}, alias="byName")
+    maybe: Written | None = None
+    again: "Nested | None" = Field(None, serialization_alias="AGAIN")
+
+
+@dataclass
+class Annotating:
+    user_name: Annotated[str, Field(alias="userName")]
+
+
+@pydantic.dataclasses.dataclass
+class PydanticDataclass:
+    user_name: str = Field(validation_alias="in", serialization_alias="out")
+
+
+ONE = Written(user_name="one")
+NESTED = Nested.model_construct(
+    one=ONE,
+    some=[ONE],
+    named={"k": ONE},
+    maybe=ONE,
+    again=Nested.model_construct(one=ONE, some=[], named={}),
+)
+ALIASED: list[object] = [
+    Renamed(outside=1),
+    Written.model_construct(user_name="u"),
+    ReadBy.model_construct(user_name="u"),
+    ReadByChoice.model_construct(user_name="u"),
+    BothWays.model_construct(user_name="u"),
+    ByPathOrName.model_construct(user_name="u"),
+    Generated.model_construct(user_name="u"),
+    Swapped(user_name="u", other="v"),
+    NESTED,
+    Annotating("u"),
+    PydanticDataclass(**{"in": "u"}),
+]
+
+
+@pytest.mark.parametrize("value", ALIASED, ids=lambda value: type(value).__name__)
+def test_json_is_written_defined_and_read_by_the_same_names(value: object) -> None:
+    schema = JsonSchema(type(value))
+    payload = schema.encode(value)
+    fields = definition_of(schema.info)["fields"]
+    assert isinstance(fields, list)
+    assert list(json.loads(payload)) == [each["name"] for each in fields]
+    assert schema.decode(payload) == value
+
+
+@pytest.mark.parametrize("value", ALIASED[:5], ids=lambda value: type(value).__name__)
+def test_avro_is_read_whatever_the_alias(value: object) -> None:
+    schema = AvroSchema(type(value))
+    assert schema.decode(schema.encode(value)) == value
+
+
+def test_json_reads_what_others_write_by_the_names_that_a_class_reads() -> None:
+    assert JsonSchema(Written).decode(b'{"user_name": "u"}').user_name == "u"
+    assert JsonSchema(ReadBy).decode(b'{"theName": "u"}').user_name == "u"
+    assert JsonSchema(ReadByChoice).decode(b'{"names": ["u"]}').user_name == "u"
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"[]", b'{"ONE": 3}', b'{"ONE": {}, "some": {}}', b"\xff"]
+)
+def test_json_with_aliases_that_does_not_fit_is_told(payload: bytes) -> None:
+    with pytest.raises(SchemaValueError, match="no Nested"):
+        JsonSchema(Nested).decode(payload)
+
+
+def test_json_refuses_what_it_would_not_read_again() -> None:
+    class ByPath(BaseModel):
+        user_name: str = Field(validation_alias=AliasPath("names", 0))
+
+    class Twice(BaseModel):
+        a: str = Field(serialization_alias="b")
+        b: str
+
+    with pytest.raises(SchemaDefinitionError, match=r"ByPath\.user_name.*AliasPath"):
+        JsonSchema(ByPath)
+    with pytest.raises(SchemaDefinitionError, match="two fields are written by 'b'"):
+        JsonSchema(Twice)
+
+
+def test_a_definition_may_have_null_for_its_aliases() -> None:
+    fields = [{"name": "x", "type": "int"}]
+    schema = AvroObjectSchema({"type": "record", "name": "A", "aliases": None, "fields": fields})
+    other = AvroObjectSchema({"type": "record", "name": "B", "fields": fields})
+    assert other.info is not None
+    schema.add_version(b"1", other.info)
+    assert schema.decode(other.encode({"x": 1}), b"1") == {"x": 1}
 
 
 def test_a_namespace_is_part_of_all_names() -> None:

@@ -48,7 +48,7 @@ from magnetar.sdk.settings import (
     check_settings,
 )
 from magnetar.sdk.table_view import TableView, TableViewSettings
-from magnetar.sdk.tls import tls_context
+from magnetar.sdk.tls import renewed_tls_context, tls_context
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.transaction_coordinators import TransactionCoordinators
 from magnetar.sdk.wire.topic_name import TopicName
@@ -81,9 +81,8 @@ class Client:
         if network is None:
             network = SystemNetwork()
             if service_url.is_tls:
-                make_tls = partial(tls_context, self._settings)
-                make_tls()  # What cannot be used is told now.
-                network = SystemNetwork(make_tls)
+                tls_context(self._settings)  # What cannot be used is told now.
+                network = SystemNetwork(partial(renewed_tls_context, self._settings))
         self._pool = ConnectionPool(self._settings, network)
         self._lookup = Lookup(service_url, self._pool, listener_name=self._settings.listener_name)
         self._open: dict[Closable, None] = {}  # in the order of their making

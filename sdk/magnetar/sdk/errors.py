@@ -84,7 +84,8 @@ class CredentialsError(ClientError):
 
 
 class IssuerUnavailableError(CredentialsError):
-    """The issuer of tokens cannot be reached, or has trouble of its own."""
+    """The issuer of tokens cannot be reached, or has trouble of its own; or what else the
+    credentials come from cannot be read for now."""
 
     retryable = True
 

@@ -14,7 +14,7 @@ from magnetar.sdk.consuming.policies import (
     DeadLetterPolicy,
     KeySharedPolicy,
 )
-from magnetar.sdk.errors import CredentialsError, SdkError
+from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.routing import Hashing, Router, RoutingMode
@@ -178,8 +178,10 @@ class ClientSettings:
         """The method's name, and the credentials of the moment.
 
         Raises:
-            CredentialsError: there are none. Whatever an application's own code raises is one too:
-                a producer that is connected tries again.
+            IssuerUnavailableError: an application's own code raised an OSError (a TimeoutError is
+                one): a file that is being replaced, an issuer that is away; it may pass.
+            CredentialsError: there are none. Whatever else such code raises is one too: a producer
+                that is connected tries again.
         """
         try:
             if self.authentication is not None:
@@ -187,6 +189,10 @@ class ClientSettings:
             return self.auth_method_name, self.credentials
         except SdkError:
             raise
+        except OSError as error:
+            raise IssuerUnavailableError(
+                f"the credentials cannot be had for now: {error!r}"
+            ) from error
         except Exception as error:
             raise CredentialsError(f"the credentials cannot be had: {error!r}") from error
 

@@ -2,7 +2,7 @@
 
 import ssl
 
-from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk.errors import BrokerUnavailableError, TlsFileError
 from magnetar.sdk.settings import ClientSettings
 
 
@@ -26,3 +26,16 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
         named = ", ".join(filter(None, files)) or "the system's authorities"
         raise TlsFileError(f"TLS: one of {named} cannot be used: {error}") from error
     return context
+
+
+def renewed_tls_context(settings: ClientSettings) -> ssl.SSLContext:
+    """`tls_context` for a connection of a client whose files could be used once: what is wrong with
+    them now may pass, as a certificate is there before its key while both are being replaced.
+
+    Raises:
+        BrokerUnavailableError: a file cannot be used for now.
+    """
+    try:
+        return tls_context(settings)
+    except TlsFileError as error:
+        raise BrokerUnavailableError(str(error)) from error

@@ -11,6 +11,7 @@ from magnetar.sdk import AccessMode, Client, Compression, MessageId, ProducerSet
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.errors import (
     AlreadyClosedError,
+    CredentialsError,
     ForkedError,
     MessageTooLargeError,
     OperationTimeoutError,
@@ -180,6 +181,36 @@ async def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(
         await producer.send(b"b")
     assert stored(broker) == [b"a", b"b"]
     assert not failures
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, TimeoutError, ConnectionRefusedError])
+async def test_a_producer_comes_up_once_its_credentials_can_be_had(
+    broker: ScriptedBroker, kind: type[OSError]
+) -> None:
+    failures = [kind("for a moment"), kind("for a moment")]
+
+    def supply() -> bytes:
+        if failures:
+            raise failures.pop()
+        return b"token"
+
+    settings = replace(FAST, auth_method_name="token", auth_supplier=supply)
+    async with Client(broker.url, settings) as client:
+        producer = await client.producer("t", SINGLE)
+        await producer.send(b"a")
+    assert stored(broker) == [b"a"]
+
+
+async def test_credentials_that_no_time_brings_fail_a_producer_at_once(
+    broker: ScriptedBroker,
+) -> None:
+    def supply() -> bytes:
+        raise KeyError("token")
+
+    settings = replace(FAST, auth_method_name="token", auth_supplier=supply)
+    async with Client(broker.url, settings) as client:
+        with pytest.raises(CredentialsError, match="KeyError"):
+            await client.producer("t", SINGLE)
 
 
 async def test_refused_message_fails_alone(client: Client, broker: ScriptedBroker) -> None:

@@ -8,8 +8,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from magnetar.broker.security.certificates import role_of
-from magnetar.sdk import Client, ClientSettings
-from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk import Client, ClientSettings, tls
+from magnetar.sdk.errors import BrokerUnavailableError, TlsFileError
 from magnetar.sdk.web_socket import WebSocketClient
 from tests.certificates import Authority
 from tests.integration.sdk.conftest import FAST
@@ -72,6 +72,63 @@ def test_files_that_cannot_be_used_are_told_at_once(files: Files) -> None:
         Client("pulsar+ssl://localhost", files.settings)
     with pytest.raises(TlsFileError):
         WebSocketClient("wss://localhost", files.settings)
+
+
+class KeyComesLater:
+    """A renewal whose key is there only when the client has met the certificate without it."""
+
+    def __init__(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._key = Path(files.settings.tls_key_file)
+        self._made = tls.tls_context
+        self._renew = files.renew
+        self.failures = 0
+        monkeypatch.setattr("magnetar.sdk.tls.tls_context", self._make)
+
+    def begin(self) -> None:
+        old = self._key.read_bytes()
+        self._renew("second")
+        self._new = self._key.read_bytes()
+        self._key.write_bytes(old)
+
+    def _make(self, settings: ClientSettings) -> ssl.SSLContext:
+        try:
+            return self._made(settings)
+        except TlsFileError:
+            self.failures += 1
+            self._key.write_bytes(self._new)
+            raise
+
+
+async def test_a_certificate_that_is_there_before_its_key_fails_only_for_a_moment(
+    secured: ScriptedBroker, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewal = KeyComesLater(files, monkeypatch)
+    async with Client(secured.tls_url, files.settings) as client:
+        renewal.begin()
+        with pytest.raises(BrokerUnavailableError, match="key"):  # retryable, as any connecting
+            await client.partitions("t")
+        await client.partitions("t")
+        assert [role_of(peer.certificate) for peer in secured.peers] == ["second"]
+    assert renewal.failures == 1
+
+
+async def test_a_web_socket_session_waits_for_the_key_of_its_certificate(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    async def answer(connection: ServerConnection) -> None:
+        shown.append(role_of(connection.transport.get_extra_info("peercert")))
+        await connection.wait_closed()
+
+    renewal = KeyComesLater(files, monkeypatch)
+    async with serve(answer, "127.0.0.1", 0, ssl=files.server) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with WebSocketClient(f"wss://127.0.0.1:{port}", files.settings) as web:
+            renewal.begin()
+            await web.producer("t")
+    assert shown == ["second"]
+    assert renewal.failures == 1
 
 
 async def test_a_web_socket_session_shows_the_certificate_that_is_there_now(files: Files) -> None:

@@ -23,7 +23,7 @@ from magnetar.sdk.settings import (
     ProducerSettings,
     ReaderSettings,
 )
-from magnetar.sdk.tls import tls_context
+from magnetar.sdk.tls import renewed_tls_context, tls_context
 from magnetar.sdk.web_socket.consumer import WebSocketConsumer, WebSocketReader
 from magnetar.sdk.web_socket.context import Session, WebSocketContext
 from magnetar.sdk.web_socket.producer import WebSocketProducer
@@ -55,9 +55,10 @@ class WebSocketClient:
         chosen = settings or ClientSettings()
         self._open: dict[Session, None] = {}
         self._closed = False
-        make_tls = partial(tls_context, chosen) if parsed.scheme == "wss" else None
-        if make_tls is not None:
-            make_tls()  # What cannot be used is told now.
+        make_tls = None
+        if parsed.scheme == "wss":
+            tls_context(chosen)  # What cannot be used is told now.
+            make_tls = partial(renewed_tls_context, chosen)
         self._context = WebSocketContext(
             base_url=url.rstrip("/"),
             settings=chosen,

@@ -136,10 +136,13 @@ def last_batch_index_of(entry: bytes) -> int:
     return max(0, metadata.num_messages_in_batch - 1)
 
 
-def publish_time_ms_of(entry: bytes) -> int:
-    """When the producer says it published the entry, ms since the epoch; 0 if it cannot be read."""
+def publish_time_ms_of(entry: bytes) -> int | None:
+    """When the producer says it published the entry, ms since the epoch; 0 is 1970.
+
+    None: it cannot be read, which says nothing of its age: nobody may take it for old.
+    """
     try:
         metadata, _ = split_payload(entry)
     except MalformedPayloadError:
-        return 0
-    return metadata.publish_time
+        return None
+    return metadata.publish_time if metadata.HasField("publish_time") else None

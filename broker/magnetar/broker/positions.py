@@ -42,6 +42,9 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     approximate, but never beyond the end (rule 4.3 of the managed ledger). If every entry is older,
     the one to be written next when this was called: what comes meanwhile is not older.
 
+    An entry whose time cannot be read counts as not older: to begin too early delivers what the
+    client can tell from what it asked for, and to begin too late would skip all that lies before.
+
     Raises:
         LedgerError: an entry could not be read.
     """
@@ -50,7 +53,8 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     while low < high:
         middle = (low + high) // 2
         _, found = await log.read_range(_nth(ledgers, middle), entries_max=1, bytes_max=1)
-        if found and publish_time_ms_of(found[0]) < publish_time_ms:
+        published_ms = publish_time_ms_of(found[0]) if found else None
+        if published_ms is not None and published_ms < publish_time_ms:
             low = middle + 1
         else:
             high = middle

@@ -76,6 +76,8 @@ class MemoryLog:
         self.is_immediate = True
         self.now_ms = 1_000_000
         self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
+        self.closed_ms: dict[int, int] = {}
+        """When ledgers were closed, if not in 1970."""
         self.waiting: deque[AppendBatch] = deque()
         self.reads: list[Position] = []
         self.read_error: LogError | None = None
@@ -119,7 +121,7 @@ class MemoryLog:
                 ledger_id,
                 entries=len(entries),
                 bytes=sum(map(len, entries)),
-                closed_ms=0 if ledger_id == last else 1,
+                closed_ms=0 if ledger_id == last else self.closed_ms.get(ledger_id, 1),
             )
             for ledger_id, entries in self.entries.items()
         ]

@@ -51,7 +51,12 @@ def test_a_recorded_batch_of_the_official_client() -> None:
 
 def test_the_publish_time() -> None:
     assert publish_time_ms_of(entry(publish_time=1234)) == 1234
-    assert publish_time_ms_of(b"nonsense") == 0
+    assert publish_time_ms_of(entry(publish_time=0)) == 0
+
+
+@pytest.mark.parametrize("unreadable", [b"nonsense", b"", b"\0\0\0\0", entry()[:12]])
+def test_a_publish_time_that_cannot_be_read_is_none_rather_than_1970(unreadable: bytes) -> None:
+    assert publish_time_ms_of(unreadable) is None
 
 
 def test_one_flipped_bit_is_noticed() -> None:

@@ -75,3 +75,12 @@ async def test_what_is_published_while_a_time_is_looked_for_is_not_passed_over(
     await cursor.reset(await position_at_time(log, 100))
     first = cursor.next_unacked(cursor.mark_delete)
     assert first == (Position(10, 0) if is_rolled else Position(1, 3))
+
+
+@pytest.mark.parametrize("at", range(7))
+async def test_an_unreadable_entry_has_nothing_passed_over_that_is_not_older(at: int) -> None:
+    log = MemoryLog(1)
+    log.store(*(entry(publish_time=10 * each) for each in range(7)))
+    log.entries[1][at] = b"nonsense"
+    for time_ms in range(0, 70, 10):
+        assert await position_at_time(log, time_ms) <= Position(1, time_ms // 10)

@@ -1,14 +1,26 @@
-"""How much lies behind the cursors of a topic. Estimates from the ledger list: nothing is read.
+"""How much lies behind the cursors of a topic, and since when.
 
-Entries are counted; bytes are whole ledgers plus a share of those that a position cuts. Nothing is
-ever negative: a position in a ledger that is gone counts as the border where that ledger was.
+Amounts are estimates from the ledger list: nothing is read for them. Entries are counted; bytes are
+whole ledgers plus a share of those that a position cuts. Nothing is ever negative: a position in a
+ledger that is gone counts as the border where that ledger was.
 """
+
+from dataclasses import dataclass
 
 from magnetar.broker.entry import publish_time_ms_of
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class OldestEntry:
+    """The oldest entry that a subscription has not acknowledged."""
+
+    position: Position
+    published_ms: int | None
+    """By its producer's clock; None: it cannot be read."""
 
 
 def storage_bytes(topic: Topic) -> int:
@@ -41,7 +53,19 @@ def topic_backlog_bytes(topic: Topic) -> int:
 
 
 async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | None:
-    """When the oldest unacknowledged entry was published; None: there is none. One read at most.
+    """When the oldest unacknowledged entry was published, ms since the epoch. One read at most.
+
+    None: there is none, or it does not say.
+
+    Raises:
+        LedgerError: it cannot be read now.
+    """
+    oldest = await oldest_entry(topic, subscription)
+    return oldest.published_ms if oldest is not None else None
+
+
+async def oldest_entry(topic: Topic, subscription: Subscription) -> OldestEntry | None:
+    """The oldest unacknowledged entry; None: there is none. One read at most.
 
     Raises:
         LedgerError: it cannot be read now.
@@ -49,15 +73,10 @@ async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | N
     if not subscription.is_open or subscription.cursor.is_caught_up:
         return None
     position = subscription.cursor.next_unacked(subscription.cursor.mark_delete)
-    entry = await _entry_at(topic, position)
-    return publish_time_ms_of(entry) if entry is not None else None
-
-
-async def _entry_at(topic: Topic, position: Position) -> bytes | None:
     if position > topic.log.last_confirmed:
         return None
     run = topic.cache.find(position)
     if run is not None:
-        return run.entries[run.index_of(position)]
-    _, found = await topic.log.read_range(position, entries_max=1, bytes_max=1)
-    return found[0] if found else None
+        return OldestEntry(position, publish_time_ms_of(run.entries[run.index_of(position)]))
+    position, found = await topic.log.read_range(position, entries_max=1, bytes_max=1)
+    return OldestEntry(position, publish_time_ms_of(found[0])) if found else None

@@ -1,12 +1,15 @@
-"""Messages that grow too old for their subscription (TTL), found by their publish times.
+"""Messages that grow too old for their subscription (TTL), by two signs.
 
-The newest message that is too old is found by binary search in what is not acknowledged, once for
-all subscriptions of a topic, and everything up to it counts as acknowledged. Publish times are the
-producers': with clocks that disagree the result is approximate, and never beyond the last confirmed
-entry (rule 4.3 of the managed ledger).
+A ledger that was closed longer ago than the TTL holds nothing younger, whatever the publish times
+in it: they are the producers', and one clock that is ahead would keep all that follows for as long.
+In what no such ledger holds, the newest message that is too old is found by binary search, once for
+all subscriptions at one place, and everything up to it counts as acknowledged. With clocks that
+disagree the result is approximate, and never beyond the last confirmed entry (rule 4.3 of the
+managed ledger).
 """
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 import structlog
 
@@ -15,6 +18,7 @@ from magnetar.broker.keeping.advancing import advance
 from magnetar.broker.positions import ListedLog
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 
@@ -56,15 +60,46 @@ class Expiry:
         if not behind:
             return 0
         now_ms = self._clock.wall_ms()
-        after = min(each.cursor.mark_delete for each in behind)
         self._running.add(topic)
         try:
-            through = await newest_older(topic.log, after, now_ms - int(age_s * 1000))
+            return await self._expire_older(topic, behind, now_ms, now_ms - int(age_s * 1000))
         finally:
             self._running.discard(topic)
-        if through is None or topic.is_closed or not topic.tenure.holds():
+
+    async def _expire_older(
+        self, topic: Topic, behind: Sequence[Subscription], now_ms: int, time_ms: int
+    ) -> int:
+        """Drop what is older than the time.
+
+        Raises:
+            LedgerError: an entry cannot be read now.
+        """
+        if not _is_ours(topic):
             return 0
-        return self.expire_through(topic, behind, through)
+        total = 0
+        closed = last_closed_before(topic.log, now_ms, time_ms)
+        if closed is not None:
+            total += self.expire_through(topic, behind, closed)
+        by_start: dict[Position, list[tuple[Subscription, Position]]] = {}
+        for each in _with_backlog(behind):
+            mark = each.cursor.mark_delete
+            # Where transactions hold a subscription back, it is not at the end of those ledgers.
+            start = mark if closed is None else max(mark, closed)
+            by_start.setdefault(start, []).append((each, mark))
+        through: Position | None = None
+        for start, there in sorted(by_start.items(), key=itemgetter(0)):
+            if through is None or start >= through:  # or else all up to there is known to be older
+                through = await newest_older(topic.log, start, time_ms)
+                if not _is_ours(topic):
+                    return total
+            if through is None:
+                continue
+            # One that went back meanwhile has entries before it that nobody looked at.
+            still = [
+                each for each, mark in there if each.is_open and each.cursor.mark_delete >= mark
+            ]
+            total += self.expire_through(topic, still, through)
+        return total
 
     def expire_through(
         self, topic: Topic, subscriptions: Sequence[Subscription], through: Position
@@ -87,13 +122,48 @@ class Expiry:
         return total
 
 
+def _is_ours(topic: Topic) -> bool:
+    return not topic.is_closed and topic.tenure.holds()
+
+
 def _with_backlog(subscriptions: Iterable[Subscription]) -> list[Subscription]:
     return [each for each in subscriptions if each.is_open and not each.cursor.is_caught_up]
+
+
+def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLedger, int]]:
+    """The closed ledgers of a log, oldest first, each with when everything in it was stored, ms.
+
+    No ledger was closed before an earlier one: a closing time that says so was that of a clock that
+    was behind, and the latest one until then counts. One that lies in the future says nothing, and
+    its ledger is left out. Behind an open ledger nothing is known.
+    """
+    latest_ms = 0
+    for ledger in ledgers:
+        if not ledger.is_closed:
+            return
+        if ledger.closed_ms <= now_ms:
+            latest_ms = max(latest_ms, ledger.closed_ms)
+            yield ledger, latest_ms
+
+
+def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> Position | None:
+    """The end of the last ledger that was closed before the time; None: there is none.
+
+    Never beyond the last confirmed entry. Nothing is read.
+    """
+    found: Position | None = None
+    for ledger, closed_ms in closings(log.ledgers, now_ms):
+        if closed_ms >= time_ms:
+            break
+        if ledger.entries:
+            found = Position(ledger.ledger_id, ledger.entries - 1)
+    return None if found is None else min(found, log.last_confirmed)
 
 
 async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) -> Position | None:
     """The newest entry behind `after` that was published before the time; None: the first is not.
 
+    One whose time cannot be read is not older: if it were, all before it would be dropped with it.
     One read if nothing is older, which is the usual case; else a binary search.
 
     Raises:
@@ -115,8 +185,10 @@ async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) ->
 
 async def _is_older(log: ListedLog, position: Position, publish_time_ms: int) -> bool:
     first, found = await log.read_range(position, entries_max=1, bytes_max=1)
-    # What was trimmed away meanwhile, everybody had passed.
-    return first != position or not found or publish_time_ms_of(found[0]) < publish_time_ms
+    if first != position or not found:
+        return True  # what was trimmed away meanwhile, everybody had passed
+    published_ms = publish_time_ms_of(found[0])
+    return published_ms is not None and published_ms < publish_time_ms
 
 
 def _pieces_behind(log: ListedLog, after: Position) -> list[_Piece]:

@@ -21,8 +21,8 @@ from magnetar.broker.errors import (
     RequestError,
 )
 from magnetar.broker.keeping.advancing import advance
-from magnetar.broker.keeping.backlog import oldest_publish_ms, slowest, topic_backlog_bytes
-from magnetar.broker.keeping.expiry import Expiry
+from magnetar.broker.keeping.backlog import oldest_entry, slowest, topic_backlog_bytes
+from magnetar.broker.keeping.expiry import Expiry, closings
 from magnetar.broker.policies.model import BacklogPolicy
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError
@@ -133,8 +133,16 @@ class Quotas:
         furthest_back = slowest(topic)
         if furthest_back is None:
             return 0.0
-        published_ms = await oldest_publish_ms(topic, furthest_back)
-        return 0.0 if not published_ms else (self._clock.wall_ms() - published_ms) / 1000
+        oldest = await oldest_entry(topic, furthest_back)
+        if oldest is None:
+            return 0.0
+        now_ms = self._clock.wall_ms()
+        since_ms = now_ms if oldest.published_ms is None else min(now_ms, oldest.published_ms)
+        for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
+            if ledger.ledger_id == oldest.position.ledger_id:
+                # A producer's clock may be ahead: the message was there when its ledger was closed.
+                since_ms = min(since_ms, closed_ms)
+        return (now_ms - since_ms) / 1000
 
     async def _evict(self, topic: Topic, excess: Excess) -> None:
         durable = [each for each in topic.subscriptions.values() if each.is_durable]

@@ -107,6 +107,8 @@ class Operating(Checked):
         if through is not None:
             for model in self.logs[topic].subscriptions.values():
                 model.expire_through(through)
+        log = self.world.log(TOPICS[topic])
+        log.closed_ms = dict.fromkeys(log.entries, NOW_MS)  # so that publish times alone count
         loaded = await self.world.load(TOPICS[topic])
         await Expiry(FixedClock()).expire(
             loaded, list(loaded.subscriptions.values()), age_s=(NOW_MS - time_ms) / 1000

@@ -1,5 +1,7 @@
 """Messages that are older than the TTL leave the backlogs of their subscriptions."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from magnetar.broker.keeping.expiry import newest_older
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import MemoryLog, entry
+from tests.unit.broker.harness import MemoryLog, entry, settle
 from tests.unit.broker.keeping.world import NOW_MS, World, backlog
 
 
@@ -101,6 +103,131 @@ async def test_nothing_expires_for_a_topic_that_may_be_somebody_elses() -> None:
     world.store(100)
     subscription = await world.subscription()
     world.harness.topics.tenure.is_held = False
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 1
+
+
+YEAR_S = 365 * 24 * 3600
+
+
+async def test_a_publish_time_in_the_future_holds_back_no_ledger_that_was_closed_long_ago() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(-YEAR_S, *[100] * 50)
+    world.close_ledger(61)
+    world.store(62, 1)
+    subscription = await world.subscription()
+    dropped = await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert (dropped, subscription.expired_entries, backlog(subscription)) == (52, 52, 1)
+    assert subscription.cursor.mark_delete == Position(8, 0)
+    assert len(world.log.reads) == 2, "for the second ledger only"
+
+
+async def test_a_subscription_beyond_a_publish_time_in_the_future_expires() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(-YEAR_S, *[100] * 10, 1)
+    behind = await world.subscription("behind")
+    ahead = await world.subscription("ahead", Position(7, 1))
+    work = world.keeping.expiry.look_at(world.topic)
+    assert work is not None
+    await work
+    assert backlog(behind) == 12, "of an open ledger nothing else tells the age"
+    assert backlog(ahead) == 1
+
+
+async def test_subscriptions_at_one_place_cost_one_search() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(*[50] * 100)
+    there = [await world.subscription(f"s{each}") for each in range(5)]
+    there += [await world.subscription(f"t{each}", Position(7, 50)) for each in range(5)]
+    await world.keeping.expiry.expire(world.topic, there, age_s=60)
+    assert len(world.log.reads) == 2
+
+
+async def test_what_was_found_to_be_older_is_not_searched_again() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(*[100] * 20, *[1] * 12)
+    there = [await world.subscription(f"s{at}", Position(7, at)) for at in range(19)]
+    await world.keeping.expiry.expire(world.topic, there, age_s=60)
+    assert {backlog(each) for each in there} == {12}
+    assert len(world.log.reads) <= 6
+
+
+@pytest.mark.parametrize("age_s", [60, 1, -1, -YEAR_S])
+async def test_a_ledger_that_was_not_closed_longer_ago_than_the_ttl_tells_nothing(
+    age_s: float,
+) -> None:
+    world = await World.make(ttl_s=60)
+    world.store(1, 1)
+    world.close_ledger(age_s)
+    world.store(1)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 3
+
+
+async def test_a_closing_time_before_that_of_an_earlier_ledger_is_not_believed() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(1)
+    world.close_ledger(10)
+    world.store(1)
+    world.close_ledger(1000)
+    world.store(1)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 3
+
+
+async def test_a_closing_time_in_the_future_does_not_hold_back_what_follows() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(-YEAR_S)
+    world.close_ledger(-YEAR_S)
+    world.store(-YEAR_S)
+    world.close_ledger(100)
+    world.store(1)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 1, "all of the first was stored before the second was closed"
+
+
+async def test_of_a_closed_ledger_no_more_expires_than_is_confirmed() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(100, 100)
+    world.close_ledger(100)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert subscription.cursor.mark_delete == world.log.last_confirmed == Position(7, 1)
+
+
+async def test_a_subscription_that_goes_back_during_the_search_loses_nothing_unexamined() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(1, 1, 100, 1)
+    subscription = await world.subscription("s", Position(7, 2))
+    world.log.read_gate = asyncio.Event()
+    work = asyncio.ensure_future(world.keeping.expiry.expire(world.topic, [subscription], age_s=60))
+    await settle()
+    await subscription.cursor.reset(Position(7, 0))
+    world.log.read_gate.set()
+    assert await work == 0
+    assert backlog(subscription) == 4
+
+
+@pytest.mark.parametrize("unreadable", range(8))
+async def test_an_unreadable_entry_takes_no_young_ones_with_it(unreadable: int) -> None:
+    world = await World.make(ttl_s=60)
+    world.store(*[100] * 2, *[1] * 6)
+    world.log.entries[7][unreadable] = b"nonsense"
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 8 - min(unreadable, 2)
+
+
+async def test_an_unreadable_entry_expires_with_its_ledger() -> None:
+    world = await World.make(ttl_s=60)
+    world.log.store(b"nonsense")
+    world.store(100)
+    world.close_ledger(61)
+    world.store(1)
+    subscription = await world.subscription()
     await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
     assert backlog(subscription) == 1
 

@@ -141,3 +141,59 @@ async def test_the_age_of_a_backlog_is_that_of_its_first_open_entry() -> None:
     assert await oldest_publish_ms(world.topic, subscription) == NOW_MS - 80_000
     subscription.cursor.ack(Position(7, 2))
     assert await oldest_publish_ms(world.topic, subscription) is None
+
+
+async def _ages_found(world: World) -> list[str]:
+    return [each.text for each in await world.keeping.quotas.excesses(world.topic)]
+
+
+async def test_a_publish_time_in_the_future_is_as_old_as_the_closing_of_its_ledger() -> None:
+    world = await World.make(**_policies("age", 60, EVICT))
+    world.store(-1000)
+    await world.subscription()
+    assert await _ages_found(world) == []
+    world.close_ledger(100)
+    world.store(1)
+    (text,) = await _ages_found(world)
+    assert "100 s old" in text
+    await _enforce(world)
+    assert world.topic.evicted_entries == 1
+    assert await _ages_found(world) == []
+
+
+async def test_the_age_is_that_of_the_message_where_its_ledger_was_closed_later() -> None:
+    world = await World.make(**_policies("age", 60, EVICT))
+    world.store(100)
+    world.close_ledger(70)
+    world.store(1)
+    await world.subscription()
+    (text,) = await _ages_found(world)
+    assert "100 s old" in text
+
+
+async def test_a_closing_time_in_the_future_makes_nothing_old_or_young() -> None:
+    world = await World.make(**_policies("age", 60, HOLD))
+    world.store(100)
+    world.close_ledger(-1000)
+    await world.subscription()
+    (text,) = await _ages_found(world)
+    assert "100 s old" in text
+
+
+async def test_an_unreadable_message_is_as_old_as_the_closing_of_its_ledger() -> None:
+    world = await World.make(**_policies("age", 60, HOLD))
+    world.log.store(b"nonsense")
+    subscription = await world.subscription()
+    assert await oldest_publish_ms(world.topic, subscription) is None
+    assert await _ages_found(world) == []
+    world.close_ledger(100)
+    assert len(await _ages_found(world)) == 1
+
+
+async def test_a_publish_time_of_0_is_1970_to_the_quota_as_to_the_ttl() -> None:
+    world = await World.make(**_policies("age", 60, EVICT))
+    world.store(NOW_MS / 1000)
+    subscription = await world.subscription()
+    assert await oldest_publish_ms(world.topic, subscription) == 0
+    await _enforce(world)
+    assert (world.topic.evicted_entries, backlog(subscription)) == (1, 0)

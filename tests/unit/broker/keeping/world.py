@@ -65,6 +65,12 @@ class World:
         for age_s in ages_s:
             self.log.store(entry(body, publish_time=self.clock.now_ms - int(age_s * 1000)))
 
+    def close_ledger(self, age_s: float) -> None:
+        """Close the ledger, as of so long ago, and go on in the next one."""
+        ledger_id = next(reversed(self.log.entries))
+        self.log.closed_ms[ledger_id] = self.clock.now_ms - int(age_s * 1000)
+        self.log.roll(ledger_id + 1)
+
     async def subscription(self, name: str = "s", after: Position = EARLIEST) -> Subscription:
         """A subscription without consumers that begins there."""
 

@@ -24,6 +24,9 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
+_CLOCK_SET_MS = 1_577_836_800_000
+"""2020: machines whose clock nobody has set yet begin in 1970 or 2000."""
+
 _Piece = tuple[int, int, int]
 """Ledger, first entry, number of entries."""
 
@@ -133,16 +136,16 @@ def _with_backlog(subscriptions: Iterable[Subscription]) -> list[Subscription]:
 def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLedger, int]]:
     """The closed ledgers of a log, oldest first, each with when everything in it was stored, ms.
 
-    No ledger was closed before an earlier one: a closing time that says so was that of a clock that
-    was behind, and the latest one until then counts. One that lies in the future says nothing, and
-    its ledger is left out. Behind an open ledger nothing is known.
+    Left out are those whose closing time is of a clock that was wrong, and says nothing: before any
+    broker ran, before that of an earlier ledger, or in the future. Behind an open ledger nothing is
+    known.
     """
-    latest_ms = 0
+    latest_ms = _CLOCK_SET_MS
     for ledger in ledgers:
         if not ledger.is_closed:
             return
-        if ledger.closed_ms <= now_ms:
-            latest_ms = max(latest_ms, ledger.closed_ms)
+        if latest_ms <= ledger.closed_ms <= now_ms:
+            latest_ms = ledger.closed_ms
             yield ledger, latest_ms
 
 

@@ -165,12 +165,27 @@ async def test_a_ledger_that_was_not_closed_longer_ago_than_the_ttl_tells_nothin
     assert backlog(subscription) == 3
 
 
-async def test_a_closing_time_before_that_of_an_earlier_ledger_is_not_believed() -> None:
+@pytest.mark.parametrize("earlier_s", [10, 100])
+async def test_a_closing_time_before_that_of_an_earlier_ledger_is_not_believed(
+    earlier_s: float,
+) -> None:
     world = await World.make(ttl_s=60)
-    world.store(1)
-    world.close_ledger(10)
+    world.store(earlier_s)
+    world.close_ledger(earlier_s)
     world.store(1)
     world.close_ledger(1000)
+    world.store(1)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == (3 if earlier_s < 60 else 2)
+
+
+async def test_a_closing_time_of_a_clock_that_was_never_set_is_not_believed() -> None:
+    """As of a machine that has just booted without a battery, and took the topic over."""
+    world = await World.make(ttl_s=60)
+    for closed_ms in (1, 946_684_800_000):  # 1970, 2000
+        world.store(1)
+        world.close_ledger((NOW_MS - closed_ms) / 1000)
     world.store(1)
     subscription = await world.subscription()
     await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)

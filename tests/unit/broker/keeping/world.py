@@ -11,7 +11,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import parse_topic_name
 from tests.unit.broker.harness import TOPIC, Client, Harness, MemoryLog, entry
 
-NOW_MS = 1_000_000_000
+NOW_MS = 1_800_000_000_000
 
 
 class StoppedClock:

@@ -32,9 +32,11 @@ class SlowStorage(MemoryStorage):
         super().__init__()
         self.under_way: list[asyncio.Future[None]] = []
         self.on_flush: Callable[[], None] = lambda: None
+        self.is_gentle: list[bool] = []
 
     async def flush(self, *, is_gentle: bool = False) -> None:
         self.flushes += 1
+        self.is_gentle.append(is_gentle)
         self.on_flush()
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.under_way.append(end)
@@ -128,6 +130,17 @@ async def begin(parts: Parts, *marks: LastMark) -> "asyncio.Task[None]":
     task = asyncio.create_task(parts.checkpointer.checkpoint())
     await turn_loop()
     return task
+
+
+async def test_at_a_stop_no_checkpoint_takes_its_time(parts: Parts) -> None:
+    for is_closing in (False, True):
+        if is_closing:
+            await parts.checkpointer.close()
+        task = asyncio.create_task(parts.checkpointer.checkpoint(is_gentle=True))
+        await turn_loop()
+        parts.storage.end_flush(int(is_closing))
+        await task
+    assert parts.storage.is_gentle == [True, False]
 
 
 async def test_8_1_the_marks_are_those_of_before_the_flush(parts: Parts) -> None:

@@ -141,7 +141,7 @@ class Checkpointer:
         started_bytes = self._metrics.journal_bytes
         marks = self._journal_marks()
         await self._before_flush()
-        await self._storage.flush(is_gentle=is_gentle)
+        await self._storage.flush(is_gentle=is_gentle and not self._is_closing)
         self._after_flush()
         await self._worker.run(lambda: self._persist(marks))
         self._marked_s = max(self._marked_s, started_s)

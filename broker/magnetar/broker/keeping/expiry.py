@@ -3,13 +3,15 @@
 A ledger that was closed longer ago than the TTL holds nothing younger, whatever the publish times
 in it: they are the producers', and one clock that is ahead would keep all that follows for as long.
 In what no such ledger holds, the newest message that is too old is found by binary search, once for
-all subscriptions at one place, and everything up to it counts as acknowledged. With clocks that
-disagree the result is approximate, and never beyond the last confirmed entry (rule 4.3 of the
-managed ledger).
+all subscriptions, from where the furthest behind stands, and everything up to it counts as
+acknowledged. Where a message is met whose publish time lies in the future, those that stand beyond
+it are searched from there. With clocks that disagree the result is approximate, and never beyond
+the last confirmed entry (rule 4.3 of the managed ledger).
 """
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import TypeGuard
 
 import structlog
 
@@ -24,6 +26,8 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
+_CLOCKS_DIFFER_MS = 60_000
+"""So far clocks of producers may be ahead of a broker's."""
 _CLOCK_SET_MS = 1_577_836_800_000
 """2020: machines whose clock nobody has set yet begin in 1970 or 2000."""
 
@@ -80,7 +84,7 @@ class Expiry:
         if not _is_ours(topic):
             return 0
         total = 0
-        closed = last_closed_before(topic.log, now_ms, time_ms)
+        closed = await self._closed_before(topic, behind, now_ms, time_ms)
         if closed is not None:
             total += self.expire_through(topic, behind, closed)
         by_start: dict[Position, list[tuple[Subscription, Position]]] = {}
@@ -92,9 +96,11 @@ class Expiry:
         through: Position | None = None
         for start, there in sorted(by_start.items(), key=itemgetter(0)):
             if through is None or start >= through:  # or else all up to there is known to be older
-                through = await newest_older(topic.log, start, time_ms)
+                through, first_ms = await _search(topic.log, start, time_ms)
                 if not _is_ours(topic):
                     return total
+                if through is None and is_credible(first_ms, now_ms):
+                    return total  # nor is what lies behind it
             if through is None:
                 continue
             # One that went back meanwhile has entries before it that nobody looked at.
@@ -103,6 +109,26 @@ class Expiry:
             ]
             total += self.expire_through(topic, still, through)
         return total
+
+    async def _closed_before(
+        self, topic: Topic, behind: Sequence[Subscription], now_ms: int, time_ms: int
+    ) -> Position | None:
+        """The end of the ledgers that were closed before the time; None: nobody stands before it.
+
+        Raises:
+            LedgerError: an entry cannot be read now.
+        """
+        found = last_closed_before(topic.log, now_ms, time_ms)
+        if found is None or all(each.cursor.mark_delete >= found[0] for each in behind):
+            return None
+        end, closed_ms = found
+        _, entries = await topic.log.read_range(end, entries_max=1, bytes_max=1)
+        if not _is_ours(topic):
+            return None
+        published_ms = publish_time_ms_of(entries[0]) if entries else None
+        if is_credible(published_ms, now_ms) and published_ms > closed_ms + _CLOCKS_DIFFER_MS:
+            return None  # The broker that closed it had a clock that was behind.
+        return end
 
     def expire_through(
         self, topic: Topic, subscriptions: Sequence[Subscription], through: Position
@@ -133,6 +159,11 @@ def _with_backlog(subscriptions: Iterable[Subscription]) -> list[Subscription]:
     return [each for each in subscriptions if each.is_open and not each.cursor.is_caught_up]
 
 
+def is_credible(published_ms: int | None, now_ms: int) -> TypeGuard[int]:
+    """Whether a publish time may be true: it is there, and not in the future."""
+    return published_ms is not None and published_ms <= now_ms
+
+
 def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLedger, int]]:
     """The closed ledgers of a log, oldest first, each with when everything in it was stored, ms.
 
@@ -149,18 +180,19 @@ def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLed
             yield ledger, latest_ms
 
 
-def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> Position | None:
-    """The end of the last ledger that was closed before the time; None: there is none.
+def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> tuple[Position, int] | None:
+    """The end of the last ledger that was closed before the time, and when; None: there is none.
 
     Never beyond the last confirmed entry. Nothing is read.
     """
-    found: Position | None = None
+    found: tuple[Position, int] | None = None
     for ledger, closed_ms in closings(log.ledgers, now_ms):
         if closed_ms >= time_ms:
             break
         if ledger.entries:
-            found = Position(ledger.ledger_id, ledger.entries - 1)
-    return None if found is None else min(found, log.last_confirmed)
+            end = Position(ledger.ledger_id, ledger.entries - 1)
+            found = min(end, log.last_confirmed), closed_ms
+    return found
 
 
 async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) -> Position | None:
@@ -172,26 +204,35 @@ async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) ->
     Raises:
         LedgerError: an entry cannot be read now.
     """
+    return (await _search(log, after, publish_time_ms))[0]
+
+
+async def _search(
+    log: ListedLog, after: Position, publish_time_ms: int
+) -> tuple[Position | None, int | None]:
+    """The same, and when the first entry was published, if that is known."""
     pieces = _pieces_behind(log, after)
-    low, high = 0, sum(count for _, _, count in pieces)
-    if not high or not await _is_older(log, _nth(pieces, 0), publish_time_ms):
-        return None
+    high = sum(count for _, _, count in pieces)
+    if not high:
+        return None, None
+    first_ms = await _published_ms(log, _nth(pieces, 0))
+    if first_ms is None or first_ms >= publish_time_ms:
+        return None, first_ms
     low = 1  # how many are known to be older
     while low < high:
         middle = (low + high) // 2
-        if await _is_older(log, _nth(pieces, middle), publish_time_ms):
+        published_ms = await _published_ms(log, _nth(pieces, middle))
+        if published_ms is not None and published_ms < publish_time_ms:
             low = middle + 1
         else:
             high = middle
-    return _nth(pieces, low - 1)
+    return _nth(pieces, low - 1), first_ms
 
 
-async def _is_older(log: ListedLog, position: Position, publish_time_ms: int) -> bool:
+async def _published_ms(log: ListedLog, position: Position) -> int | None:
+    """0 of what was trimmed away meanwhile: everybody had passed it."""
     first, found = await log.read_range(position, entries_max=1, bytes_max=1)
-    if first != position or not found:
-        return True  # what was trimmed away meanwhile, everybody had passed
-    published_ms = publish_time_ms_of(found[0])
-    return published_ms is not None and published_ms < publish_time_ms
+    return publish_time_ms_of(found[0]) if first == position and found else 0
 
 
 def _pieces_behind(log: ListedLog, after: Position) -> list[_Piece]:

@@ -22,7 +22,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.keeping.advancing import advance
 from magnetar.broker.keeping.backlog import oldest_entry, slowest, topic_backlog_bytes
-from magnetar.broker.keeping.expiry import Expiry, closings
+from magnetar.broker.keeping.expiry import Expiry, closings, is_credible
 from magnetar.broker.policies.model import BacklogPolicy
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError
@@ -137,12 +137,13 @@ class Quotas:
         if oldest is None:
             return 0.0
         now_ms = self._clock.wall_ms()
-        since_ms = now_ms if oldest.published_ms is None else min(now_ms, oldest.published_ms)
+        if is_credible(oldest.published_ms, now_ms):
+            return (now_ms - oldest.published_ms) / 1000
         for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
             if ledger.ledger_id == oldest.position.ledger_id:
-                # A producer's clock may be ahead: the message was there when its ledger was closed.
-                since_ms = min(since_ms, closed_ms)
-        return (now_ms - since_ms) / 1000
+                # The producer's clock is ahead: it was there when its ledger was closed.
+                return (now_ms - closed_ms) / 1000
+        return 0.0
 
     async def _evict(self, topic: Topic, excess: Excess) -> None:
         durable = [each for each in topic.subscriptions.values() if each.is_durable]

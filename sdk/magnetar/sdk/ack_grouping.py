@@ -73,7 +73,8 @@ class AckGrouping:
         self._cumulative: MessageId | None = None
         # Ordered, because to find the first key of a dict takes longer the more were removed.
         self._remaining: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._forgotten_up_to = (-1, -1)
+        self._forgotten: OrderedDict[tuple[int, int], None] = OrderedDict()
+        """The last ones, as many as are remembered at most."""
         self._touched: dict[tuple[int, int], int] = {}
         """What remains of batches, to be sent; also of those that are forgotten meanwhile."""
         self._chunks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
@@ -102,11 +103,13 @@ class AckGrouping:
         if not self._shares_entries or len(remaining) <= PARTIAL_ENTRIES_MAX:
             return
         forgotten, _ = remaining.popitem(last=False)
-        if key <= self._forgotten_up_to:
-            # Probably forgotten before, and not to be completed: were it the newest now, what it
-            # drove out would come back in the same way, and so on, and none would be completed.
+        if key in self._forgotten:
+            # It cannot be completed any more: were it the newest now, what it drove out would come
+            # back in the same way, and so on, and none would be completed.
             remaining.move_to_end(key, last=False)
-        self._forgotten_up_to = max(self._forgotten_up_to, forgotten)
+        self._forgotten[forgotten] = None
+        if len(self._forgotten) > PARTIAL_ENTRIES_MAX:
+            self._forgotten.popitem(last=False)
 
     def add_entry(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge a whole entry."""
@@ -115,6 +118,8 @@ class AckGrouping:
             self._remaining.pop(key, None)
         if self._touched:
             self._touched.pop(key, None)
+        if self._forgotten:
+            self._forgotten.pop(key, None)
         self._entries.append(key)
         if self._chunks:
             self._entries += self._chunks.pop(key, ())
@@ -169,7 +174,7 @@ class AckGrouping:
         self._remaining.clear()
         self._touched.clear()
         self._chunks.clear()
-        self._forgotten_up_to = (-1, -1)
+        self._forgotten.clear()
 
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""

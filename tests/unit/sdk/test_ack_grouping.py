@@ -149,6 +149,21 @@ def test_a_batch_that_was_forgotten_does_not_drive_out_those_that_are_remembered
     assert acks.take(0).entries == [(1, 0)], "it came again, as a whole"
 
 
+def test_what_comes_again_from_before_is_completed_beside_what_was_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when an operator sets the subscription back, and others have completed what is here."""
+    monkeypatch.setattr("magnetar.sdk.ack_grouping.PARTIAL_ENTRIES_MAX", 4)
+    acks = AckGrouping(batch_index_ack=False, shares_entries=True)
+    for entry_id in range(100, 106):
+        acks.add(1, entry_id, 0, 2)
+    for first in range(0, 60, 3):
+        for index in range(2):
+            for entry_id in range(first, first + 3):
+                acks.add(1, entry_id, index, 2)
+    assert len(acks.take(0).entries) == 60
+
+
 @pytest.mark.parametrize("resumes", [True, False])
 def test_what_is_acknowledged_within_a_batch_is_sent_though_the_batch_is_forgotten(
     resumes: bool, monkeypatch: pytest.MonkeyPatch

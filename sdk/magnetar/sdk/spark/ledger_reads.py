@@ -51,6 +51,8 @@ class LedgerReads:
         self._connector = BookieConnector(security, timeout_ms=bookie_timeout_ms)
         self._links: dict[str, BookieLink] = {}
         self._favourite = ""
+        self._not_telling: set[str] = set()
+        """Bookies that did not say what they hold, when they were asked for lists."""
 
     def close(self) -> None:
         for link in self._links.values():
@@ -62,7 +64,8 @@ class LedgerReads:
 
         Raises:
             DataLossError: every replica of an entry says that it has not got it;
-                EntryLossError if one of them has the ledger.
+                EntryLossError if one of them has the ledger, or bookies that may have later entries
+                were not asked.
             CorruptDataError: every replica that has it gives another than was written.
             UnreachableError: the replicas do not answer.
         """
@@ -82,7 +85,10 @@ class LedgerReads:
                 if at > before:
                     break  # the next entries may be had here again, or from all others
             else:
-                raise _failed(part.ledger_id, at, problems)
+                failure = _failed(part.ledger_id, at, problems)
+                if isinstance(failure, DataLossError) and self._may_go_on(part, at):
+                    raise EntryLossError(str(failure))
+                raise failure
 
     def one(self, part: LedgerPart, entry_id: int) -> bytes:
         """The payload of one entry.
@@ -103,20 +109,29 @@ class LedgerReads:
     def first_held(self, part: LedgerPart) -> int:
         """The first of these entries that may be there; behind the last one if none is.
 
-        By the lists of all bookies that may have any. One that does not tell may have the first.
+        By the lists of all bookies that may have any. One that does not tell may have the first
+        that it was to be given; it is asked once, since each question may cost a timeout.
         """
-        at = bisect_right(part.ensembles, part.first, key=lambda each: each.first_entry_id)
-        ensembles = [each for each in part.ensembles[at - 1 :] if each.first_entry_id <= part.last]
         found = part.last + 1
-        for bookie_id in dict.fromkeys(name for each in ensembles for name in each.bookies):
+        for bookie_id, first in _given(part, part.first).items():
+            if first >= found:
+                break  # those that follow were given later ones
             try:
+                if bookie_id in self._not_telling:
+                    raise BookieUnavailableError(f"bookie {bookie_id} has not told before")
                 held = self._link(bookie_id).first_held(part.ledger_id, part.first, found - 1)
             except NoSuchLedgerOnBookieError:
                 continue
             except LedgerError:
-                return part.first
-            found = found if held is None else held
+                self._not_telling.add(bookie_id)
+                held = first
+            found = found if held is None else min(found, held)
         return found
+
+    def _may_go_on(self, part: LedgerPart, at: int) -> bool:
+        """Whether there are bookies that may have later entries, and are no replicas of this."""
+        asked = {bookie_id for bookie_id, _ in self._replicas(part, at)}
+        return at < part.last and not asked.issuperset(_given(part, at))
 
     def _from_bookie(
         self, part: LedgerPart, codec: PacketCodec, bookie_id: str, first: int, last: int
@@ -164,6 +179,18 @@ class LedgerReads:
         # Stable: only the favourite moves, and only if nobody has more.
         found.sort(key=lambda each: each[0] != self._favourite or each[1] < farthest)
         return found
+
+
+def _given(part: LedgerPart, first: int) -> dict[str, int]:
+    """The bookies that were to be given entries from `first` to the last one of the part, each with
+    the first that may have come to it; ascending by that."""
+    at = bisect_right(part.ensembles, first, key=lambda each: each.first_entry_id)
+    given: dict[str, int] = {}
+    for each in part.ensembles[at - 1 :]:
+        if each.first_entry_id <= part.last:
+            for bookie_id in each.bookies:
+                given.setdefault(bookie_id, max(first, each.first_entry_id))
+    return given
 
 
 def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> Exception:

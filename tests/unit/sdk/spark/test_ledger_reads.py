@@ -45,6 +45,28 @@ def test_an_entry_that_is_lost_is_told_from_a_ledger_that_is_gone(
     assert type(raised.value) is expected
 
 
+def test_a_ledger_is_not_gone_while_others_may_have_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+
+    def ask(*_: object) -> None:
+        raise NoSuchLedgerOnBookieError("no such ledger")
+
+    monkeypatch.setattr(LedgerReads, "_from_bookie", ask)
+    for ensembles in (
+        (Ensemble(0, ("b1", "b2", "b3")),),  # striped
+        (Ensemble(0, ("b1", "b2")), Ensemble(15, ("b2", "b3"))),
+    ):
+        with pytest.raises(EntryLossError):
+            list(reads.entries(LedgerPart(7, 10, 19, ensembles, 2)))
+    with pytest.raises(DataLossError) as raised:
+        list(reads.entries(LedgerPart(7, 10, 14, ensembles, 2)))
+    assert type(raised.value) is DataLossError
+
+
 class Link:
     """A bookie that has these entries, or raises."""
 
@@ -67,9 +89,18 @@ AWAY = BookieUnavailableError("no answer")
         ({"b1": (17, 18), "b2": (15,), "b3": (5, 19)}, 15),
         ({"b1": (), "b2": (25,), "b3": GONE}, 20),
         ({"b1": GONE, "b2": GONE, "b3": (16,)}, 16),
-        ({"b1": (17,), "b2": (15,), "b3": AWAY}, 10),
+        ({"b1": (17,), "b2": AWAY, "b3": (15,)}, 10),
+        ({"b1": (17,), "b2": (18,), "b3": AWAY}, 16),
+        ({"b1": (17,), "b2": (15,), "b3": AWAY}, 15),
     ],
-    ids=["one has an earlier one", "nobody has any", "of the next ensemble", "one does not tell"],
+    ids=[
+        "one has an earlier one",
+        "nobody has any",
+        "of the next ensemble",
+        "one does not tell",
+        "one of the next ensemble does not tell",
+        "one has an earlier one than who does not tell was given",
+    ],
 )
 def test_entries_are_passed_over_when_no_bookie_lists_them(
     monkeypatch: pytest.MonkeyPatch,

@@ -40,8 +40,8 @@ from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, 
 from magnetar.ledger.ports import Clock
 
 CREATE_ATTEMPTS_MAX = 100
-_IDS_AT_ONCE = 32
 """Foreign ids and lost replies in a row before a creation gives up."""
+_IDS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,6 @@ def cluster(
         environment={
             "MAGNETAR_BROKER_NAMESPACES": json.dumps(NAMESPACES),
             "MAGNETAR_BROKER_TOPIC_LOAD_TIMEOUT_MS": "2000",
-            "MAGNETAR_WORKER_POLL_INTERVAL_S": "0.2",
         },
     ) as started:
         yield started

@@ -143,11 +143,11 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
         await context.admin.unload_namespace(name)
         # Only now: an owner that had not heard of the mark may have made a topic until then.
         await _check_empty(context, name)
-        is_ours = await context.tenants.marked_version(name) == version
+        now = await context.tenants.marked_version(name)
     except BaseException:
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
-    if not is_ours:
+    if version is None or now != version:  # The mark is somebody else's, who may need it still.
         raise ConflictError(f"namespace {name} is being deleted by somebody else, too: try again")
     await context.schemas.remove_namespace(name)
     await context.tenants.delete_namespace(name, version=version)

@@ -271,12 +271,11 @@ class Tenants:
             found += [f"{domain}://{namespace}/{unquote_plus(node)}" for node in nodes]
         return found
 
-    async def marked_version(self, namespace: str) -> int:
+    async def marked_version(self, namespace: str) -> int | None:
         """The version of a record that says that its namespace is being deleted: while it is the
-        same, nobody has said otherwise, and nothing new has appeared.
+        same, nobody has said otherwise, and nothing new has appeared. None: it does not say that.
 
         Raises:
-            ConflictError: it does not say that.
             NamespaceNotFoundError, BrokerMetadataError
         """
         path = namespace_path(namespace)
@@ -284,9 +283,7 @@ class Tenants:
         if found is None:
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
         record, version = found
-        if not record.is_deleted:
-            raise ConflictError(f"namespace {namespace} is not deleted: somebody is in its way")
-        return version
+        return version if record.is_deleted else None
 
     async def delete_namespace(self, namespace: str, *, version: int) -> None:
         """Take away the records of a namespace that is empty, and marked in this version.

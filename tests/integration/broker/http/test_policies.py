@@ -286,7 +286,7 @@ async def test_a_namespace_whose_deletion_loses_the_store_on_the_way_is_not_left
     await rest.ok("PUT", "/namespaces/public/hiccup")
     marked_version, is_away = Tenants.marked_version, iter([False] * looks + [True])
 
-    async def asked(self: Tenants, namespace: str) -> int:
+    async def asked(self: Tenants, namespace: str) -> int | None:
         if next(is_away, False):
             raise BrokerMetadataError("away")
         return await marked_version(self, namespace)

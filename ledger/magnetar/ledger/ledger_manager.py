@@ -42,6 +42,7 @@ from magnetar.ledger.ports import Clock
 CREATE_ATTEMPTS_MAX = 100
 """Foreign ids and lost replies in a row before a creation gives up."""
 _IDS_AT_ONCE = 32
+"""That are asked for side by side, where many are to be passed."""
 
 
 @dataclass(frozen=True, slots=True)

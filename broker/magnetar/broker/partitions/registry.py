@@ -311,7 +311,7 @@ class PartitionedTopics:
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
         """Whoever subscribed to the first partition meanwhile has a subscription in these, too.
 
-        They count by now, and may be deleted like any other: nothing that is gone comes back.
+        They count by now, and may be deleted like any other: no partition that is gone comes back.
         """
         names = await self._durable_subscriptions(topic)
 
@@ -323,11 +323,7 @@ class PartitionedTopics:
                 if name in there:
                     continue
                 record = await self.find(topic, is_sure=True)
-                if (
-                    record is None
-                    or record.is_deleted
-                    or not await self._has_log(topic.partition(index))
-                ):
+                if record is None or record.is_deleted or not await self._has_log(partition):
                     return
                 await self._inherit(topic, index, name)
 

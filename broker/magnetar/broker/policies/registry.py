@@ -371,7 +371,8 @@ class PolicyRegistry:
         """
         base = topic.partitioned
         try:
-            await self._remove_permissions(base.namespace_name, str(base))
+            async with self._removing_permissions:  # a namespace's topics go side by side
+                await self._remove_permissions(base.namespace_name, str(base))
         except NamespaceNotFoundError:
             pass  # It goes, too, or is gone.
         path = topic_policies_path(base)
@@ -381,10 +382,6 @@ class PolicyRegistry:
             own.close()
 
     async def _remove_permissions(self, namespace: str, topic: str) -> None:
-        async with self._removing_permissions:  # a namespace's topics go side by side
-            await self._remove_permissions_alone(namespace, topic)
-
-    async def _remove_permissions_alone(self, namespace: str, topic: str) -> None:
         # What others have granted a moment ago may not have been heard of.
         found = await read_record(self._store, NamespaceRecord, namespace_path(namespace))
         if found is None or topic not in found[0].topic_permissions:

@@ -182,12 +182,10 @@ class TopicProducer(Producer[T]):
             return
         await self.send_payloads(payloads)
 
-    async def send_message_when_room(
-        self, message: OutgoingMessage, on_sent: OnSent | None = None
-    ) -> None:
+    async def send_message_when_room(self, message: OutgoingMessage) -> None:
         """`send_nowait` that waits for room first."""
         await self._wait_turn(len(message.payload))
-        self.give(message, on_sent)
+        self.give(message, None)
 
     async def send_payloads(self, payloads: Sequence[bytes]) -> None:
         """`send_many` of messages that are their payloads and nothing else."""

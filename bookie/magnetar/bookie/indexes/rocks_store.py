@@ -1,8 +1,9 @@
 """The key-value store of the `db` engine: RocksDB, set up for a small index that must not lie."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 from rocksdict import (
@@ -43,6 +44,7 @@ class RocksStore:
         """
         try:
             with _translated(f"index {path}: cannot be opened"):
+                _keep_no_configuration(path)
                 return cls(path, Rdict(path, options=_options(may_create=may_create)))
         except StorageIOError as error:
             if may_create or not is_out_of_room(error):
@@ -59,6 +61,7 @@ class RocksStore:
             StorageCorruptError, StorageIOError: it could not be opened.
         """
         with _translated(f"index {path}: cannot be opened"):
+            _keep_no_configuration(path)
             options = _options(may_create=False)
             database = Rdict(path, options=options, access_type=AccessType.read_only())
             return cls(path, database, is_writable=False)
@@ -128,6 +131,27 @@ class RocksStore:
     def close(self) -> None:
         with _translated(f"index {self._path}: cannot be closed"):
             self._database.close()
+
+
+_CONFIGURATION = "rocksdict-config.json"
+
+
+def _keep_no_configuration(path: str) -> None:
+    """Let the file that rocksdict writes anew whenever it opens a database, to read it too, need no
+    room: on a full disk it would be cut, not be written, and the database not be opened.
+
+    Nothing in it is used here: it tells of options, and those come from `_options`.
+    """
+    configuration = os.path.join(path, _CONFIGURATION)
+    if os.path.islink(configuration):
+        return
+    # If there is no room for the link itself, the disk may have some for the file.
+    with suppress(OSError):
+        link = f"{configuration}.link"
+        with suppress(FileNotFoundError):
+            os.unlink(link)
+        os.symlink(os.devnull, link)
+        os.replace(link, configuration)
 
 
 _CORRUPTION = re.compile(r"corruption", re.IGNORECASE)

@@ -142,6 +142,25 @@ def test_6_3_what_was_lost_when_the_store_is_opened_anew_is_not_denied(tmp_path:
             index.find(1, 5)
 
 
+def test_an_index_that_is_opened_to_be_read_needs_no_room_on_its_disk(tmp_path: Path) -> None:
+    """Not even to write again what is there: a full disk may have no room for that."""
+    index = _open(tmp_path)
+    _commit(index, 1, 0, 9)
+    index.close()
+    for _ in range(2):
+        RocksStore.open_to_read(str(tmp_path / "index")).close()
+        before = _files(tmp_path / "index")
+    store = RocksStore.open_to_read(str(tmp_path / "index"))
+    assert store.sequence() > 0
+    assert _files(tmp_path / "index") == before
+
+
+def _files(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of the last change of each file."""
+    stats = {path.name: path.lstat() for path in directory.iterdir()}
+    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
 def failing_write(batch: object) -> None:
     raise StorageIOError("no")
 

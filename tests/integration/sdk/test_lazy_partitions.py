@@ -80,6 +80,28 @@ async def test_send_waits_for_room_and_keeps_the_order_of_the_calls(
     assert stored(broker) == messages
 
 
+@pytest.mark.parametrize("messages_max", [10_000, 2])
+async def test_send_many_is_not_overtaken_by_what_is_sent_after_it(
+    broker: ScriptedBroker, client: Client, messages_max: int
+) -> None:
+    gate = Gate(broker)
+    producer = await client.producer("t", gate.settings(messages_max=messages_max))
+    messages = [b"%02d" % at for at in range(9)]
+    sends = [
+        asyncio.create_task(producer.send(messages[0])),
+        asyncio.create_task(producer.send_many(messages[1:6])),
+        asyncio.create_task(producer.send(messages[6])),
+        asyncio.create_task(producer.send_many(messages[7:8])),
+        asyncio.create_task(producer.send(messages[8])),
+    ]
+    await gate.has_held.wait()
+    gate.open()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*sends)
+        await producer.flush()
+    assert stored(broker) == messages
+
+
 async def test_send_nowait_is_refused_where_send_would_wait(
     broker: ScriptedBroker, client: Client
 ) -> None:

@@ -11,8 +11,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import (
@@ -28,7 +30,7 @@ from magnetar.sdk.producer import OnConfirmed, Producer
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.routing import PartitionRouter
-from magnetar.sdk.producing.send_room import SendRoom
+from magnetar.sdk.producing.send_room import SendRoom, Turn
 from magnetar.sdk.producing.topic_producer import TopicProducer, settle
 from magnetar.sdk.producing.under_way import tell
 from magnetar.sdk.producing.value_encoder import ValueEncoder
@@ -39,6 +41,9 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger("magnetar.sdk")
+
+_Share = TypeVar("_Share", bytes, OutgoingMessage)
+_Send = Callable[[TopicProducer, list[_Share], Turn], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,10 @@ class PartitionedProducer(Producer[T]):
     ) -> MessageId:
         slot = self._route(message)
         if transaction is not None:
-            return await (await self._started(slot)).send_message(message, transaction)
+            with slot.room.turn() as turn:
+                await turn.wait(lambda: False)
+                producer = await self._started(slot)
+            return await producer.send_message(message, transaction)
         if slot.producer is not None:
             return await slot.producer.send_message(message)
         is_full = partial(self._is_full, slot, len(message.payload))
@@ -251,23 +259,23 @@ class PartitionedProducer(Producer[T]):
     async def send_many(self, values: Sequence[T]) -> None:
         self._check_usable()
         payloads = self._values.payloads(values)
+        if payloads is None or self._settings.interceptors:
+            messages: dict[int, list[OutgoingMessage]] = {}
+            for message in [self._values.message(value) for value in values]:
+                messages.setdefault(self._choose(message), []).append(message)
+            await self._send_shares(messages, TopicProducer.send_messages)
+            return
         shares: dict[int, list[bytes]] = {}
-        if payloads is None or not self._router.is_blind:
-            messages = [self._values.message(value) for value in values]
-            if payloads is None:
-                for message in messages:
-                    await self._send_in_order(message)
-                return
-            for message in messages:
-                shares.setdefault(self._choose(message), []).append(message.payload)
-        else:
+        if self._router.is_blind:
             run = self._router.run_messages_max
             for at in range(0, len(payloads), run):
                 index = self._router.next_run() % len(self._slots)
                 shares.setdefault(index, []).extend(payloads[at : at + run])
-        await asyncio.gather(
-            *(self._send_share(self._slots[index], share) for index, share in shares.items())
-        )
+        else:
+            for payload in payloads:
+                index = self._choose(OutgoingMessage(payload=payload))
+                shares.setdefault(index, []).append(payload)
+        await self._send_shares(shares, TopicProducer.send_payloads)
 
     async def flush(self) -> None:
         # Messages that wait for a producer of a partition are that one's when it is ready. `wait`
@@ -451,17 +459,24 @@ class PartitionedProducer(Producer[T]):
     def _new_slot(self) -> _Slot:
         return _Slot(SendRoom(self._settings, self._context.memory))
 
-    async def _send_in_order(self, message: OutgoingMessage) -> None:
-        producer = await self._started(self._route(message))
-        await producer.send_message_when_room(message)
+    async def _send_shares(self, shares: dict[int, list[_Share]], send: _Send[_Share]) -> None:
+        """Send to several partitions at once, each of them in turn with what comes before and after
+        this call."""
 
-    async def _send_share(self, slot: _Slot, payloads: Sequence[bytes]) -> None:
-        producer = await self._started(slot)
-        if self._settings.interceptors:
-            for payload in payloads:
-                await producer.send_message_when_room(OutgoingMessage(payload=payload))
-        else:
-            await producer.send_payloads(payloads)
+        async def send_share(slot: _Slot, share: list[_Share], turn: Turn) -> None:
+            await send(await self._started(slot), share, turn)
+
+        slots = {index: self._slots[index] for index in shares}
+        with ExitStack() as turns:
+            taken = {at: turns.enter_context(slot.room.turn()) for at, slot in slots.items()}
+            # All to their ends: a turn is for the whole share.
+            results = await asyncio.gather(
+                *(send_share(slots[at], share, taken[at]) for at, share in shares.items()),
+                return_exceptions=True,
+            )
+        for result in results:
+            if result is not None:
+                raise result
 
     def _fail(self, one: _Waiting, error: Exception) -> None:
         untold = one.fail(error)

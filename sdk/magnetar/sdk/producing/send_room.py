@@ -8,6 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from types import TracebackType
+from typing import Self
 
 from magnetar.sdk.settings import ProducerSettings
 
@@ -50,7 +52,7 @@ class SendRoom:
         self._bytes_max = settings.pending_bytes_max
         self._memory = memory
         self._held_bytes = 0
-        self._turns: deque[_Turn] = deque()
+        self._turns: deque[Turn] = deque()
 
     def is_full(self, messages: int, payload_bytes: int, size: int) -> bool:
         """Whether one more of `size` bytes has no room; a single one may be of any size."""
@@ -90,33 +92,46 @@ class SendRoom:
         if self._memory is not None:
             self._memory.wake()
 
+    def turn(self) -> "Turn":
+        """A place behind all who wait, for a `with`: until its end who comes later comes behind."""
+        return Turn(self._turns, self._memory)
+
     async def wait_turn(self, is_full: Callable[[], bool]) -> None:
         """Wait until nobody is before us and it is not full; to be used before the next `await`."""
-        turn = _Turn()
-        self._turns.append(turn)
-        try:
-            while self._turns[0] is not turn or is_full():
-                news = turn.wait()
-                if self._memory is not None and self._turns[0] is turn:
-                    self._memory.tell(news)
-                await news
-        finally:
-            self._turns.remove(turn)
-            if self._turns:
-                self._turns[0].wake()
+        with self.turn() as turn:
+            await turn.wait(is_full)
 
 
-class _Turn:
-    """One who waits."""
+class Turn:
+    """The place of one who sends, among those who wait."""
 
-    __slots__ = ("_news",)
+    __slots__ = ("_memory", "_news", "_turns")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: "deque[Turn]", memory: MemoryLimit | None) -> None:
+        self._turns, self._memory = turns, memory
         self._news: asyncio.Future[None] | None = None
 
-    def wait(self) -> asyncio.Future[None]:
-        self._news = asyncio.get_running_loop().create_future()
-        return self._news
+    def __enter__(self) -> Self:
+        self._turns.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._turns.remove(self)
+        if self._turns:
+            self._turns[0].wake()
+
+    async def wait(self, is_full: Callable[[], bool]) -> None:
+        """Wait until nobody is before us and it is not full; to be used before the next `await`."""
+        while self._turns[0] is not self or is_full():
+            self._news = asyncio.get_running_loop().create_future()
+            if self._memory is not None and self._turns[0] is self:
+                self._memory.tell(self._news)
+            await self._news
 
     def wake(self) -> None:
         if self._news is not None and not self._news.done():

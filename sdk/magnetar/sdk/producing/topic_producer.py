@@ -25,7 +25,7 @@ from magnetar.sdk.producing.outgoing import OutgoingMessage, TransactionId
 from magnetar.sdk.producing.producer_attachment import ProducerAttachment
 from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.send_lane import SendLane
-from magnetar.sdk.producing.send_room import SendRoom
+from magnetar.sdk.producing.send_room import SendRoom, Turn
 from magnetar.sdk.producing.under_way import SendsUnderWay
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import Schema, T
@@ -176,24 +176,24 @@ class TopicProducer(Producer[T]):
 
     async def send_many(self, values: Sequence[T]) -> None:
         payloads = self._values.payloads(values)
-        if payloads is None:
-            for value in values:
-                await self.send_message_when_room(self._values.message(value))
-            return
-        await self.send_payloads(payloads)
+        with self._room.turn() as turn:
+            if payloads is None:
+                await self.send_messages([self._values.message(value) for value in values], turn)
+            else:
+                await self.send_payloads(payloads, turn)
 
-    async def send_message_when_room(self, message: OutgoingMessage) -> None:
-        """`send_nowait` that waits for room first."""
-        await self._wait_turn(len(message.payload))
-        self.give(message, None)
+    async def send_messages(self, messages: Iterable[OutgoingMessage], turn: Turn) -> None:
+        """Send messages that nobody watches, one after the other."""
+        for message in messages:
+            await turn.wait(partial(self.is_full, len(message.payload)))
+            self.give(message, None)
 
-    async def send_payloads(self, payloads: Sequence[bytes]) -> None:
-        """`send_many` of messages that are their payloads and nothing else."""
+    async def send_payloads(self, payloads: Sequence[bytes], turn: Turn) -> None:
+        """`send_messages` of messages that are their payloads and nothing else."""
         pending = self._under_way.pending
         done, count = 0, len(payloads)
         while done < count:
-            if self._room.is_waited_for or self._has_none_left():
-                await self._room.wait_turn(self._has_none_left)
+            await turn.wait(self._has_none_left)
             self._lane.close_batches()  # others may have sent meanwhile
             room, bytes_left = self._room.left(pending.messages, pending.payload_bytes)
             stop = min(count, done + room)

@@ -36,6 +36,7 @@ from magnetar.deploy.errors import (
 )
 from magnetar.ledger.errors import (
     BookieRegisteredError,
+    ClocksApartError,
     InvalidLedgerMetadataError,
     InvalidPathError,
     LedgerLayoutError,
@@ -98,7 +99,7 @@ def explain(
             return SettingsError(text)
         case BookieRegisteredError() | NoSuchBookieError():
             return SettingsError(text)
-        case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError():
+        case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError() | ClocksApartError():
             return SettingsError(text)
         case InvalidLedgerMetadataError():
             return UnreadableMetadataError(text)

@@ -22,7 +22,7 @@ from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.ledger.orphans import Finding, OrphanSweep, Verdict, log_refers
+from magnetar.ledger.orphans import Finding, OrphanSweep, Verdict, agreed_ms, log_refers
 from magnetar.ledger.system import SystemClock
 
 _ROOT = "/ledgers"
@@ -77,7 +77,7 @@ class LedgerTools:
                 "schema": schema_refers(self._store),
                 "perf": _nobody_refers,
             },
-            now_ms=SystemClock().wall_ms(),
+            now_ms=await agreed_ms(self._store, SystemClock()),
             grace_ms=grace_ms,
         )
         counts = Counter({verdict.value: 0 for verdict in Verdict})

@@ -16,6 +16,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
 ├── NoSuchLedgerError              metadata has no such ledger
 ├── OwnerUnclearError              whether a ledger's owner still names it cannot be told
+├── ClocksApartError               how old ledgers are cannot be told
 ├── LedgerIdsExhaustedError        the id generator has reached its end
 ├── LedgerLayoutError              the root's ledgers are kept by another ledger manager
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
@@ -129,6 +130,10 @@ class NoSuchLedgerError(LedgerError):
 
 class OwnerUnclearError(LedgerError):
     """The owner that a ledger's custom metadata names cannot be asked, or not be understood."""
+
+
+class ClocksApartError(LedgerError):
+    """The clocks of this machine and of the metadata store are so far apart that one is wrong."""
 
 
 class LedgerIdsExhaustedError(LedgerError):

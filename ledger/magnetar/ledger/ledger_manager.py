@@ -11,7 +11,7 @@ Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import lt
 
 from magnetar.ledger.errors import (
@@ -51,6 +51,9 @@ class VersionedLedger:
 
     metadata: LedgerMetadata
     version: int
+    stored_ms: int | None = field(default=None, compare=False)
+    """When it was created by the clock of the metadata store, if it was read, and the store keeps
+    times. The metadata has the time by the creator's clock."""
 
 
 class LedgerManager:
@@ -175,7 +178,7 @@ class LedgerManager:
                 f"{path} holds the metadata of ledger {metadata.ledger_id}, not of {ledger_id}. "
                 f"Nothing was changed: bring the value back from a backup of the metadata store"
             )
-        return VersionedLedger(metadata, node.version)
+        return VersionedLedger(metadata, node.version, node.created_ms)
 
     async def write(self, metadata: LedgerMetadata, *, version: int) -> VersionedLedger:
         """Replace the metadata if its node still has `version`.

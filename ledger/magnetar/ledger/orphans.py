@@ -6,6 +6,11 @@ it, and for whom. It is an *orphan* if that owner certainly does not name it and
 long grace period; every doubt keeps it: metadata that cannot be read, an owner that does not
 answer, a component that is not known here, a clock that disagrees.
 
+A clock that is ahead would make every ledger old, also one that its owner is about to name. So the
+time is asked of the metadata store too, and nothing is judged unless the two agree (`agreed_ms`).
+Its creator's clock may have been behind: a ledger is no older than its node, by the store's clock.
+The embedded store keeps no times, and needs none: all who use it are on one machine.
+
 An orphan that is still OPEN is not deleted but sealed: it becomes IN_RECOVERY, which makes a writer
 that still holds it withdraw, and the next sweep deletes it if it is an orphan then, too. An owner
 that woke up late and named it meanwhile finds an empty ledger, and not one that is missing.
@@ -14,11 +19,14 @@ Source: ledger protocol, section 2.1 (custom metadata), rule 3.3.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 
 from magnetar.ledger.errors import (
     BadVersionError,
+    ClocksApartError,
     InvalidLedgerMetadataError,
     LedgerError,
     MetadataError,
@@ -31,12 +39,16 @@ from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
 
 GRACE_MS_MIN = 60 * 60 * 1000
 """No creation takes this long from its first write to the owner's: a shorter grace is refused."""
 
 GRACE_MS_DEFAULT = 72 * 60 * 60 * 1000
 """Long enough for somebody to look into a failure before its traces go."""
+
+CLOCKS_APART_MS_MAX = 5 * 60 * 1000
+"""Further apart, one of the clocks is wrong. Much less than the shortest grace."""
 
 IsReferred = Callable[[LedgerMetadata], Awaitable[bool]]
 """Asks the owner in the ledger's custom metadata whether it names the ledger.
@@ -84,7 +96,7 @@ class OrphanSweep:
         """
         Args:
             owners: whom to ask, by the `component` of the ledgers' custom metadata.
-            now_ms: wall clock.
+            now_ms: wall clock; see `agreed_ms`.
 
         Raises:
             ValueError: the grace period is below `GRACE_MS_MIN`.
@@ -111,16 +123,18 @@ class OrphanSweep:
             except (InvalidLedgerMetadataError, MetadataError) as error:
                 yield Finding(ledger_id, Verdict.UNDECIDED, str(error), {})
                 continue
-            finding = await self._judge(ledger.metadata)
+            finding = await self._judge(ledger)
             if delete and finding.verdict is Verdict.ORPHAN:
                 finding = await self._remove(ledger, finding)
             yield finding
 
-    async def _judge(self, metadata: LedgerMetadata) -> Finding:
+    async def _judge(self, ledger: VersionedLedger) -> Finding:
+        metadata = ledger.metadata
+
         def finding(verdict: Verdict, reason: str) -> Finding:
             return Finding(metadata.ledger_id, verdict, reason, metadata.custom_metadata)
 
-        age_ms = self._now_ms - metadata.created_ms
+        age_ms = self._now_ms - max(metadata.created_ms, ledger.stored_ms or 0)
         if age_ms < self._grace_ms:
             return finding(Verdict.TOO_YOUNG, f"{age_ms} ms old, the grace is {self._grace_ms} ms")
         component = metadata.custom_metadata.get("component")
@@ -153,6 +167,35 @@ class OrphanSweep:
                 finding, verdict=Verdict.UNDECIDED, reason=f"the reply was lost: {error}"
             )
         return replace(finding, verdict=Verdict.DELETED)
+
+
+async def agreed_ms(store: MetadataStore, clock: Clock) -> int:
+    """The time on which this machine and the metadata store agree: the earlier of the two.
+
+    Raises:
+        ClocksApartError: they do not. Retrying helps when the wrong clock is set.
+        MetadataError
+    """
+    asked_ms = clock.wall_ms()
+    # Only a node that is written now has the time of now; it goes with the session at the latest.
+    path = await store.create("/orphan-sweep-", ephemeral=True, sequential=True)
+    store_ms = (await store.get(path)).created_ms
+    with suppress(MetadataError):
+        await store.delete(path)
+    now_ms = clock.wall_ms()
+    if store_ms is None:
+        return now_ms
+    if not asked_ms - CLOCKS_APART_MS_MAX <= store_ms <= now_ms + CLOCKS_APART_MS_MAX:
+        raise ClocksApartError(
+            f"the clock of this machine says {_time(now_ms)}, that of the metadata store "
+            f"{_time(store_ms)}: how old ledgers are cannot be told, and nothing was changed. Set "
+            f"the clock that is wrong, and run it again"
+        )
+    return min(now_ms, store_ms)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def log_refers(store: MetadataStore) -> IsReferred:

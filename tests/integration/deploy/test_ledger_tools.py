@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.deploy import ledger_tools
+from magnetar.deploy.errors import SettingsError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.standalone import Standalone
+from tests.zookeeper_fixture import ZooKeeper
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +32,12 @@ def server(data: Path) -> Iterator[Standalone]:
         yield started
 
 
+def url_of(data: Path) -> str:
+    return f"embedded:{data / 'metadata.db'}"
+
+
 def run(data: Path, *arguments: str) -> Ended:
-    url = f"embedded:{data / 'metadata.db'}"
-    return magnetar("ledger", *arguments, "--metadata", url)
+    return magnetar("ledger", *arguments, "--metadata", url_of(data))
 
 
 def lines(ended: Ended) -> list[dict[str, object]]:
@@ -39,7 +45,7 @@ def lines(ended: Ended) -> list[dict[str, object]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def leave_behind(data: Path, state: LedgerState, log: str) -> int:
+def leave_behind(metadata_url: str, state: LedgerState, log: str) -> int:
     """A ledger of long ago that its log does not name."""
 
     def make(ledger_id: int, creation_token: int) -> LedgerMetadata:
@@ -59,7 +65,7 @@ def leave_behind(data: Path, state: LedgerState, log: str) -> int:
         )
 
     async def create() -> int:
-        store = await open_store(f"embedded:{data / 'metadata.db'}")
+        store = await open_store(metadata_url)
         manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
         try:
             return (await manager.create(make)).metadata.ledger_id
@@ -82,8 +88,8 @@ def test_ledgers_are_listed_and_shown(server: Standalone, data: Path) -> None:
 
 def test_orphans_are_listed_and_deleted_only_when_told_to(server: Standalone, data: Path) -> None:
     (in_use,) = [each["ledger_id"] for each in lines(run(data, "list", "--json"))]
-    closed = leave_behind(data, LedgerState.CLOSED, "/managed-ledgers/nobody")
-    still_open = leave_behind(data, LedgerState.OPEN, "/managed-ledgers/nobody")
+    closed = leave_behind(url_of(data), LedgerState.CLOSED, "/managed-ledgers/nobody")
+    still_open = leave_behind(url_of(data), LedgerState.OPEN, "/managed-ledgers/nobody")
     assert "hidden" not in run(data, "show", str(closed), "--json").stdout
     for _ in range(2):
         *found, last = lines(run(data, "orphans", "--json"))
@@ -97,6 +103,24 @@ def test_orphans_are_listed_and_deleted_only_when_told_to(server: Standalone, da
     assert "run it again later" in deleted.stdout
     assert f"{still_open}  deleted" in run(data, "orphans", "--delete").stdout
     assert [each["ledger_id"] for each in lines(run(data, "list", "--json"))] == [in_use]
+
+
+def test_nothing_is_deleted_on_a_machine_whose_clock_is_ahead(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(SystemClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() + 4 * 24 * 3_600_000
+
+    url = f"{zookeeper.url}/clocks"
+    left = leave_behind(url, LedgerState.CLOSED, "/managed-ledgers/nobody")
+    monkeypatch.setattr(ledger_tools, "SystemClock", Ahead)
+    with pytest.raises(SettingsError, match="Set the clock"):
+        ledger_tools.run(
+            url, lambda tools: tools.sweep_orphans(delete=True, grace_ms=3_600_000, as_json=False)
+        )
+    listed = lines(magnetar("ledger", "list", "--json", "--metadata", url))
+    assert [each["ledger_id"] for each in listed] == [left]
 
 
 def test_misuse_ends_with_a_line_that_says_what_to_do(

@@ -7,17 +7,28 @@ import pytest
 from magnetar.cursors.ack_state import AckSnapshot
 from magnetar.cursors.node import CursorNode, cursor_path, encode_node
 from magnetar.cursors.orphans import cursor_refers
-from magnetar.ledger.errors import NoNodeError, OwnerUnclearError
+from magnetar.ledger.errors import ClocksApartError, NoNodeError, OwnerUnclearError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata import MetadataStore, Versioned
-from magnetar.ledger.orphans import GRACE_MS_MIN, Finding, OrphanSweep, Verdict, log_refers
+from magnetar.ledger.orphans import (
+    CLOCKS_APART_MS_MAX,
+    GRACE_MS_MIN,
+    Finding,
+    OrphanSweep,
+    Verdict,
+    agreed_ms,
+    log_refers,
+)
 from magnetar.ledger.position import Position
+from magnetar.ledger.system import SystemClock
 from tests.integration.ledger.ledger_managers import ROOT, LosingStore, listed, make, manager_on
 
 LOG = "/managed-ledgers/public/default/persistent/t"
-NOW_MS = make(0, 1).created_ms + 100 * GRACE_MS_MIN
+LATER_MS = 100 * GRACE_MS_MIN
+NOW_MS = SystemClock().wall_ms() + LATER_MS
+"""Long after all that a test does."""
 OF_LOG = {"component": "managed-log", "log": LOG}
 OF_CURSOR = {"component": "cursor", "log": LOG, "cursor": "s/1"}
 
@@ -32,7 +43,7 @@ async def create(
     custom_metadata: dict[str, str],
     *,
     state: LedgerState = LedgerState.CLOSED,
-    age_ms: int = 100 * GRACE_MS_MIN,
+    age_ms: int = LATER_MS,
 ) -> VersionedLedger:
     def made(ledger_id: int, creation_token: int) -> LedgerMetadata:
         return replace(
@@ -141,6 +152,46 @@ async def test_a_young_ledger_is_left_alone(store: MetadataStore, manager: Ledge
         await create(manager, OF_LOG, age_ms=age_ms)
     findings = await sweep(store, manager)
     assert [finding.verdict for finding in findings] == [Verdict.ORPHAN] + [Verdict.TOO_YOUNG] * 3
+
+
+@pytest.mark.parametrize("stores", ["zookeeper"], indirect=True)
+async def test_a_ledger_is_young_whose_creator_had_a_clock_that_was_behind(
+    store: MetadataStore, manager: LedgerManager
+) -> None:
+    await create(manager, OF_LOG, age_ms=2 * LATER_MS)
+    owners = {"managed-log": log_refers(store)}
+    made = OrphanSweep(manager, owners, now_ms=await agreed_ms(store, SystemClock()))
+    assert [finding.verdict async for finding in made.run(delete=True)] == [Verdict.TOO_YOUNG]
+    assert await listed(manager) == [0]
+
+
+class ShiftedClock(SystemClock):
+    """Ahead of the real one, or behind."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * CLOCKS_APART_MS_MAX, -2 * CLOCKS_APART_MS_MAX])
+@pytest.mark.parametrize("stores", ["zookeeper"], indirect=True)
+async def test_there_is_no_sweep_while_the_clocks_of_machine_and_store_are_apart(
+    store: MetadataStore, ahead_ms: int
+) -> None:
+    before = await store.children("/")
+    with pytest.raises(ClocksApartError, match="Set the clock that is wrong"):
+        await agreed_ms(store, ShiftedClock(ahead_ms))
+    assert await store.children("/") == before
+
+
+async def test_the_time_is_the_earlier_of_two_clocks_that_agree(store: MetadataStore) -> None:
+    before_ms = SystemClock().wall_ms()
+    agreed = await agreed_ms(store, SystemClock())
+    assert before_ms <= agreed <= SystemClock().wall_ms()
+    behind = await agreed_ms(store, ShiftedClock(-CLOCKS_APART_MS_MAX // 2))
+    assert behind < before_ms
 
 
 def test_a_short_grace_is_refused(manager: LedgerManager) -> None:

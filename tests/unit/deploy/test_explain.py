@@ -16,6 +16,7 @@ from magnetar.broker.errors import ListenError
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explain, explained
 from magnetar.ledger.errors import (
+    ClocksApartError,
     InvalidLedgerMetadataError,
     InvalidPathError,
     LedgerLayoutError,
@@ -40,6 +41,7 @@ from magnetar.ledger.errors import (
         (InvalidPathError("no URL"), 2),
         (NoSuchLedgerError("ledger 7 has no metadata"), 2),
         (LedgerLayoutError("another manager's"), 2),
+        (ClocksApartError("a day apart"), 2),
         (NoNodeError("/ledgers"), 2),
         (InvalidLedgerMetadataError("no JSON"), 10),
     ],

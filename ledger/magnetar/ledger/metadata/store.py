@@ -25,7 +25,7 @@ them:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -49,6 +49,9 @@ class Versioned:
     version: int
     is_ephemeral: bool = False
     """Whether it goes with somebody's session."""
+    created_ms: int | None = field(default=None, compare=False)
+    """When it was created, by the store's own clock, in ms since 1970; None: the store keeps no
+    times."""
 
 
 class SessionState(Enum):

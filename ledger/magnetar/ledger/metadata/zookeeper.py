@@ -105,6 +105,7 @@ class _Stat(Protocol):
 
     czxid: int
     pzxid: int
+    ctime: int
     version: int
     ephemeralOwner: int
 
@@ -275,7 +276,8 @@ class ZooKeeperStore:
         check_path(path)
         full = self._full(path)
         value, stat = await self._read(path, lambda: self._client.get_async(full))
-        return Versioned(value or b"", stat.version, bool(stat.ephemeralOwner))
+        is_ephemeral = bool(stat.ephemeralOwner)
+        return Versioned(value or b"", stat.version, is_ephemeral, created_ms=stat.ctime)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False

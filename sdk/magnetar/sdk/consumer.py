@@ -153,7 +153,9 @@ class Consumer(ABC):
                 before is the next call's.
         """
         policy = self._settings.batch_receive
+        queue = self._queue
         result: list[Message] = []
+        rounds: list[object] = []
         size = 0
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms else None):
@@ -166,11 +168,14 @@ class Consumer(ABC):
                         self._put_back([message])
                         break
                     result.append(message)
+                    rounds.append(queue.round_of(message))
                     size += len(message.data)
         except TimeoutError:
             pass  # what came in time is the batch
         except BaseException:
-            self._put_back(result)
+            # What comes again anyway, or is of the place before a seek, is not for the next call.
+            taken = zip(result, rounds, strict=True)
+            self._put_back([each for each, of in taken if queue.round_of(each) is of])
             raise
         return self._given(result) if self._is_watched else result
 

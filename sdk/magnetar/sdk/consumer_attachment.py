@@ -261,16 +261,16 @@ class ConsumerAttachment:
         self._acknowledger.flush()
         self._session.expect_loss()
         queue.hold()
-        old = (self._start, queue.skip, queue.taken)
+        old = (self._start, queue.skip)
         # The broker closes the consumer, and we attach again, before it answers.
-        self._start, queue.skip, queue.taken = start, skip, None
+        self._start, queue.skip = start, skip
         try:
             await connection.request(
                 command.request_id, BaseCommand(type=BaseCommand.SEEK, seek=command)
             )
         except BaseException:
             if self._session.attachments == attachments:
-                self._start, queue.skip, queue.taken = old
+                self._start, queue.skip = old
                 queue.release()
                 self._consumer.on_messages([])
             raise
@@ -281,6 +281,7 @@ class ConsumerAttachment:
                 self._acknowledger.forget()
                 queue.drop()
                 queue.release()
+                queue.taken = None
                 return
             await self._detach()
             self._session.lose(connection)

@@ -6,7 +6,7 @@ and split. Credit (FLOW) counts messages and is returned when half of the queue 
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.batch import EntrySource, MessageBatch, mask_from_words
@@ -19,6 +19,15 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData
 
 Delivery = tuple[CommandMessage, bytes]
 """A MESSAGE command and the payload that came with it."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is not given out for now."""
+
+    ready: deque[Message]
+    incoming: deque[Delivery]
+    taken: Message | MessageBatch | MessageId | None
 
 
 class ReceiverQueue:
@@ -53,7 +62,8 @@ class ReceiverQueue:
         self._corrupt: CorruptMessageError | None = None
         self._opened_last: MessageIdData | None = None
         """The entry that was opened last, whatever became of it; None: it comes again."""
-        self._held: tuple[deque[Message], deque[Delivery]] | None = None
+        self._held: _Held | None = None
+        self._round = object()
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
         self._is_paused = False
@@ -109,7 +119,7 @@ class ReceiverQueue:
         """Add what came in one network read."""
         if self.epoch:
             deliveries = self._of_this_epoch(deliveries)
-        (self._incoming if self._held is None else self._held[1]).extend(deliveries)
+        (self._incoming if self._held is None else self._held.incoming).extend(deliveries)
         self.received_bytes += sum([len(payload) for _, payload in deliveries])
 
     @property
@@ -121,18 +131,19 @@ class ReceiverQueue:
         """Give out nothing of what lies here or comes until `release` or `clear`: the subscription
         is about to be moved, and may not be."""
         if self._held is None:
-            self._held = (self._ready, self._incoming)
-            self._ready, self._incoming = deque(), deque()
+            self._held = _Held(self._ready, self._incoming, self.taken)
+            self._ready, self._incoming, self.taken = deque(), deque(), None
 
     def release(self) -> None:
         """The subscription was not moved: what was held is next."""
         if self._held is not None:
-            (ready, incoming), self._held = self._held, None
-            self._ready.extend(ready)
-            self._incoming = incoming
+            held, self._held = self._held, None
+            self._ready, self._incoming, self.taken = held.ready, held.incoming, held.taken
 
     def clear(self) -> None:
         """Forget everything, the credit too: the broker begins again."""
+        if not self._is_reader or self.is_held:  # else it begins behind what was taken
+            self._round = object()
         self._held = self._corrupt = self._opened_last = None
         self._incoming.clear()
         self._ready.clear()
@@ -142,6 +153,7 @@ class ReceiverQueue:
 
     def drop(self) -> None:
         """Forget everything and return its credit: the broker sends it again."""
+        self._round = object()
         is_held = self.is_held
         self.release()
         dropped = len(self._ready) + sum(map(_credit_of, self._incoming))
@@ -202,12 +214,22 @@ class ReceiverQueue:
                 self._corrupt = error
         return self._ready[0].schema_version if self._ready else None
 
+    def round_of(self, message: Message) -> object:
+        """Another one each time that what was taken comes again, or the subscription is moved."""
+        return self._round
+
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What was taken last was not wanted after all: it is next again."""
-        self._ready.extendleft(reversed(messages))
+        """What was taken last, in this round, was not wanted after all: it is next again."""
+        if not messages:
+            return
         self._credit_due -= len(messages)
-        if messages:
-            self.taken = _place_before(messages[0].message_id)
+        held, before = self._held, _place_before(messages[0].message_id)
+        if held is None:
+            self._ready.extendleft(reversed(messages))
+            self.taken = before
+        else:
+            held.ready.extendleft(reversed(messages))
+            held.taken = before
 
     def take_more(self, messages: list[Message], messages_max: int) -> None:
         """Append to `messages` what lies here until they are `messages_max`.

@@ -1,26 +1,64 @@
 """Entries between the broker and the application, without either."""
 
+from dataclasses import replace
+
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.batch import EntrySource, encode_plain_batch
-from magnetar.sdk.receiver_queue import ReceiverQueue
+from magnetar.sdk.message import Message
+from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData, MessageMetadata
 
 
-def test_credit_of_what_is_dropped_is_what_the_broker_charged() -> None:
-    granted: list[int] = []
+class Queue(ReceiverQueue):
+    """With what it grants."""
 
-    def grant(messages: int) -> bool:
-        granted.append(messages)
+    def __init__(self) -> None:
+        self.granted: list[int] = []
+        source, acks = EntrySource("t"), AckGrouping(batch_index_ack=True)
+        super().__init__(source, acks, messages_max=2, is_reader=False, grant=self._note)
+
+    def _note(self, messages: int) -> bool:
+        self.granted.append(messages)
         return True
 
-    source, acks = EntrySource("t"), AckGrouping(batch_index_ack=True)
-    queue = ReceiverQueue(source, acks, messages_max=2, is_reader=False, grant=grant)
+
+def delivery(payloads: list[bytes], ack_set: list[int] | None = None) -> Delivery:
     metadata = MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=4
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(payloads)
     ).SerializeToString()
-    payload = len(metadata).to_bytes(4, "big") + metadata + encode_plain_batch([b"a"] * 4, 0)
+    body = encode_plain_batch(payloads, 0)
     place = MessageIdData(ledgerId=1, entryId=0)
-    partly = CommandMessage(consumer_id=0, message_id=place, ack_set=[0b1000])
-    queue.extend([(partly, payload), (CommandMessage(consumer_id=0, message_id=place), payload)])
+    message = CommandMessage(consumer_id=0, message_id=place, ack_set=ack_set)
+    return message, len(metadata).to_bytes(4, "big") + metadata + body
+
+
+def test_credit_of_what_is_dropped_is_what_the_broker_charged() -> None:
+    queue = Queue()
+    queue.extend([delivery([b"a"] * 4, ack_set=[0b1000]), delivery([b"a"] * 4)])
     queue.drop()
-    assert granted == [1 + 4]
+    assert queue.granted == [1 + 4]
+
+
+def test_what_is_put_back_while_the_queue_is_held_is_held_too() -> None:
+    queue = Queue()
+    queue.extend([delivery([b"a", b"b", b"c"])])
+    taken: list[Message] = []
+    queue.take_more(taken, 2)
+    queue.hold()
+    queue.put_back(taken)
+    assert (queue.take(), queue.last_taken) == (None, None)
+    queue.release()
+    again: list[Message] = []
+    queue.take_more(again, 3)
+    assert [message.data for message in again] == [b"a", b"b", b"c"]
+
+
+def test_what_was_taken_last_is_known_again_if_the_queue_is_not_moved() -> None:
+    queue = Queue()
+    queue.extend([delivery([b"a", b"b", b"c"])])
+    taken: list[Message] = []
+    queue.take_more(taken, 2)
+    queue.hold()
+    queue.put_back(taken[1:])
+    queue.release()
+    assert queue.last_taken == replace(taken[0].message_id, batch_size=0)

@@ -158,6 +158,10 @@ class TopicsQueue:
                 return result
         return result
 
+    def round_of(self, message: Message) -> object:
+        member = self._members.by_topic.get(message.topic)
+        return None if member is None else member._queue.round_of(message)
+
     def put_back(self, messages: Sequence[Message]) -> None:
         by_topic: dict[str, list[Message]] = {}
         for message in messages:

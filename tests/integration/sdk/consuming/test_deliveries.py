@@ -76,6 +76,40 @@ async def test_a_cancelled_batch_takes_nothing(client: Client, topic: str) -> No
         assert data(await take(consumer, 5)) == numbered(5)
 
 
+@pytest.mark.parametrize("is_reader", [False, True])
+async def test_a_batch_cancelled_after_a_seek_puts_nothing_back_from_before_it(
+    client: Client, topic: str, is_reader: bool
+) -> None:
+    policy = BatchReceivePolicy(messages_max=100, timeout_ms=0)
+    settings = replace(FROM_START, batch_receive=policy, durable=not is_reader)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        producer = await client.producer(topic)
+        ids = [await producer.send(each) for each in numbered(5)]
+        collecting = asyncio.ensure_future(consumer.receive_batch())
+        await until(lambda: consumer.stats().received_messages == 5)
+        await consumer.seek(ids[3])
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        assert data(await take(consumer, 2)) == numbered(5)[3:]
+        await assert_nothing_comes(consumer)
+
+
+async def test_a_batch_cancelled_after_a_redelivery_gives_nothing_twice(
+    client: Client, topic: str
+) -> None:
+    policy = BatchReceivePolicy(messages_max=100, timeout_ms=0)
+    settings = replace(FROM_START, batch_receive=policy)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        await send(client, topic, numbered(5))
+        collecting = asyncio.ensure_future(consumer.receive_batch())
+        await until(lambda: consumer.stats().received_messages == 5)
+        consumer.redeliver_unacknowledged()
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        assert data(await take(consumer, 5)) == numbered(5)
+        await assert_nothing_comes(consumer)
+
+
 async def test_the_pause_grows_with_each_redelivery(client: Client, topic: str) -> None:
     settings = replace(
         SHARED, nack_delay_ms=20, nack_delay_multiplier=4.0, nack_delay_max_ms=100_000

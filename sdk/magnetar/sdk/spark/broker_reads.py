@@ -3,7 +3,8 @@
 A blocking connection for each slice: lookup, a subscription that is not durable from the slice's
 first entry on, and messages within permits until the slice's last entry has come. What arrives is
 the entry as it is stored, so that all that follows is the same as with bookies. Brokers leave out
-what is no message of a producer, so that entries may be missing in between.
+what is no message of a producer, so that entries may be missing in between; and what expires while
+it is read (TTL), which a new consumer is given.
 """
 
 import random
@@ -47,6 +48,10 @@ _IDLE_S = 2.0
 _SILENT_ROUNDS_MAX = 30
 """So often, one behind the other, and it says that there is more without sending it: a minute."""
 
+_REREADS_MAX = 3
+"""So often entries that did not come are asked for again at one place, because they may just have
+expired; if they do not come then either, they are no messages."""
+
 _MASK_64 = (1 << 64) - 1
 
 _GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
@@ -74,15 +79,20 @@ class BrokerReads:
             CorruptDataError: a checksum does not match.
             UnreachableError: no broker serves the topic.
         """
+        rereads = 0
         try:
             while True:
                 before = part.first
                 try:
-                    for entry_id, payload in self._received(part):
+                    for entry_id, payload in self._received(part, rereads):
                         part = replace(part, first=entry_id + 1)
+                        rereads = 0
                         yield entry_id, [payload]
                     self.close()  # the consumer goes with its connection, and what it was sent
                     return
+                except _PassedError:
+                    self.close()
+                    rereads += 1
                 except OSError:
                     # The topic may have moved. And brokers end connections over which no answer to
                     # their pings comes: nobody is here while Spark's sink takes its time.
@@ -110,7 +120,14 @@ class BrokerReads:
         """The first of these entries that may be there: brokers do not tell of single ones."""
         return part.first
 
-    def _received(self, part: LedgerPart) -> Iterator[tuple[int, bytes]]:
+    def _received(self, part: LedgerPart, rereads: int) -> Iterator[tuple[int, bytes]]:
+        """
+        Args:
+            rereads: how often the first entry did not come before.
+
+        Raises:
+            _PassedError: messages may have expired; those that were not given are to be read anew.
+        """
         link = self._opened()
         link.subscribe(self._topic, part.ledger_id, part.first)
         wanted = (part.ledger_id, part.last)
@@ -126,15 +143,21 @@ class BrokerReads:
                 if last < wanted and last <= seen:
                     self._check_there(link, part)
                     return
+                self._check_not_passed(link, part, seen, rereads)
                 if silent_rounds >= _SILENT_ROUNDS_MAX:
                     raise TimeoutError(
                         f"the broker says that message {last[0]}:{last[1]} is there, and sends "
                         f"nothing behind {seen[0]}:{seen[1]}"
                     )
+            has_asked = False
             for ledger_id, entry_id, payload in arrived:
                 at = (ledger_id, entry_id)
                 if at < (part.ledger_id, part.first):
                     continue
+                if at != (seen[0], seen[1] + 1) and not has_asked:
+                    # Once for all that have arrived: where it stands now, it stood at most.
+                    self._check_not_passed(link, part, seen, rereads)
+                    has_asked = True
                 if at > wanted:
                     self._check_there(link, part)
                     return
@@ -147,6 +170,23 @@ class BrokerReads:
                 yield entry_id, payload
                 if at == wanted:
                     return
+
+    def _check_not_passed(
+        self, link: "_Link", part: LedgerPart, seen: tuple[int, int], rereads: int
+    ) -> None:
+        """What was not sent behind `seen` is no message, or it expired: then the consumer was moved
+        on although it acknowledges nothing, and one that begins there is given it.
+
+        Brokers also move on who begins with what is no message: hence the limit.
+
+        Raises:
+            _PassedError
+        """
+        missing = (seen[0], seen[1] + 1)
+        if missing == (part.ledger_id, part.first) and rereads >= _REREADS_MAX:
+            return
+        if link.mark_delete() >= missing:
+            raise _PassedError
 
     def _check_there(self, link: "_Link", part: LedgerPart) -> None:
         """What was not sent is no message, or it went with its ledger, which readers do not hold.
@@ -205,6 +245,10 @@ class _RefusalError(Exception):
         super().__init__(text)
         self.code = code
         self.error = service_error(code, text)
+
+
+class _PassedError(Exception):
+    """The broker has moved the consumer on."""
 
 
 class _Link:
@@ -274,13 +318,11 @@ class _Link:
         it, and before the first ledger that is left if that of the entry is gone. Nothing is read
         from this connection any more."""
         self._begin(topic, ledger_id, entry_id)
-        answer = self._last_message()
         # That no message of the ledger came before one of a later ledger is no second sign: one of
         # markers and aborted transactions looks the same. A broker that leaves the place as it was
         # given, whether its ledger is there or not, cannot be told apart from one that has it.
-        if not answer.HasField("consumer_mark_delete_position"):
-            return False  # there is no ledger at all
-        return signed(answer.consumer_mark_delete_position.ledgerId) <= ledger_id
+        # Without any ledger there is no place.
+        return 0 <= self.mark_delete()[0] <= ledger_id
 
     def _begin(self, topic: str, ledger_id: int, entry_id: int) -> None:
         """Subscribe, without any permits."""
@@ -330,6 +372,14 @@ class _Link:
     def last_message(self) -> tuple[int, int]:
         """The last message of the topic. Only asked while nothing arrives."""
         place = self._last_message().last_message_id
+        return signed(place.ledgerId), signed(place.entryId)
+
+    def mark_delete(self) -> tuple[int, int]:
+        """Through where everything counts as acknowledged; (-1, -1) if that is not said."""
+        answer = self._last_message()
+        if not answer.HasField("consumer_mark_delete_position"):
+            return -1, -1
+        place = answer.consumer_mark_delete_position
         return signed(place.ledgerId), signed(place.entryId)
 
     def _last_message(self) -> CommandGetLastMessageIdResponse:

@@ -23,12 +23,17 @@ class Link:
     """Gives what it was told to, a list at a time; an empty one is a broker that says nothing."""
 
     def __init__(
-        self, *steps: Sequence[Place] | Exception, last: Place, is_gone: bool = False
+        self,
+        *steps: Sequence[Place] | Exception,
+        last: Place,
+        is_gone: bool = False,
+        mark_delete: Place = (-1, -1),
     ) -> None:
         """`is_gone`: the ledger that is read, by the time that somebody asks."""
         self._steps = iter(steps)
         self._last = last
         self._is_gone = is_gone
+        self._mark_delete = mark_delete
         self.is_idle = False
         self.asked: list[Place] = []
         self.is_closed = False
@@ -45,6 +50,9 @@ class Link:
 
     def last_message(self) -> Place:
         return self._last
+
+    def mark_delete(self) -> Place:
+        return self._mark_delete
 
     def has(self, _topic: str, _ledger_id: int, _entry_id: int) -> bool:
         return not self._is_gone
@@ -91,6 +99,32 @@ def test_a_ledger_that_is_gone_is_data_loss(
     link = Link(*steps, last=(-1, -1), is_gone=True)
     with pytest.raises(DataLossError, match="ledger 5 is gone"):
         list(taken(monkeypatch, LedgerPart(5, 0, 9), [link]))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [([(5, 3)],), ([(6, 0)],), ([],)],
+    ids=["a younger one", "one of the next ledger", "nothing"],
+)
+def test_what_expires_while_it_is_read_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, steps: list[list[Place]]
+) -> None:
+    first = Link([(5, 0)], *steps, last=(6, 0), mark_delete=(5, 2))
+    second = Link([(5, 1), (5, 2), (5, 3)], last=(6, 0))
+    assert list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second])) == [0, 1, 2, 3]
+    assert second.asked == [(5, 1)]
+    assert first.is_closed
+
+
+def test_entries_that_do_not_come_when_they_are_asked_for_again_are_no_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker acknowledges its markers for who begins with them."""
+    links = [
+        Link([(5, 2)], last=(5, 2), mark_delete=(5, 1)) for _ in range(broker_reads._REREADS_MAX)
+    ]
+    last = Link([(5, 2), (5, 4)], last=(5, 4), mark_delete=(5, 1))
+    assert list(taken(monkeypatch, LedgerPart(5, 0, 4), [*links, last])) == [2, 4]
 
 
 def test_a_connection_that_ends_in_the_middle_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

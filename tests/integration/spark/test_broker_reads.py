@@ -1,0 +1,52 @@
+"""Slices that are read through a broker which lets messages go while they are read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from magnetar.sdk.settings import ClientSettings
+from magnetar.sdk.spark import broker_reads
+from magnetar.sdk.spark.broker_reads import BrokerReads
+from magnetar.sdk.spark.slices import LedgerPart
+from tests.integration.spark.support import admin, publish
+from tests.standalone import Standalone
+from tests.waiting import wait_until
+
+TOPIC = "persistent://public/default/expiring"
+PATH = TOPIC.replace("://", "/")
+ENTRIES = 40
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
+    """It looks for messages above their TTL once a second."""
+    monkeypatch.setenv("MAGNETAR_BROKER_MESSAGE_EXPIRY_CHECK_INTERVAL_S", "1")
+    with Standalone(tmp_path / "data") as standalone:
+        yield standalone
+
+
+def test_what_expires_while_it_is_read_is_read(
+    server: Standalone, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TTL acknowledges for all who have not read, readers too; what is stored stays stored."""
+    monkeypatch.setattr(broker_reads, "_PERMITS", 4)
+    publish(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
+    (ledger,) = admin(server, "GET", f"{PATH}/internalStats")["ledgers"]
+    reads = BrokerReads(TOPIC, server.url, ClientSettings())
+    part = LedgerPart(ledger["ledgerId"], 0, ENTRIES - 1)
+    found = reads.entries(part)
+    first = [next(found)[0] for _ in range(2)]
+    admin(server, "POST", f"{PATH}/messageTTL?messageTTL=1")
+
+    def has_expired() -> bool:
+        return all(
+            each["msgBacklog"] == 0
+            for each in admin(server, "GET", f"{PATH}/stats")["subscriptions"].values()
+        )
+
+    wait_until(has_expired, "the reader is moved on")
+    admin(server, "POST", f"{PATH}/messageTTL?messageTTL=3600")
+    publish(client, TOPIC, [b"young"])
+    assert [*first, *(entry_id for entry_id, _ in found)] == list(range(ENTRIES))

@@ -131,6 +131,16 @@ class AckGrouping:
         if len(self._chunks) > CHUNKED_MESSAGES_MAX:
             self._chunks.popitem(last=False)
 
+    def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool:
+        """One more entry for `set_chunks`; false: the message is acknowledged already. Only for
+        messages of which fewer than `CHUNKED_MESSAGES_MAX` came later."""
+        others = self._chunks.get(key)
+        if others is None:
+            return False
+        if other not in others:
+            others.append(other)
+        return True
+
     def with_chunks(self, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Entries, and with the end of a message in chunks all others of it; sorted."""
         if not self._chunks:

@@ -1,6 +1,7 @@
 """How a consumer takes faults, credit and positions."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -562,6 +563,29 @@ async def test_a_damaged_message_for_one_who_waits_leaves_the_next_to_another(
     assert isinstance(results[0], CorruptMessageError)
     assert isinstance(results[1], Message)
     assert results[1].data == b"1"
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED])
+async def test_a_last_chunk_that_was_stored_twice_is_acknowledged_with_its_message(
+    client: Client, broker: ScriptedBroker, kind: SubscriptionType
+) -> None:
+    settings = ProducerSettings(batching=False, chunking=True, chunk_bytes_max=1_000)
+    async with await client.producer("t", settings) as producer:
+        await producer.send(bytes(2_500))
+    broker.entries.append(broker.entries[-1])  # as of a producer that had no receipt for it
+    await publish(client, [b"behind"])
+    consumer = await client.consumer("t", "s", replace(SOON, subscription_type=kind))
+    large, behind = await take(consumer, 2)
+    assert (len(large.data), behind.data) == (2_500, b"behind")
+    assert broker.acked == set()
+    consumer.acknowledge(large)
+    await until(lambda: broker.acked == {0, 1, 2, 3}, "all chunks are acknowledged")
+    broker.entries.append(broker.entries[3])
+    broker.peers[0].dispatch()
+    consumer.acknowledge(behind)
+    with pytest.raises(TimeoutError):
+        await consumer.receive(timeout_s=0.1)
+    await until(lambda: broker.acked == {0, 1, 2, 3, 4, 5}, "so is what comes later")
 
 
 async def test_partitions_that_are_not_there_for_a_moment_are_consumed_all_the_same(

@@ -187,3 +187,13 @@ def test_what_a_cumulative_one_covers_is_not_sent_besides() -> None:
     acks.add_cumulative(MessageId(1, 5, 0, -1, 3))
     assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 5, [0b010])])]
     assert acks.remaining(1, 5) == 0b010
+
+
+def test_a_chunk_stored_twice_is_acknowledged_with_its_message_and_never_before_it() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.set_chunks((1, 1), [(1, 0)])
+    assert acks.add_chunk((1, 1), (1, 2))
+    assert len(acks) == 0
+    acks.add_entry(1, 1)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 1, []), (1, 0, []), (1, 2, [])])]
+    assert not acks.add_chunk((1, 1), (1, 3)), "it is acknowledged"

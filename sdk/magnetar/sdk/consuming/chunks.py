@@ -4,17 +4,26 @@ A chunk is an entry whose metadata has `num_chunks_from_msg` above 1, `chunk_id`
 `uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). They come in order, those
 of several messages mixed. A message is given up when a chunk is missing, when it is incomplete for
 too long, or when more are incomplete than may be; its chunks come again, or are acknowledged.
+
+A producer that lost its connection sends again what it has no receipt for, so a chunk may be stored
+twice. One that comes behind its whole message would be missing its others for ever: it shares the
+lot of that message. It must be the very same chunk: producers that come back may use ids again.
 """
 
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 _U32 = struct.Struct(">I")
+
+WHOLE_REMEMBERED_MAX = 1_000
+"""Messages that became whole, of which a chunk may come once more."""
 
 EntryKey = tuple[int, int]
 """Ledger id and entry id."""
@@ -40,6 +49,27 @@ class Whole:
     """The entries of its chunks but the last, which is the batch's own."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A message that became whole."""
+
+    entries: list[EntryKey]
+    chunks: int
+    size: int
+    publish_time_ms: int
+
+    def is_repeated_by(self, entry: EntryKey, metadata: MessageMetadata) -> bool:
+        """Whether this is one of its chunks, stored once more."""
+        return entry not in self.entries and (
+            (self.chunks, self.size, self.publish_time_ms)
+            == (
+                metadata.num_chunks_from_msg,
+                metadata.total_chunk_msg_size,
+                metadata.publish_time,
+            )
+        )
+
+
 class ChunkAssembly:
     """The incomplete messages of one consumer."""
 
@@ -52,9 +82,11 @@ class ChunkAssembly:
         age_s: float,
         on_given_up: Callable[[list[EntryKey]], None],
         on_superseded: Callable[[list[EntryKey]], None],
+        on_repeated: Callable[[EntryKey, EntryKey], None],
     ) -> None:
         """`on_given_up` gets the entries of a message that will not become whole here;
-        `on_superseded` those of chunks that their producer has sent again."""
+        `on_superseded` those of chunks that their producer has sent again; `on_repeated` the last
+        entry of a whole message, and the entry of a chunk of it that was stored twice."""
         # A message in chunks is larger than any other; its own bound holds for it.
         larger = max(source.decompressed_bytes_max, bytes_max)
         self._source = replace(source, decompressed_bytes_max=larger)
@@ -63,6 +95,8 @@ class ChunkAssembly:
         self._age_s = age_s
         self._on_given_up = on_given_up
         self._on_superseded = on_superseded
+        self._on_repeated = on_repeated
+        self._done: OrderedDict[str, _Done] = OrderedDict()
         self._incomplete: dict[str, _Incomplete] = {}
         self._size = 0
 
@@ -92,6 +126,10 @@ class ChunkAssembly:
         found = self._incomplete.get(uuid)
         if found is not None and entry in found.entries:
             return None  # a redelivery of what is here
+        done = self._done.get(uuid)
+        if found is None and done is not None and done.is_repeated_by(entry, metadata):
+            self._on_repeated(done.entries[-1], entry)
+            return None
         if index == 0:
             if found is not None:
                 self._size -= found.size
@@ -121,6 +159,7 @@ class ChunkAssembly:
     def clear(self) -> None:
         """Forget everything: the broker begins again."""
         self._incomplete.clear()
+        self._done.clear()
         self._size = 0
 
     def give_up_old(self, *, now_s: float) -> None:
@@ -138,8 +177,15 @@ class ChunkAssembly:
             last.entry_id,
             last.redelivery_count,
         )
+        self._remember(uuid, done, last.metadata.publish_time)
         batch.first_chunk = MessageId(*done.entries[0], -1, last.partition)
         return Whole(batch, done.entries[:-1])
+
+    def _remember(self, uuid: str, whole: _Incomplete, publish_time_ms: int) -> None:
+        self._done.pop(uuid, None)
+        self._done[uuid] = _Done(whole.entries, whole.chunks, whole.bytes_max, publish_time_ms)
+        if len(self._done) > WHOLE_REMEMBERED_MAX:
+            self._done.popitem(last=False)
 
     def _make_room(self) -> None:
         while len(self._incomplete) >= self._messages_max:

@@ -21,6 +21,7 @@ class Chunked(Protocol):
     """What is told of messages in chunks: by the acknowledger and its grouping."""
 
     def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
+    def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool: ...
 
 
 class EntryOpening:
@@ -65,6 +66,7 @@ class EntryOpening:
             age_s=settings.chunked_message_age_ms / 1000,
             on_given_up=self._on_incomplete,
             on_superseded=acknowledge,
+            on_repeated=self._on_repeated,
         )
 
     def open(self, batch: MessageBatch) -> MessageBatch | None:
@@ -132,6 +134,10 @@ class EntryOpening:
         self.chunks.give_up_old(now_s=self._clock.monotonic_s())
         if len(self.chunks):
             self._timer = self._loop.call_later(self._age_s, self._on_age)
+
+    def _on_repeated(self, last: tuple[int, int], entry: tuple[int, int]) -> None:
+        if not self._acks.add_chunk(last, entry):
+            self._acknowledge([entry])  # as the message was
 
     def _on_incomplete(self, entries: list[tuple[int, int]]) -> None:
         if self._acknowledges_incomplete:

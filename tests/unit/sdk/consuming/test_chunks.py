@@ -13,12 +13,18 @@ SOURCE = EntrySource("persistent://public/default/t")
 
 
 def chunk(
-    entry: int, uuid: str, index: int, of: int, body: bytes = b"ab", size: int | None = None
+    entry: int,
+    uuid: str,
+    index: int,
+    of: int,
+    body: bytes = b"ab",
+    size: int | None = None,
+    publish_time_ms: int = 1,
 ) -> MessageBatch:
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=1,
-        publish_time=1,
+        publish_time=publish_time_ms,
         uuid=uuid,
         chunk_id=index,
         num_chunks_from_msg=of,
@@ -33,6 +39,7 @@ class Assembly:
     def __init__(self, *, messages_max: int = 10, bytes_max: int = 1_000) -> None:
         self.given_up: list[list[tuple[int, int]]] = []
         self.superseded: list[list[tuple[int, int]]] = []
+        self.repeated: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self.chunks = ChunkAssembly(
             SOURCE,
             messages_max=messages_max,
@@ -40,6 +47,7 @@ class Assembly:
             age_s=60.0,
             on_given_up=self.given_up.append,
             on_superseded=self.superseded.append,
+            on_repeated=lambda last, entry: self.repeated.append((last, entry)),
         )
 
     def add(self, batch: MessageBatch, now_s: float = 0.0) -> bytes | None:
@@ -88,6 +96,43 @@ def test_a_chunk_in_the_middle_that_was_stored_twice_is_passed_over() -> None:
     assert assembly.add(chunk(2, "a", 1, 3, b"cd")) is None
     assert assembly.add(chunk(3, "a", 2, 3, b"ef")) == b"abcdef"
     assert (assembly.superseded, assembly.given_up) == ([[(1, 2)]], [])
+
+
+def test_a_chunk_that_was_stored_twice_shares_the_lot_of_its_whole_message() -> None:
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 2, b"ab"))
+    assert assembly.add(chunk(1, "a", 1, 2, b"cd")) == b"abcd"
+    assert assembly.add(chunk(2, "a", 1, 2, b"cd")) is None
+    assert (assembly.repeated, assembly.given_up) == ([((1, 1), (1, 2))], [])
+
+
+def test_a_whole_message_that_comes_again_becomes_whole_again() -> None:
+    assembly = Assembly()
+    for _ in range(2):
+        assembly.add(chunk(0, "a", 0, 2, b"ab"))
+        assert assembly.add(chunk(1, "a", 1, 2, b"cd")) == b"abcd"
+    assert (assembly.repeated, assembly.given_up) == ([], [])
+
+
+def test_another_message_of_the_same_id_is_not_taken_for_what_was_stored_twice() -> None:
+    """A producer that comes back under its name may count from the beginning."""
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 2, b"ab"))
+    assembly.add(chunk(1, "a", 1, 2, b"cd"))
+    assembly.add(chunk(3, "a", 1, 2, b"gh", publish_time_ms=2))
+    assert assembly.given_up == [[(1, 3)]]
+    assembly.add(chunk(4, "a", 0, 2, b"ef", publish_time_ms=2))
+    assert assembly.add(chunk(5, "a", 1, 2, b"gh", publish_time_ms=2)) == b"efgh"
+    assert assembly.repeated == []
+
+
+def test_nothing_is_known_of_what_became_whole_before_everything_comes_again() -> None:
+    assembly = Assembly()
+    assembly.add(chunk(0, "a", 0, 2))
+    assembly.add(chunk(1, "a", 1, 2))
+    assembly.chunks.clear()
+    assembly.add(chunk(2, "a", 1, 2))
+    assert (assembly.repeated, assembly.given_up) == ([], [[(1, 2)]])
 
 
 def test_at_the_limit_the_oldest_is_given_up() -> None:

@@ -61,8 +61,9 @@ class AckGrouping:
     Of a batch that is acknowledged in part, the rest is remembered until it is acknowledged, too.
     Who consumes alone completes each batch, so what is remembered is no more than the application
     was given and has not finished: nothing may be forgotten, or finished batches would stay
-    unacknowledged. Where entries are shared, parts of batches that another consumer completes
-    would stay for ever: there are `PARTIAL_ENTRIES_MAX`, and the oldest is forgotten.
+    unacknowledged, as long as no other takes its place (`forget_parts`). Where entries are shared,
+    parts of batches that another consumer completes would stay for ever: there are
+    `PARTIAL_ENTRIES_MAX`, and the oldest is forgotten.
     """
 
     def __init__(self, *, batch_index_ack: bool, shares_entries: bool = False) -> None:
@@ -176,6 +177,10 @@ class AckGrouping:
         """Forget about parts of an entry: it will be delivered again as a whole."""
         self._remaining.pop((ledger_id, entry_id), None)
         self._touched.pop((ledger_id, entry_id), None)
+
+    def forget_parts(self) -> None:
+        """All that is begun comes to another consumer, which completes it."""
+        self._remaining.clear()
 
     def clear(self) -> None:
         """Forget everything: the subscription is moved."""

@@ -20,7 +20,13 @@ from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, NotSupp
 from magnetar.sdk.perf import ConsumeOptions, consume
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import BrokerMetadataError, ConsumerBusyError
-from magnetar.sdk.wire.pulsar_pb2 import CommandAck, CommandMessage, MessageIdData, ServerError
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandAck,
+    CommandActiveConsumerChange,
+    CommandMessage,
+    MessageIdData,
+    ServerError,
+)
 from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.waiting import until
@@ -586,6 +592,30 @@ async def test_a_last_chunk_that_was_stored_twice_is_acknowledged_with_its_messa
     with pytest.raises(TimeoutError):
         await consumer.receive(timeout_s=0.1)
     await until(lambda: broker.acked == {0, 1, 2, 3, 4, 5}, "so is what comes later")
+
+
+async def test_who_is_not_active_any_more_forgets_what_it_has_acknowledged_of_batches(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    """The next one completes them: to remember them would be for ever."""
+    settings = replace(SOON, subscription_type=SubscriptionType.FAILOVER)
+    consumer = await client.consumer("t", "s", settings)
+    for _ in range(2):
+        await publish(client, numbered(2), batch=2)
+        first, _ = await take(consumer, 2)
+        consumer.acknowledge(first)
+    peer = next(each for each in broker.peers if each.consumer_id >= 0)
+    for is_active in (False, True):
+        change = CommandActiveConsumerChange(consumer_id=peer.consumer_id, is_active=is_active)
+        peer.send(BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change)
+    await until(lambda: consumer.is_active is True)
+    broker.acked.add(0)  # by the one that was active meanwhile
+    peer.rewind()
+    peer.dispatch()
+    second = await take(consumer, 2)
+    assert data(second) == numbered(2)
+    consumer.acknowledge_many(second)
+    await until(lambda: broker.acked == {0, 1})
 
 
 async def test_partitions_that_are_not_there_for_a_moment_are_consumed_all_the_same(

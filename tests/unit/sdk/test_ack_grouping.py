@@ -132,6 +132,14 @@ def test_who_consumes_alone_acknowledges_every_batch_however_many_are_begun() ->
     assert not acks.has_partial
 
 
+def test_what_is_begun_and_comes_to_another_is_forgotten_but_sent() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add(1, 2, 0, 2)
+    acks.forget_parts()
+    assert not acks.has_partial
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [0b10])])]
+
+
 @pytest.mark.parametrize("more", [1, 7, 20])
 def test_a_batch_that_was_forgotten_does_not_drive_out_those_that_are_remembered(
     more: int, monkeypatch: pytest.MonkeyPatch

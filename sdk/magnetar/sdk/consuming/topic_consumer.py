@@ -46,7 +46,7 @@ class TopicConsumer(Consumer):
             start = start.first_chunk or start  # Behind its last chunk it would never be whole.
         self._start, self._start_inclusive = start, start_inclusive
         self._schema = None if schema is None else schema.for_topic()
-        acks = AckGrouping(
+        self._acks = acks = AckGrouping(
             batch_index_ack=settings.batch_index_ack,
             shares_entries=not settings.subscription_type.keeps_order,
         )
@@ -231,6 +231,8 @@ class TopicConsumer(Consumer):
     def on_active_change(self, is_active: bool) -> None:
         """From the connection: another consumer of the subscription took over, or this one."""
         self.is_active = is_active
+        if not is_active:
+            self._acks.forget_parts()
         if self.on_active is not None:
             self.on_active(is_active)
         if self._settings.on_active_change is not None:

@@ -3,10 +3,11 @@
     /admin/local-policies/<tenant>/<namespace>   {"format": 1, "boundaries": ["0x00000000", ...]}
 
 A namespace gets its layout when it is first asked for; all brokers may do that at the same time,
-one of them creates the node. From then on it changes only by `split`, which compares versions: of
-two splits at the same time one fails and is told. What is remembered here may be a moment old. That
-is good enough for a lookup; whoever has taken a lease asks `verified` afterwards, since the bundle
-may have been split just before.
+one of them creates the node. One that is being deleted gets none: it would be left behind, and be
+the layout of the next namespace of that name. From then on it changes only by `split`, which
+compares versions: of two splits at the same time one fails and is told. What is remembered here may
+be a moment old. That is good enough for a lookup; whoever has taken a lease asks `verified`
+afterwards, since the bundle may have been split just before.
 
 A value that cannot be read is refused and left as it is: guessing boundaries would give topics to
 two owners.
@@ -22,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.broker.balance.bundles import Bundle, BundleError, Layout
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError, UnreadableRecordError
+from magnetar.broker.policies.model import NamespaceRecord, namespace_path
+from magnetar.broker.policies.records import read_record
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
@@ -135,6 +138,8 @@ class Layouts:
         """
         for _ in range(_CHANGES_TRIED):
             layout, version = await self._read(namespace)
+            if version is None:
+                raise BrokerMetadataError(f"{namespace} is being deleted: {bundle} is not split")
             if bundle not in layout and at in layout.boundaries:
                 return layout
             if len(layout) >= self._bundles_max:
@@ -159,13 +164,16 @@ class Layouts:
             f"{_CHANGES_TRIED} times"
         )
 
-    async def _read(self, namespace: str) -> tuple[Layout, int]:
+    async def _read(self, namespace: str) -> tuple[Layout, int | None]:
+        """With the version of its node; without one, it is stored nowhere."""
         path = layout_path(namespace)
         self.reads += 1
         try:
             try:
                 found = await self._store.get(path)
             except NoNodeError:
+                if await self._is_leaving(namespace):
+                    return self._default, None
                 try:
                     await self._store.create(path, _encode(self._default))
                 except (NodeExistsError, UnknownOutcomeError):
@@ -174,6 +182,13 @@ class Layouts:
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot read the bundles of {namespace}: {error}") from error
         return _decode(path, found), found.version
+
+    async def _is_leaving(self, namespace: str) -> bool:
+        """Whether the namespace does not exist, or will not for long."""
+        record = await read_record(
+            self._store, NamespaceRecord, namespace_path(namespace), is_sure=True
+        )
+        return record is None or record[0].is_deleted
 
     def _changed(self, namespace: str) -> None:
         for callback in self._callbacks:
@@ -218,8 +233,8 @@ class _Followed:
             path = layout_path(self._namespace)
             self._watch = self._layouts._store.watch(path, self._on_event)
         generation = self._generation
-        layout, _ = await self._layouts._read(self._namespace)
-        if generation == self._generation:
+        layout, version = await self._layouts._read(self._namespace)
+        if generation == self._generation and version is not None:
             self.layout = layout
         return layout
 

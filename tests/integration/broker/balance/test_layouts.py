@@ -9,10 +9,19 @@ import pytest
 from magnetar.broker.balance.bundles import BundleError, Layout, middle_of_range
 from magnetar.broker.balance.layouts import Layouts, layout_path
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.policies.model import NamespaceRecord, namespace_path
 from magnetar.ledger.metadata import MetadataStore
 from tests.integration.ledger.metadata_stores import WAIT_S, Stores
 
 NAMESPACE = "acme/orders"
+
+
+@pytest.fixture
+async def stores(stores: Stores) -> Stores:
+    """With the namespace in them."""
+    store = await stores.open()
+    await store.create(namespace_path(NAMESPACE), NamespaceRecord().encode())
+    return stores
 
 
 def layouts_on(store: MetadataStore, *, bundles: int = 4, most: int = 128) -> Layouts:
@@ -114,6 +123,28 @@ async def test_a_namespace_has_no_more_bundles_than_it_may(store: MetadataStore)
     await layouts.split(NAMESPACE, first, middle_of_range(first))
     with pytest.raises(NotAllowedError, match="3 bundles"):
         await layouts.split(NAMESPACE, second, middle_of_range(second))
+
+
+async def test_who_looks_while_a_namespace_is_deleted_leaves_no_layout_behind(
+    store: MetadataStore,
+) -> None:
+    """It would be the layout of the next namespace of that name."""
+    layouts = layouts_on(store)
+    before = await layouts.layout_of(NAMESPACE)
+    marked = NamespaceRecord(is_deleted=True)
+    await store.set(namespace_path(NAMESPACE), marked.encode(), version=0)
+    await store.delete(layout_path(NAMESPACE))
+    assert await layouts.verified(NAMESPACE) == before
+    with pytest.raises(BrokerMetadataError, match="is being deleted"):
+        await layouts.split(NAMESPACE, before.bundles[0], 5)
+    await store.delete(namespace_path(NAMESPACE))
+    assert await layouts.verified(NAMESPACE) == before
+    assert await store.exists(layout_path(NAMESPACE)) is None
+    again = layouts_on(store)
+    await again.layout_of(NAMESPACE)
+    await store.create(namespace_path(NAMESPACE), NamespaceRecord().encode())
+    await again.layout_of(NAMESPACE)
+    assert await store.exists(layout_path(NAMESPACE)) == 0
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,40 @@ def test_a_ledger_that_went_before_it_was_read_is_noticed(
         read(options, checkpoint)
 
 
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "not planned"])
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_ledger_that_went_when_a_part_of_it_was_read_is_noticed(
+    server: Standalone, client: pulsar.Client, topic: str, planned: bool, fails: bool
+) -> None:
+    """As when a TTL passes a query that is behind. Nothing else of the topic has gone."""
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        maxEntriesPerTrigger="5",
+        failOnDataLoss=str(fails).lower(),
+    )
+    publish(client, topic, numbered(0, 20), batching_enabled=False)
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint, fails_in=1).values == numbered(0, 5)
+    if not planned:
+        checkpoint.planned.pop()
+    admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
+    publish(client, topic, numbered(20, 25), batching_enabled=False)
+    (first, _) = admin(server, "GET", f"{path_of(topic)}/internalStats")["ledgers"]
+    expired = {"ledgerId": first["ledgerId"], "entryId": first["entries"] - 1}
+    admin(server, "POST", f"{path_of(topic)}/subscription/held/expireMessages", expired)
+    admin(server, "POST", f"{path_of(topic)}/trim")
+    assert ledgers(server, topic) == 1
+
+    if fails:
+        with pytest.raises(DataLossError, match="15 entries were behind that"):
+            read(options, checkpoint)
+    else:
+        assert read(options, checkpoint).values == numbered(20, 25)
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
 def test_a_topic_that_was_emptied_under_a_planned_batch(
     server: Standalone, client: pulsar.Client, topic: str, fails: bool

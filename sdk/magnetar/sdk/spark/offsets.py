@@ -9,6 +9,7 @@ that is to be read, `endingOffsets` the last one.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
@@ -21,6 +22,7 @@ SLICES_KEY = "sliceEntries"
 SUBSCRIPTION_KEY = "subscription"
 """Beside the topics of an offset: the subscription that holds what the query may still need. It is
 part of the offset so that a restarted query finds its own."""
+LEFT_KEY = "entriesLeft"
 
 _WHOLE = 1 << 31
 """More than any index in a batch."""
@@ -134,11 +136,17 @@ class QueryOffset:
     subscription: str = ""
     slice_entries: Mapping[str, int] = field(default_factory=dict)
     """How the micro-batch that ends here is cut, by topic; see `planning.slice_entries`."""
+    entries_left: Mapping[str, int] = field(default_factory=dict)
+    """How many entries were behind the offset in its ledger, of topics that had any: with the
+    ledger they are gone, and nothing else tells of them then."""
 
     def to_json(self) -> dict[str, object]:
-        shown = {name: shown_id(at) for name, at in sorted(self.topics.items())}
-        cuts = dict(sorted(self.slice_entries.items()))
-        return {"topics": shown, SUBSCRIPTION_KEY: self.subscription, SLICES_KEY: cuts}
+        return {
+            "topics": {name: shown_id(at) for name, at in sorted(self.topics.items())},
+            SUBSCRIPTION_KEY: self.subscription,
+            SLICES_KEY: dict(sorted(self.slice_entries.items())),
+            LEFT_KEY: dict(sorted(self.entries_left.items())),
+        }
 
     @classmethod
     def from_json(cls, found: Mapping[str, object]) -> "QueryOffset":
@@ -147,12 +155,17 @@ class QueryOffset:
             OffsetError: no offset of this source.
         """
         topics, subscription = found.get("topics"), found.get(SUBSCRIPTION_KEY, "")
-        cuts = found.get(SLICES_KEY, {})
+        cuts, left = found.get(SLICES_KEY, {}), found.get(LEFT_KEY, {})
         if (
             not isinstance(topics, dict)
             or not isinstance(subscription, str)
-            or not isinstance(cuts, dict)
-            or not all(isinstance(each, int) and each > 0 for each in cuts.values())
+            or not _are_counts(cuts)
+            or not _are_counts(left)
         ):
             raise OffsetError(f"the checkpoint's offset is none of this source: {found!r:.200}")
-        return cls({name: parse_id(str(at)) for name, at in topics.items()}, subscription, cuts)
+        read = {name: parse_id(str(at)) for name, at in topics.items()}
+        return cls(read, subscription, cuts, left)
+
+
+def _are_counts(found: object) -> TypeGuard[dict[str, int]]:
+    return isinstance(found, dict) and all(isinstance(n, int) and n > 0 for n in found.values())

@@ -126,6 +126,13 @@ def entries_between(state: TopicState, start: MessageId, end: MessageId) -> tupl
     return entries, int(size)
 
 
+def entries_left(state: TopicState, offset: MessageId) -> int:
+    """How many entries are behind an offset in its ledger; one that it ends within is one."""
+    first = offset.entry_id + (offset.batch_index < 0)
+    counts = [each.entries for each in state.ledgers if each.ledger_id == offset.ledger_id]
+    return max(0, counts[0] - first) if counts else 0
+
+
 def limited_ends(
     states: Mapping[str, TopicState],
     starts: Mapping[str, MessageId],

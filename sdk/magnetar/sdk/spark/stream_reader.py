@@ -26,7 +26,7 @@ from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
-from magnetar.sdk.spark.planning import limited_ends
+from magnetar.sdk.spark.planning import entries_left, limited_ends
 from magnetar.sdk.spark.slices import Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             name = self._hold.subscription
             for topic, through in starts.items():
                 self._hold.keep(topic, through, (states[topic].mark_deletes or {}).get(name))
-            return QueryOffset(starts, name).to_json()
+            return QueryOffset(starts, name, entries_left=_left(states, starts)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.entries_max is not None:
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if ends == begun.topics:
                 return start  # Spark compares the whole of it to see whether there is anything new
             cuts = self._started().cuts(states, starts, ends)
-            return QueryOffset(ends, begun.subscription, cuts).to_json()
+            return QueryOffset(ends, begun.subscription, cuts, _left(states, ends)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._states:
@@ -205,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             stands_at = (state.mark_deletes or {}).get(begun.subscription)
             if not allows_loss:
-                _check_kept(state, through, stands_at)
+                _check_kept(state, through, stands_at, begun.entries_left.get(name, 0))
             hold.keep(name, through, stands_at)
         for name in states.keys() - begun.topics.keys():
             hold.keep(name, BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription))
@@ -248,8 +248,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
 
-def _check_kept(state: TopicState, through: MessageId, stands_at: MessageId | None) -> None:
-    """
+def _left(states: Mapping[str, TopicState], offsets: Mapping[str, MessageId]) -> dict[str, int]:
+    counts = {name: entries_left(states[name], at) for name, at in offsets.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _check_kept(
+    state: TopicState, through: MessageId, stands_at: MessageId | None, left: int
+) -> None:
+    """`left`: how many entries were behind `through` in its ledger.
+
     Raises:
         DataLossError: something behind `through` is gone.
     """
@@ -276,6 +284,12 @@ def _check_kept(state: TopicState, through: MessageId, stands_at: MessageId | No
         return
     # Its ledger was trimmed. That is as it should be if the query had read all of it: then its
     # subscription has let it go, and stands where the checkpoint does, or at the next ledger.
+    if left:
+        raise DataLossError(
+            f"{state.name}: ledger {through.ledger_id} was trimmed, and the query has read it up "
+            f"to {shown_id(through)}: {left} entries were behind that. Set failOnDataLoss to false "
+            f"to go on with what is left"
+        )
     if stands_at is not None and reach(stands_at) <= max(
         reach(through), (state.first_ledger_id, 0, -1)
     ):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.planning import (
     EntryRange,
+    entries_left,
     ledgers_since,
     limited_ends,
     plan_slices,
@@ -148,6 +149,15 @@ def test_an_empty_topic_has_nothing_to_read() -> None:
 
 def since(closed: dict[int, int], since_ms: int) -> list[int]:
     return [each.ledger_id for each in ledgers_since(THREE.ledgers, closed, since_ms=since_ms)]
+
+
+def test_what_is_left_of_a_ledger_is_behind_the_offset() -> None:
+    assert entries_left(THREE, MessageId(9, 4)) == 15
+    assert entries_left(THREE, MessageId(9, 4, 1)) == 16, "of the entry it ends within, too"
+    assert entries_left(THREE, MessageId(9, -1)) == 20
+    assert entries_left(THREE, MessageId(7, 0)) == 0
+    for beyond in (MessageId(9, 50), MessageId(8, 0), MessageId(-1, -1)):
+        assert entries_left(THREE, beyond) == 0
 
 
 def test_ledgers_that_were_closed_before_a_time_are_left_out() -> None:

@@ -348,7 +348,7 @@ class Broker:
         return "ok"
 
     async def start(self) -> None:
-        """Listen on both ports, and join the other brokers.
+        """Listen on both ports, and join the other brokers; nothing is left of it when it raises.
 
         Raises:
             ListenError: an address is taken or not ours.
@@ -375,9 +375,13 @@ class Broker:
             raise
         self.upkeep.start()
         self.security.start()
-        await self.services.policies.start(
-            {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
-        )
+        try:
+            await self.services.policies.start(
+                {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
+            )
+        except BaseException:
+            await self.stop()  # Topics may be in use already: it listens.
+            raise
         self.services.coordinators.start()
         self.is_serving = True
         _log.info(

@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
 from magnetar.broker.errors import ListenError
+from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
@@ -96,6 +97,26 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ListenError, match=f"127.0.0.1:{broker.http_port}"):
             async with broker_on(cluster, http_port=broker.http_port):
                 pass
+
+
+async def test_a_start_that_ends_early_leaves_no_port_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+
+    async def break_off(registry: PolicyRegistry, cluster_data: dict[str, Any]) -> None:
+        urls.extend(cluster_data.values())
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(PolicyRegistry, "start", break_off)
+    async with cluster_of(1, tmp_path) as cluster:
+        with pytest.raises(asyncio.CancelledError):
+            async with broker_on(cluster):
+                pass
+        assert len(urls) == 2
+        for url in urls:
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize(

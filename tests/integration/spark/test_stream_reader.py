@@ -238,6 +238,29 @@ def test_a_ledger_that_went_when_a_part_of_it_was_read_is_noticed(
         assert read(options, checkpoint).values == numbered(20, 25)
 
 
+def test_what_went_before_a_query_was_begun_is_no_loss_and_what_went_since_is(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Of a topic that holds nothing then, and of which nothing was read."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10))
+    admin(server, "DELETE", f"{path_of(topic)}/truncate")
+    early, late = Checkpoint(), Checkpoint()
+    for checkpoint in (early, late):
+        assert read(options, checkpoint).values == []
+        assert checkpoint.planned[0]["topics"] == {topic: "-1:-1"}
+    publish(client, topic, numbered(10, 20))
+    assert read(options, early).values == numbered(10, 20)
+
+    admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
+    publish(client, topic, numbered(20, 30))
+    admin(server, "POST", f"{path_of(topic)}/subscription/held/skip_all")
+    admin(server, "POST", f"{path_of(topic)}/trim")
+    assert ledgers(server, topic) == 1
+    with pytest.raises(DataLossError, match="was trimmed, and the query has read nothing"):
+        read(options, late)
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
 def test_a_topic_that_was_emptied_under_a_planned_batch(
     server: Standalone, client: pulsar.Client, topic: str, fails: bool

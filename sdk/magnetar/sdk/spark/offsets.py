@@ -23,6 +23,7 @@ SUBSCRIPTION_KEY = "subscription"
 """Beside the topics of an offset: the subscription that holds what the query may still need. It is
 part of the offset so that a restarted query finds its own."""
 LEFT_KEY = "entriesLeft"
+REMOVED_KEY = "removedThrough"
 
 _WHOLE = 1 << 31
 """More than any index in a batch."""
@@ -139,6 +140,9 @@ class QueryOffset:
     entries_left: Mapping[str, int] = field(default_factory=dict)
     """How many entries were behind the offset in its ledger, of topics that had any: with the
     ledger they are gone, and nothing else tells of them then."""
+    removed_through: Mapping[str, int] = field(default_factory=dict)
+    """The last ledger that had been removed by then, of topics of which nothing has been read; -1:
+    none. One that goes later is a loss."""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -146,6 +150,7 @@ class QueryOffset:
             SUBSCRIPTION_KEY: self.subscription,
             SLICES_KEY: dict(sorted(self.slice_entries.items())),
             LEFT_KEY: dict(sorted(self.entries_left.items())),
+            REMOVED_KEY: dict(sorted(self.removed_through.items())),
         }
 
     @classmethod
@@ -156,16 +161,20 @@ class QueryOffset:
         """
         topics, subscription = found.get("topics"), found.get(SUBSCRIPTION_KEY, "")
         cuts, left = found.get(SLICES_KEY, {}), found.get(LEFT_KEY, {})
+        removed = found.get(REMOVED_KEY, {})
         if (
             not isinstance(topics, dict)
             or not isinstance(subscription, str)
-            or not _are_counts(cuts)
-            or not _are_counts(left)
+            or not _are_numbers(cuts, at_least=1)
+            or not _are_numbers(left, at_least=1)
+            or not _are_numbers(removed, at_least=-1)
         ):
             raise OffsetError(f"the checkpoint's offset is none of this source: {found!r:.200}")
         read = {name: parse_id(str(at)) for name, at in topics.items()}
-        return cls(read, subscription, cuts, left)
+        return cls(read, subscription, cuts, left, removed)
 
 
-def _are_counts(found: object) -> TypeGuard[dict[str, int]]:
-    return isinstance(found, dict) and all(isinstance(n, int) and n > 0 for n in found.values())
+def _are_numbers(found: object, *, at_least: int) -> TypeGuard[dict[str, int]]:
+    return isinstance(found, dict) and all(
+        isinstance(each, int) and each >= at_least for each in found.values()
+    )

@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             name = self._hold.subscription
             for topic, through in starts.items():
                 self._hold.keep(topic, through, (states[topic].mark_deletes or {}).get(name))
-            return QueryOffset(starts, name, entries_left=_left(states, starts)).to_json()
+            return _offset(states, starts, name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.entries_max is not None:
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if ends == begun.topics:
                 return start  # Spark compares the whole of it to see whether there is anything new
             cuts = self._started().cuts(states, starts, ends)
-            return QueryOffset(ends, begun.subscription, cuts, _left(states, ends)).to_json()
+            return _offset(states, ends, begun.subscription, cuts).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._states:
@@ -205,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             stands_at = (state.mark_deletes or {}).get(begun.subscription)
             if not allows_loss:
-                _check_kept(state, through, stands_at, begun.entries_left.get(name, 0))
+                _check_kept(state, begun, stands_at)
             hold.keep(name, through, stands_at)
         for name in states.keys() - begun.topics.keys():
             hold.keep(name, BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription))
@@ -248,20 +248,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
 
-def _left(states: Mapping[str, TopicState], offsets: Mapping[str, MessageId]) -> dict[str, int]:
-    counts = {name: entries_left(states[name], at) for name, at in offsets.items()}
-    return {name: count for name, count in counts.items() if count}
+def _offset(
+    states: Mapping[str, TopicState],
+    topics: Mapping[str, MessageId],
+    subscription: str,
+    slice_entries: Mapping[str, int] | None = None,
+) -> QueryOffset:
+    """With what will tell later whether something behind it is gone."""
+    left = {name: entries_left(states[name], at) for name, at in topics.items()}
+    return QueryOffset(
+        topics,
+        subscription,
+        slice_entries or {},
+        entries_left={name: count for name, count in left.items() if count},
+        removed_through={
+            name: states[name].removed_through for name, at in topics.items() if at == BEFORE_FIRST
+        },
+    )
 
 
-def _check_kept(
-    state: TopicState, through: MessageId, stands_at: MessageId | None, left: int
-) -> None:
-    """`left`: how many entries were behind `through` in its ledger.
-
-    Raises:
-        DataLossError: something behind `through` is gone.
+def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | None) -> None:
     """
+    Raises:
+        DataLossError: something behind the offset of the topic is gone.
+    """
+    through, left = begun.topics[state.name], begun.entries_left.get(state.name, 0)
     if through.ledger_id < 0:
+        # What had gone when this was logged was no part of the query.
+        removed_then = begun.removed_through.get(state.name, state.removed_through)
+        if state.removed_through > removed_then:
+            raise DataLossError(
+                f"{state.name}: ledger {state.removed_through} was trimmed, and the query has read "
+                f"nothing of the topic yet. Set failOnDataLoss to false to go on with what is left"
+            )
         return
     if state.removed_through > through.ledger_id:
         raise DataLossError(

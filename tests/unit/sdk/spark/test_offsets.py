@@ -55,9 +55,8 @@ def test_a_whole_entry_reaches_farther_than_a_message_in_it() -> None:
 
 
 def test_a_checkpoint_gives_back_what_was_logged() -> None:
-    offset = QueryOffset(
-        {TOPIC: MessageId(5, 3, 1), "u": MessageId(-1, -1)}, "spark-1", {TOPIC: 7}, {TOPIC: 9}
-    )
+    topics = {TOPIC: MessageId(5, 3, 1), "u": MessageId(-1, -1)}
+    offset = QueryOffset(topics, "spark-1", {TOPIC: 7}, {TOPIC: 9}, {"u": -1})
     assert QueryOffset.from_json(offset.to_json()) == offset
     with pytest.raises(OffsetError):
         QueryOffset.from_json({"index": 5})

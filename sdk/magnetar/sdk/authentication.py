@@ -48,23 +48,32 @@ class TokenAuthentication:
         if bool(token) == bool(path):
             raise ValueError("either a token or the path of a file with one")
         self._token, self._path = token, path
+        self._was_read = False
 
     def __repr__(self) -> str:
         return "<TokenAuthentication>"
 
     async def data(self) -> bytes:
-        token = self._token
         if self._path:
-            try:
-                token = await asyncio.to_thread(Path(self._path).read_text)
-            except (OSError, UnicodeDecodeError) as error:
-                raise CredentialsError(f"the token in {self._path}: {error}") from error
-        elif callable(token):
-            token = token()
-        assert isinstance(token, str)
+            return await self._read()
+        token = self._token() if callable(self._token) else self._token
         if not token.strip():
             raise CredentialsError("the token is empty")
         return token.strip().encode()
+
+    async def _read(self) -> bytes:
+        # A file that was there is about to be replaced; one that never was is a mistake.
+        error_class = IssuerUnavailableError if self._was_read else CredentialsError
+        try:
+            token = (await asyncio.to_thread(Path(self._path).read_text)).strip()
+        except UnicodeDecodeError as error:
+            raise CredentialsError(f"the token in {self._path}: {error}") from error
+        except OSError as error:
+            raise error_class(f"the token in {self._path}: {error}") from error
+        if not token:
+            raise error_class(f"the token in {self._path} is empty")
+        self._was_read = True
+        return token.encode()
 
 
 class BasicAuthentication:

@@ -148,6 +148,35 @@ def test_a_topic_that_is_deleted_under_a_query(
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_topic_that_is_not_named_any_more_is_not_called_deleted(
+    server: Standalone, client: pulsar.Client, topic: str, fails: bool
+) -> None:
+    """One that is named anew is read from its first message."""
+    first, second, third = (f"{topic}-{name}" for name in "abc")
+    options = options_for(
+        server,
+        topics=f"{first},{second}",
+        startingOffsets="latest",
+        subscriptionName="held",
+        failOnDataLoss=str(fails).lower(),
+    )
+    for each in (first, second, third):
+        publish(client, each, numbered(0, 10))
+    checkpoint = Checkpoint()
+    assert read(options, checkpoint).values == []
+    options["topics"] = f"{second},{third}"
+
+    if fails:
+        with pytest.raises(
+            DataLossError, match=f"{first}: .* name it no more.* subscription held .* there"
+        ):
+            read(options, checkpoint)
+        options["topics"] = f"{first},{second},{third}"
+    assert read(options, checkpoint).values == numbered(0, 10)
+    assert admin(server, "GET", f"{path_of(third)}/subscriptions") == ["held"]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
 def test_a_topic_that_is_trimmed_under_a_query(
     server: Standalone, client: pulsar.Client, topic: str, fails: bool
 ) -> None:

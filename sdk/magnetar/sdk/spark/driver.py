@@ -49,6 +49,10 @@ class SourceDriver:
         """
         return self._states.read(missing_ok=missing_ok)
 
+    def selects(self, name: str) -> bool:
+        """Whether the options name this topic."""
+        return self._states.selects(name)
+
     def closed_ms(self, state: TopicState) -> dict[int, int]:
         """When each ledger of the topic was closed."""
         return self._states.closed_ms(state)

@@ -55,7 +55,7 @@ class Selection:
     topics: tuple[TopicName, ...] = ()
     namespace: str = ""
     pattern: str = ""
-    """Of the whole name, with its domain."""
+    """Of topics' own names, from end to end."""
 
 
 @dataclass(frozen=True)

@@ -189,9 +189,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The topics as they are now; what the query needs of them is held from here on.
 
         Raises:
-            DataLossError: a topic was deleted, or trimmed, and that is not allowed.
+            DataLossError: a topic was deleted, or trimmed, or is not named any more, and that is
+                not allowed.
         """
-        states = self._started().topics(missing_ok=True)
+        driver = self._started()
+        states = driver.topics(missing_ok=True)
         allows_loss = not self._options.settings.fail_on_data_loss
         hold = self._held(begun.subscription)
         for name, through in begun.topics.items():
@@ -199,6 +201,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if state is None:
                 if allows_loss:
                     continue
+                if not driver.selects(name):
+                    raise DataLossError(
+                        f"{name}: the options name it no more, and the query has read it up to "
+                        f"{shown_id(through)}. Name it again, or set failOnDataLoss to false to go "
+                        f"on without it; then delete the subscription {begun.subscription} that "
+                        f"holds what is there"
+                    )
                 raise DataLossError(
                     f"{name}: the topic was deleted; the query has read it up to "
                     f"{shown_id(through)}. Set failOnDataLoss to false to go on without it"

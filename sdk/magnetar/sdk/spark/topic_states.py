@@ -93,6 +93,13 @@ class TopicStates:
                     ) from None
         return found
 
+    def selects(self, name: str) -> bool:
+        """Whether the query is of this topic, or of the one that it is a partition of."""
+        topic = TopicName.parse(name)
+        if self._expression is None:
+            return bool({topic, topic.partitioned}.intersection(self._selection.topics))
+        return self._matches(topic.partitioned)
+
     def first_since(self, state: TopicState, time_ms: int) -> MessageId:
         """The offset before the first message that was published at this time or later.
 
@@ -125,19 +132,22 @@ class TopicStates:
         plain = self._admin.get(namespace)
         partitioned = self._admin.get(f"{namespace}/partitioned")
         names = {TopicName.parse(each).partitioned for each in (*plain, *partitioned)}
-        topics = [
-            each
-            for each in sorted(names, key=str)
-            if each.is_persistent
-            and not each.local_name.startswith("__")
-            and self._expression.fullmatch(each.local_name)
-        ]
+        topics = [each for each in sorted(names, key=str) if self._matches(each)]
         if not topics and not missing_ok:
             raise TopicNotFoundError(
                 f"option topicsPattern: no topic of {self._selection.namespace} matches "
                 f"{self._selection.pattern!r}"
             )
         return topics
+
+    def _matches(self, topic: TopicName) -> bool:
+        assert self._expression is not None
+        return (
+            topic.is_persistent
+            and f"{topic.tenant}/{topic.namespace}" == self._selection.namespace
+            and not topic.local_name.startswith("__")
+            and bool(self._expression.fullmatch(topic.local_name))
+        )
 
     def _add(self, topic: TopicName, found: dict[str, TopicState]) -> None:
         if topic.partition_index < 0:

@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError
 
@@ -19,6 +19,9 @@ ISSUER_ANSWER_BYTES_MAX = 1 << 20
 ISSUER_TIMEOUT_S = 10.0
 _RENEW_EARLY = 0.1
 """A token is asked for again when only this part of its life is left."""
+REFUSED_AGE_MIN_S = 30.0
+"""A token that a broker refuses is replaced if it is as old: an issuer whose tokens are all refused
+is asked no more often."""
 
 
 class Authentication(Protocol):
@@ -35,6 +38,15 @@ class Authentication(Protocol):
         Raises:
             CredentialsError: there are none.
         """
+        ...
+
+
+@runtime_checkable
+class RefusalListener(Protocol):
+    """An `Authentication` that wants to know when its credentials are of no use any more."""
+
+    def on_refused(self) -> None:
+        """A broker has refused them. Must not block or raise."""
         ...
 
 
@@ -98,7 +110,7 @@ class OAuth2ClientCredentials:
     """Tokens from an issuer, by the flow "client credentials" (RFC 6749, section 4.4).
 
     The issuer's address of tokens comes from `<issuer>/.well-known/openid-configuration`. A token
-    is kept until most of its life is over.
+    is kept until most of its life is over, or a broker refuses it.
     """
 
     method_name = "token"
@@ -125,7 +137,7 @@ class OAuth2ClientCredentials:
         }
         self._form = {name: value for name, value in form.items() if value}
         self._token = b""
-        self._good_until_s = 0.0
+        self._fetched_s = self._good_until_s = 0.0
 
     def __repr__(self) -> str:
         return f"<OAuth2ClientCredentials of {self._issuer_url}>"
@@ -134,9 +146,14 @@ class OAuth2ClientCredentials:
         now_s = asyncio.get_running_loop().time()
         if not self._token or now_s >= self._good_until_s:
             token, lives_s = await asyncio.to_thread(self._fetch)
-            self._token = token.encode()
+            self._token, self._fetched_s = token.encode(), now_s
             self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
         return self._token
+
+    def on_refused(self) -> None:
+        """Keep the token no longer, for example when the key that signs tokens was replaced."""
+        if asyncio.get_running_loop().time() - self._fetched_s >= REFUSED_AGE_MIN_S:
+            self._token = b""
 
     def _fetch(self) -> tuple[str, float]:
         """A token and its life in seconds (0 if the issuer does not say)."""

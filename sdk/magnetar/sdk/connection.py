@@ -18,7 +18,7 @@ from magnetar.sdk.errors import (
     service_error,
 )
 from magnetar.sdk.settings import ClientSettings
-from magnetar.sdk.wire.errors import FrameError
+from magnetar.sdk.wire.errors import AuthenticationError, FrameError
 from magnetar.sdk.wire.frames import (
     FRAME_SLACK_BYTES,
     MESSAGE_BYTES_MAX,
@@ -164,7 +164,11 @@ class Connection(asyncio.Protocol):
                 ),
             )
         )
-        await self._connected
+        try:
+            await self._connected
+        except AuthenticationError:
+            settings.credentials_refused()
+            raise
         self._keep_alive = self._loop.call_later(settings.keep_alive_ms / 1000, self._on_keep_alive)
 
     async def request(

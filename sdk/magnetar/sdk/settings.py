@@ -196,6 +196,16 @@ class ClientSettings:
         except Exception as error:
             raise CredentialsError(f"the credentials cannot be had: {error!r}") from error
 
+    def credentials_refused(self) -> None:
+        """A broker refused them: the next ones may be others."""
+        if self.authentication is None:
+            return
+        # Who has none does not load it.
+        from magnetar.sdk.authentication import RefusalListener
+
+        if isinstance(self.authentication, RefusalListener):
+            self.authentication.on_refused()
+
     def __post_init__(self) -> None:
         _check("connect_timeout_ms", self.connect_timeout_ms, 1, 3_600_000)
         _check("operation_timeout_ms", self.operation_timeout_ms, 1, 3_600_000)

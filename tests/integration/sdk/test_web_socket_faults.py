@@ -5,17 +5,19 @@ import base64
 import contextlib
 import json
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.http11 import Request
+from websockets.http11 import Request, Response
 
 from magnetar.sdk import ClientSettings, MessageId, ProducerSettings
 from magnetar.sdk.authentication import TokenAuthentication
 from magnetar.sdk.errors import AlreadyClosedError, SdkError, SendTimeoutError
 from magnetar.sdk.web_socket import WebSocketClient
+from magnetar.sdk.wire.errors import AuthenticationError
 
 QUICK = ClientSettings(reconnect_delay_min_ms=5, reconnect_delay_max_ms=100)
 
@@ -109,6 +111,27 @@ async def test_credentials_are_asked_for_at_each_session(tmp_path: Path) -> None
         path.write_text("second")
         await (await sessions.open.get()).close()
         assert (await sessions.asked.get()).headers["Authorization"] == "Bearer second"
+
+
+async def test_who_gets_credentials_elsewhere_hears_that_they_were_refused() -> None:
+    class Own(TokenAuthentication):
+        refusals = 0
+
+        def on_refused(self) -> None:
+            self.refusals += 1
+
+    def refuse(connection: ServerConnection, _: Request) -> Response:
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "no")
+
+    own = Own("token")
+    settings = replace(QUICK, authentication=own)
+    async with (
+        serve(ServerConnection.wait_closed, "127.0.0.1", 0, process_request=refuse) as server,
+        WebSocketClient(url_of(server), settings) as web,
+    ):
+        with pytest.raises(AuthenticationError):
+            await web.reader("t")
+    assert own.refusals == 1
 
 
 async def test_a_session_that_opens_while_its_client_closes_is_closed_with_it() -> None:

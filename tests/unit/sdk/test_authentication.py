@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.sdk import ClientSettings
 from magnetar.sdk.authentication import TokenAuthentication
 from magnetar.sdk.errors import CredentialsError
 
@@ -28,3 +29,17 @@ async def test_a_token_file_that_never_was_there_is_told_at_once(tmp_path: Path)
     with pytest.raises(CredentialsError) as missing:
         await TokenAuthentication(path=tmp_path / "token").data()
     assert not missing.value.retryable
+
+
+def test_who_gets_credentials_elsewhere_hears_that_they_were_refused() -> None:
+    class Own(TokenAuthentication):
+        refusals = 0
+
+        def on_refused(self) -> None:
+            self.refusals += 1
+
+    own = Own("token")
+    ClientSettings(authentication=own).credentials_refused()
+    assert own.refusals == 1
+    ClientSettings(authentication=TokenAuthentication("token")).credentials_refused()
+    ClientSettings().credentials_refused()

@@ -193,6 +193,8 @@ class WebSocketLink:
             body = response.body.decode(errors="replace") if response.body else ""
             if response.status_code == 409:
                 raise busy(self.name, body, produces=self._produces) from error
+            if response.status_code == 401:
+                settings.credentials_refused()
             raise refusal(response.status_code, body, self.name) from error
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
             raise BrokerUnavailableError(

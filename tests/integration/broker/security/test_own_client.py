@@ -197,6 +197,28 @@ async def test_tokens_of_an_issuer_by_client_credentials(server: Secured) -> Non
     ] * 2
 
 
+async def test_a_token_that_was_refused_is_replaced_but_its_issuer_not_pestered(
+    server: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [
+        json.dumps({"access_token": token, "expires_in": 3600})
+        for token in ("refused", token_for("acme-admin"))
+    ]
+    with issuer([(200, each) for each in given]) as (url, forms):
+        authentication = OAuth2ClientCredentials(url, client_id="me", client_secret="x")
+        settings = ClientSettings(authentication=authentication)
+        async with Client(server.url, settings) as client:
+            for _ in range(3):
+                with pytest.raises(AuthenticationError):
+                    await client.producer(TOPIC + "-refused")
+            assert len(forms) == 1, "it is too young to be replaced"
+            monkeypatch.setattr("magnetar.sdk.authentication.REFUSED_AGE_MIN_S", 0.0)
+            with pytest.raises(AuthenticationError):
+                await client.producer(TOPIC + "-refused")
+            await client.producer(TOPIC + "-refused")
+    assert len(forms) == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

@@ -83,5 +83,7 @@ class ConnectionPool:
         except BaseException:
             connection.fail(BrokerUnavailableError(f"gave up connecting to {address}"))
             raise
+        # Brokers come and go, and so do their addresses: what is lost is not kept.
+        self._connections = {at: each for at, each in self._connections.items() if each.is_open}
         self._connections[address, proxy_to] = connection
         return connection

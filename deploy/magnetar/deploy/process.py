@@ -1,7 +1,10 @@
 """The life of a server process: start, say `ready`, wait for SIGTERM or SIGINT, drain, end with 0.
 
 A signal before it is ready breaks the start off. A second signal while that, or a drain, is under
-way ends the process at once, the way the system does it by default.
+way ends the process at once, as it did before the server was there.
+
+SIGHUP, when its terminal is closed, is a reason to drain too, and none to hurry: more than one
+comes then. Under `nohup` it is ignored.
 """
 
 import asyncio
@@ -62,13 +65,18 @@ async def _serve(
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()
 
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+
     def on_signal() -> None:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+        signal.signal(signal.SIGTERM, on_sigterm)
         stop_asked.set()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop_asked.set)
     server = make()
     if not await _has_started(server, stop_asked):
         return

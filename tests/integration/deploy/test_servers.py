@@ -1,5 +1,8 @@
 """Bookies and brokers as processes of their own."""
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,7 +11,7 @@ import pytest
 
 from tests.integration.deploy.commands import magnetar
 from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
-from tests.standalone import is_ready_line
+from tests.standalone import Standalone, is_ready_line
 from tests.waiting import wait_until
 
 READY_TIMEOUT_S = 30.0
@@ -131,6 +134,48 @@ def test_a_signal_breaks_a_start_off(tmp_path: Path) -> None:
     wait_until(metadata.exists, "the broker starts")
     assert broker.terminate(10) == 0
     assert "start_broken_off" in broker.log_path.read_text()
+
+
+AS_FIRST_PROCESS = "import os; os.getpid = lambda: 1; from magnetar.deploy.cli import main; main()"
+
+
+def test_the_first_process_of_a_container_hears_a_signal_before_it_serves(tmp_path: Path) -> None:
+    """The kernel would keep it from one that has no handler: it must not be that of the system."""
+    settings = tmp_path / "settings.toml"
+    os.mkfifo(settings)
+    server = ServerProcess(
+        [sys.executable, "-c", AS_FIRST_PROCESS, "bookie", "--config", str(settings)],
+        log_path=tmp_path / "server.log",
+        is_ready=is_ready_line,
+    )
+    writing: list[int] = []
+
+    def is_reading() -> bool:
+        try:
+            writing.append(os.open(settings, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    wait_until(is_reading, "it waits for its settings, at the beginning of its life")
+    assert server.terminate() == 128 + signal.SIGTERM
+    os.close(writing[0])
+
+
+def test_a_server_drains_when_its_terminal_is_closed(processes: Processes, tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'metadata.db'}"
+    (bookie,) = start_bookies(processes, tmp_path, url, 1)
+    for _ in range(2):  # From the kernel and from the shell.
+        os.kill(bookie.pid, signal.SIGHUP)
+    assert bookie.wait_exit(30) == 0
+    assert "stopped" in bookie.log_path.read_text()
+
+
+def test_a_server_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", command_prefix=["nohup"]) as server:
+        os.kill(server.process.pid, signal.SIGHUP)
+        assert magnetar("produce", "t", "-m", "one", "--url", server.url).status == 0
+        assert server.terminate() == 0
 
 
 def test_the_settings_file_reaches_the_components(processes: Processes, tmp_path: Path) -> None:

@@ -111,18 +111,28 @@ class Login(ConnectionPart):
         # One at a time. A refusal would leave it "being proven" for good, and the connection open.
         self._connection.start(work, _never, is_bounded=True)
 
-    async def _identify(self, data: bytes) -> Identity:
-        return await self._services.authenticator.authenticate(
-            Credentials(self._method, data, self._certificate_role, self._original_principal),
-            address=self._connection.address,
+    async def _identify(self, data: bytes) -> Identity | None:
+        """Who has sent these; None: refused, and the connection closed."""
+        credentials = Credentials(
+            self._method, data, self._certificate_role, self._original_principal
         )
-
-    async def _prove(self, data: bytes, welcome: Callable[[], None]) -> None:
         try:
-            self.identity = await self._identify(data)
+            return await self._services.authenticator.authenticate(
+                credentials, address=self._connection.address
+            )
         except AuthenticationError as error:
             self._refuse(str(error))
+            return None
+        except Exception:
+            # Nobody else would end it: the time for an answer may be over.
+            self._refuse("the broker failed")
+            raise
+
+    async def _prove(self, data: bytes, welcome: Callable[[], None]) -> None:
+        identity = await self._identify(data)
+        if identity is None:
             return
+        self.identity = identity
         self._is_proving = False
         welcome()
         self._wait_for_expiry()
@@ -130,11 +140,10 @@ class Login(ConnectionPart):
     async def _prove_again(self, data: bytes) -> None:
         try:
             identity = await self._identify(data)
-        except AuthenticationError as error:
-            self._refuse(str(error))
-            return
         finally:
             self._is_proving = False
+        if identity is None:
+            return
         if identity.roles != self.identity.roles:
             self._refuse("the new credentials are another role's")
             return

@@ -8,6 +8,7 @@ import jwt
 import pytest
 
 from magnetar.broker.policies.model import TenantRecord, tenant_path
+from magnetar.broker.security.identity import Identity
 from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -135,6 +136,38 @@ async def test_a_challenge_that_nobody_answers_is_the_end() -> None:
     client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
     assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
     assert "no new ones came" in (await client.next()).error.message
+
+
+@pytest.mark.parametrize("is_challenged", [False, True])
+async def test_a_proof_that_fails_by_a_defect_is_a_refusal_and_the_end(
+    is_challenged: bool,
+) -> None:
+    harness = Secured()
+    now_s = harness.services.clock.wall_ms() // 1000
+    harness.clock.now_ms = (now_s - 10) * 1000
+    may_fail = asyncio.Event()
+
+    async def fail(*_: object, **__: object) -> Identity:
+        await may_fail.wait()
+        raise RuntimeError("a defect")
+
+    if is_challenged:
+        client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
+        assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.services.authenticator, "authenticate", fail)
+        if is_challenged:
+            answer(client, harness.token("admin", exp=now_s + 1000))
+            client.connection.login._on_no_answer()  # its time is over while it is being proven
+            may_fail.set()
+            refused = await client.next()
+        else:
+            may_fail.set()
+            client, refused = await harness.login(harness.token("admin"))
+    assert refused.error.error == pb.ServerError.AuthenticationError
+    assert client.io.is_closed
+    await settle()
+    assert harness.services.counters.requests_failed == 1
 
 
 async def test_expired_credentials_are_proven_again_however_many_requests_wait() -> None:

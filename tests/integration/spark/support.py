@@ -1,5 +1,6 @@
 """What the tests of the Spark source share: sessions, options, rows."""
 
+import asyncio
 import json
 import os
 import sys
@@ -11,7 +12,9 @@ from typing import Any, Protocol
 import pulsar
 from pyspark.sql import DataFrame, SparkSession
 
+from magnetar.sdk import Client
 from magnetar.sdk.spark import register
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 
 def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
@@ -93,6 +96,25 @@ def publish(client: pulsar.Client, topic: str, values: Sequence[bytes], **settin
         producer.send_async(value, lambda *_: None)
     producer.flush()
     producer.close()
+
+
+async def publish_in_chunks(server: HasBookies, topic: str, chunks: list[bytes]) -> None:
+    """A message with each of its chunks in a ledger of its own, one before it and one behind."""
+    async with Client(server.url) as client, await client.producer(topic) as producer:
+        await producer.send(b"first")
+        for number, chunk in enumerate(chunks):
+            await asyncio.to_thread(admin, server, "PUT", f"{topic.replace('://', '/')}/unload")
+            fields = MessageMetadata(
+                uuid="u",
+                chunk_id=number,
+                num_chunks_from_msg=len(chunks),
+                total_chunk_msg_size=sum(map(len, chunks)),
+            )
+            await producer.send_entry(
+                chunk, messages=0, sequence_id=5, extra=fields.SerializePartialToString()
+            )
+            await producer.flush()
+        await producer.send(b"last")
 
 
 def keep_topics(server: HasAdmin) -> None:

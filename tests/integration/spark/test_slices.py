@@ -12,17 +12,15 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from magnetar.sdk import Client
 from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.batch_reader import BatchReader, PushingBatchReader
 from magnetar.sdk.spark.columns import MESSAGE_ID, VALUE
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
 from magnetar.sdk.spark.slices import Slice
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.cluster import ProcessCluster
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
 from tests.processes import HOST
 from tests.standalone import Standalone
 
@@ -63,25 +61,6 @@ def test_a_message_in_chunks_is_whole_wherever_slices_are_cut(
 
     assert len(slices) >= 8, "a slice for each entry"
     assert read(reader, slices) == [b"first", huge[0], b"between", huge[1], b"last"]
-
-
-async def publish_in_chunks(server: Standalone, topic: str, chunks: list[bytes]) -> None:
-    """A message with each of its chunks in a ledger of its own, one before it and one behind."""
-    async with Client(server.url) as client, await client.producer(topic) as producer:
-        await producer.send(b"first")
-        for number, chunk in enumerate(chunks):
-            await asyncio.to_thread(admin, server, "PUT", f"{topic.replace('://', '/')}/unload")
-            fields = MessageMetadata(
-                uuid="u",
-                chunk_id=number,
-                num_chunks_from_msg=len(chunks),
-                total_chunk_msg_size=sum(map(len, chunks)),
-            )
-            await producer.send_entry(
-                chunk, messages=0, sequence_id=5, extra=fields.SerializePartialToString()
-            )
-            await producer.flush()
-        await producer.send(b"last")
 
 
 @pytest.mark.parametrize("mode", ["direct", "broker"])

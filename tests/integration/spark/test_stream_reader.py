@@ -1,13 +1,14 @@
 """The reader of streams over restarts, failures, growth and loss, called as Spark calls it."""
 
+import asyncio
 from typing import Any
 
 import pulsar
 import pytest
 
-from magnetar.sdk.spark.errors import DataLossError
+from magnetar.sdk.spark.errors import CorruptDataError, DataLossError
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
 from tests.standalone import Standalone
 
 
@@ -99,6 +100,52 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(
         query.run_available()
     assert sorted(query.values) == sorted([*numbered(10, 20) * 3, *numbered(20, 30)])
     assert set(query.topics) == {second, *(f"{first}-partition-{n}" for n in range(3))}
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+async def test_a_message_in_chunks_comes_once_wherever_micro_batches_and_ledgers_end(
+    server: Standalone, topic: str, mode: str
+) -> None:
+    await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        maxEntriesPerTrigger="1",
+        subscriptionName="held",
+        readMode=mode,
+    )
+    query = await asyncio.to_thread(read, options, Checkpoint())
+    assert query.values == [b"first", b"abcdef", b"last"]
+    assert query.batch_sizes == [1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+async def test_a_message_whose_beginning_went_before_its_end_was_read_is_noticed(
+    server: Standalone, topic: str, fails: bool
+) -> None:
+    """Micro-batches that had the beginning alone are done, and hold nothing any more."""
+    await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        maxEntriesPerTrigger="1",
+        subscriptionName="held",
+        failOnDataLoss=str(fails).lower(),
+    )
+    checkpoint = Checkpoint()
+    query = await asyncio.to_thread(read, options, checkpoint, fails_in=3)
+    assert query.values == [b"first"]
+    await asyncio.to_thread(admin, server, "POST", f"{path_of(topic)}/trim")
+    assert await asyncio.to_thread(ledgers, server, topic) == 1
+
+    if fails:
+        with pytest.raises(CorruptDataError, match=r"its beginning .* failOnDataLoss"):
+            await asyncio.to_thread(read, options, checkpoint)
+    else:
+        query = await asyncio.to_thread(read, options, checkpoint)
+        assert query.values == [b"last"]
 
 
 def test_a_place_within_a_batch_is_where_a_query_begins(

@@ -28,6 +28,8 @@ class SlicePlan:
     ranges: tuple[EntryRange, ...]
     before: tuple[tuple[int, int], ...]
     """Ledgers before them, nearest last: id and last entry."""
+    is_cut_off: bool = False
+    """What was read up to the start is not among them: its ledger is gone."""
     skip_through_batch_index: int = -1
     stop_at_batch_index: int = -1
 
@@ -73,6 +75,7 @@ def plan_slices(
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
     ruled_out = sorted(state.ruled_out)
+    is_cut_off = 0 <= start.ledger_id < state.first_ledger_id
     passed = 0
     groups: list[list[EntryRange]] = []
     room = 0
@@ -108,6 +111,7 @@ def plan_slices(
                 state.partition,
                 tuple(ranges),
                 before,
+                is_cut_off,
                 start.batch_index if skips else -1,
                 end.batch_index if stops else -1,
             )

@@ -134,7 +134,7 @@ class _SliceReader:
     def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
         """
         Raises:
-            CorruptDataError: all that may be looked at was.
+            CorruptDataError: all that may be looked at was, or what was before it is gone.
         """
         left, step = CHUNK_LOOK_BACK_ENTRIES_MAX, _LOOK_BACK_ENTRIES_MIN
         parts = [*self._slice.before, *self._slice.parts]
@@ -155,18 +155,18 @@ class _SliceReader:
                     step = min(2 * step, _LOOK_BACK_ENTRIES_MAX) if is_small else step
                 last = (1 << 63) - 1
             if left <= 0 or len(self._slice.before) >= LEDGERS_BEFORE_MAX:
-                self._beginning_not_found(CHUNK_LOOK_BACK_ENTRIES_MAX - left)
-        except DataLossError:
-            return  # the message has lost its beginning, and is no message any more
+                looked = CHUNK_LOOK_BACK_ENTRIES_MAX - left
+                self._beginning_not_found(f"is not among the {looked} entries before it")
+            elif self._slice.is_cut_off:
+                self._beginning_not_found("went with a ledger before it was read")
+        except DataLossError as error:
+            self._beginning_not_found(f"is gone: {error}")
         finally:
             reads.close()
 
-    def _beginning_not_found(self, entries: int) -> None:
-        """There is more before, so that nobody can tell whether the message was lost."""
-        said = (
-            f"it is the end of a message in chunks, and its beginning is not among the {entries} "
-            f"entries before it"
-        )
+    def _beginning_not_found(self, why: str) -> None:
+        """There is or was more before it: whoever stored its end has stored that."""
+        said = f"it is the end of a message in chunks, and its beginning {why}"
         if self._slice.settings.fail_on_data_loss:
             raise CorruptDataError(f"{said}; set failOnDataLoss to false to leave it out")
         _log.warning("%s: a message is left out: %s", self._slice.topic, said)

@@ -105,6 +105,7 @@ class Slice(InputPartition):
         parts: tuple[LedgerPart, ...],
         *,
         before: tuple[LedgerPart, ...] = (),
+        is_cut_off: bool = False,
         addresses: dict[str, Address] | None = None,
         skip_through_batch_index: int = -1,
         stop_at_batch_index: int = -1,
@@ -117,6 +118,7 @@ class Slice(InputPartition):
             parts: in the order of the log.
             before: what lies before them, nearest last: where chunks of a message begin whose end
                 is in `parts`.
+            is_cut_off: ledgers are gone in which such a message may have begun.
             skip_through_batch_index: of the first entry, messages up to this index are left out.
             stop_at_batch_index: of the last entry, messages behind this index are left out.
         """
@@ -124,6 +126,7 @@ class Slice(InputPartition):
         self.partition = partition
         self.parts = parts
         self.before = before
+        self.is_cut_off = is_cut_off
         self.addresses = addresses or {}
         self.skip_through_batch_index = skip_through_batch_index
         self.stop_at_batch_index = stop_at_batch_index

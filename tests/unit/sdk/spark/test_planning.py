@@ -151,6 +151,16 @@ def since(closed: dict[int, int], since_ms: int) -> list[int]:
     return [each.ledger_id for each in ledgers_since(THREE.ledgers, closed, since_ms=since_ms)]
 
 
+def test_a_slice_is_cut_off_when_the_ledger_that_was_read_last_is_gone() -> None:
+    for start, is_cut_off in (
+        (MessageId(2, 8), True),
+        (MessageId(3, 9), False),
+        (MessageId(-1, -1), False),
+    ):
+        plans = plan_slices(THREE, start, MessageId(9, 19), entries_max=10)
+        assert {each.is_cut_off for each in plans} == {is_cut_off}, start
+
+
 def test_what_is_left_of_a_ledger_is_behind_the_offset() -> None:
     assert entries_left(THREE, MessageId(9, 4)) == 15
     assert entries_left(THREE, MessageId(9, 4, 1)) == 16, "of the entry it ends within, too"

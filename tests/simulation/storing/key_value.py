@@ -129,6 +129,9 @@ class SimKeyValue:
             self._is_broken = True
             raise StorageIOError(f"{self._path}: {error}") from error
 
+    def open_beside(self) -> KeyValueStore:
+        return self._open_to_read(self._disk, self._path)
+
     def close(self) -> None:
         self._log = None
 

@@ -73,6 +73,10 @@ class KeyValueStore(Protocol):
         the last batch that was found."""
         ...
 
+    def open_beside(self) -> "KeyValueStore":
+        """Open the store once more, to be read: everything that was written is in it."""
+        ...
+
     def close(self) -> None: ...
 
 

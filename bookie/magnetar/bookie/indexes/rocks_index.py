@@ -54,8 +54,8 @@ class RocksIndex:
     """A `LocationIndex`. See there.
 
     The store takes no more writes after one has failed, even when the disk has room again. So after
-    an error the next `commit` opens it anew. As long as there is no room for that it is open to be
-    read, and commits fail.
+    an error the next `commit` opens it anew. As long as that fails it is open to be read, and
+    commits fail.
     """
 
     def __init__(
@@ -262,20 +262,26 @@ class RocksIndex:
 
     def _reopen(self) -> None:
         with self._reopening.alone():
-            try:
-                self._store.close()
-            except StorageIOError:
-                pass  # it says again what has failed before
-            store = self._make_store(self._path, False)
-            sequence = store.sequence()
-            if sequence < self._promised_sequence:
-                # Nobody may read it: what it lost would look as if it had never been stored.
-                store.close()
-                raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
-            self._store = store
+            if self._store.is_writable:
+                # It must be closed before it can be opened to be written. If that fails then, say
+                # because too many files are open, what is stored can be read all the same.
+                self._replace_store(self._store.open_beside())
+            self._replace_store(self._make_store(self._path, False))
         if not self._store.is_writable:
             full = OSError(errno.ENOSPC, "No space left on device")
             raise StorageIOError(f"index {self._path}: cannot be written: {full}") from full
+
+    def _replace_store(self, store: KeyValueStore) -> None:
+        sequence = store.sequence()
+        if sequence < self._promised_sequence:
+            # Nobody may read it: what it lost would look as if it had never been stored.
+            store.close()
+            raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
+        old, self._store = self._store, store
+        try:
+            old.close()
+        except StorageIOError:
+            pass  # it says again what has failed before
 
     def sequence(self) -> int:
         """Grows with every record that is written."""

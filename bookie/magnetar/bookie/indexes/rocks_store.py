@@ -128,6 +128,9 @@ class RocksStore:
         with _translated(f"index {self._path}: cannot be read"):
             return int(self._database.latest_sequence_number())
 
+    def open_beside(self) -> "RocksStore":
+        return RocksStore.open_to_read(self._path)
+
     def close(self) -> None:
         with _translated(f"index {self._path}: cannot be closed"):
             self._database.close()

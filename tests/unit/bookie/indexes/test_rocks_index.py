@@ -138,8 +138,34 @@ def test_6_3_what_was_lost_when_the_store_is_opened_anew_is_not_denied(tmp_path:
     for _ in range(2):
         with pytest.raises(StorageCorruptError, match="lost records"):
             _commit(index, 1, 10, 19)
-        with pytest.raises(StorageIOError):
-            index.find(1, 5)
+        assert index.find(1, 5) is not None
+
+
+@pytest.mark.parametrize("is_read_only_possible", [False, True])
+def test_what_is_stored_can_be_read_while_the_store_cannot_be_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_only_possible: bool
+) -> None:
+    """As when too many files are open: that passes, and the store is opened with a later commit."""
+
+    def failing(*_: object) -> RocksStore:
+        raise StorageIOError("Too many open files")
+
+    index = _open(tmp_path)
+    _commit(index, 1, 0, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_make_store", failing)
+        patch.setattr(RocksStore, "write", failing)
+        if not is_read_only_possible:
+            patch.setattr(RocksStore, "open_beside", failing)
+        for _ in range(3):
+            with pytest.raises(StorageIOError):
+                _commit(index, 1, 10, 19)
+            assert index.find(1, 5) is not None
+            assert index.find(1, 15) is None
+    _commit(index, 1, 10, 19)
+    assert index.find(1, 5) is not None
+    assert index.find(1, 15) is not None
+    index.close()
 
 
 def test_an_index_that_is_opened_to_be_read_needs_no_room_on_its_disk(tmp_path: Path) -> None:

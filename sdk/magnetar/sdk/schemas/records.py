@@ -199,6 +199,8 @@ class _Member:
     """In the definition, and in payloads."""
     reads: str
     """By what the class takes it."""
+    readable: list[str]
+    """All names by which it does."""
     annotation: object
     default: object
     """`_NONE`: there is none."""
@@ -220,7 +222,7 @@ def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]
     is_model = issubclass(kind, BaseModel)
     for own, field, default in _pydantic_fields(kind, hints):
         if not as_json and not is_model:
-            members.append(_Member(own, own, own, hints[own], default))
+            members.append(_Member(own, own, own, [own], hints[own], default))
             continue
         name = (field.serialization_alias if as_json else field.alias) or own
         readable = _readable(kind, own, field)
@@ -230,7 +232,7 @@ def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]
                 "validation_alias that is a name, too (AliasChoices), or populate_by_name"
             )
         reads = name if name in readable or not readable else readable[0]
-        members.append(_Member(own, name, reads, hints[own], default))
+        members.append(_Member(own, name, reads, readable, hints[own], default))
     if as_json:
         for what, names in (
             ("written", [each.name for each in members]),
@@ -326,15 +328,17 @@ def _from_record(kind: type, fields: list[tuple[_Member, Shape]]) -> Convert:
 def _renaming(fields: list[tuple[_Member, Shape]]) -> Convert:
     """Names that are not those of the definition stay, as other writers may use what is read."""
     known = {each.name: (each.reads, shape.renamed) for each, shape in fields}
+    inside = {name: shape.renamed for each, shape in fields for name in each.readable}
 
     def convert(value: object) -> object:
         result: dict[object, object] = {}
         for name, found in typing.cast("dict[str, object]", value).items():
-            reads, renamed = known.get(name, (None, None))
+            reads, renamed = known.get(name, (None, inside.get(name)))
+            found = found if renamed is None else renamed(found)
             if reads is None:
                 result.setdefault(name, found)
             else:
-                result[reads] = found if renamed is None else renamed(found)
+                result[reads] = found
         return result
 
     return convert

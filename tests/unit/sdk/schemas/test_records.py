@@ -243,6 +243,16 @@ def test_json_reads_what_others_write_by_the_names_that_a_class_reads() -> None:
     assert JsonSchema(ReadByChoice).decode(b'{"names": ["u"]}').user_name == "u"
 
 
+def test_json_reads_what_is_below_any_name_that_a_class_reads() -> None:
+    class Outer(BaseModel):
+        inner: Written = Field(validation_alias=AliasChoices("a", "b"), serialization_alias="out")
+        some: list[Written] = Field([], validation_alias="these")
+
+    payload = b'{"b": {"userName": "u"}, "these": [{"userName": "v"}]}'
+    outer = JsonSchema(Outer).decode(payload)
+    assert (outer.inner.user_name, outer.some[0].user_name) == ("u", "v")
+
+
 @pytest.mark.parametrize(
     "payload", [b"", b"[]", b'{"ONE": 3}', b'{"ONE": {}, "some": {}}', b"\xff"]
 )

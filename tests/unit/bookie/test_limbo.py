@@ -73,8 +73,8 @@ async def parts() -> Parts:
     return Parts()
 
 
-def list_request(request_id: int) -> Frame:
-    return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, LEDGER, 0, encode_list_entries(64))
+def list_request(request_id: int, ledger_id: int = LEDGER) -> Frame:
+    return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, ledger_id, 0, encode_list_entries(64))
 
 
 def poll_request(request_id: int, previous_lac: int, *, wait_ms: int) -> Frame:
@@ -195,3 +195,16 @@ async def test_what_may_have_been_known_before_a_loss_is_not_denied() -> None:
     status = {each: reply.status for each, reply in parts.connection.replies.items()}
     unknown, absent = Status.UNKNOWN_LEDGER_STATE, Status.NO_SUCH_LEDGER
     assert status == {10: unknown, 11: unknown, 20: absent, 21: absent, 30: absent, 31: absent}
+
+
+async def test_what_comes_back_after_a_loss_is_listed_and_what_it_lacks_is_denied() -> None:
+    """Else re-replication would never know whether its copy is whole, nor complete it."""
+    parts = Parts(horizon=LossHorizon(9))
+    parts.handle(list_request(1, 6))
+    assert parts.connection.replies[1].status == Status.UNKNOWN_LEDGER_STATE
+    parts.handle(add_request(2, 6, 3, flags=Flag.RECOVERY))
+    parts.journal.commit()
+    parts.handle(list_request(3, 6), read_request(4, 6, 0))
+    page = decode_entry_list((await parts.connection.wait_reply(3)).body)
+    assert page.entry_ids() == [3]
+    assert parts.connection.replies[4].status == Status.NO_SUCH_ENTRY

@@ -235,7 +235,13 @@ class LedgerTable:
         return descriptor is not None and descriptor.fence is FenceState.DURABLE
 
     def is_in_limbo(self, ledger_id: int) -> bool:
-        """Whether entries of the ledger may have been lost here."""
+        """Whether entries of the ledger may have been lost here.
+
+        One that the horizon hides is not in limbo any more when it is known again, by a fence or an
+        add of recovery: it was not open, and no entry of it belonged here, when the loss was noted.
+        So no recovery that asks here can still close it, and what re-replication brings has to be
+        listed, and completed where it was cut; what is unknown for ever would never be.
+        """
         descriptor = self.find(ledger_id)
         if descriptor is None:
             return self._horizon.hides(ledger_id)

@@ -31,6 +31,7 @@ from magnetar.deploy.options import (
     LogFormatOption,
     LogLevelOption,
     default_quorum,
+    parse_data,
     parse_quorum,
     sources_of,
 )
@@ -83,7 +84,13 @@ app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
 def standalone(
     context: typer.Context,
     data: Annotated[
-        Path, typer.Option(envvar="MAGNETAR_STANDALONE_DATA", help="Directory of everything kept.")
+        Path,
+        typer.Option(
+            envvar="MAGNETAR_STANDALONE_DATA",
+            parser=parse_data,
+            metavar="PATH",
+            help="Directory of everything kept.",
+        ),
     ],
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_STANDALONE_HOST", help=_BROKER_HOST_HELP)
@@ -169,7 +176,13 @@ def bookie(
         ),
     ],
     data: Annotated[
-        Path, typer.Option(envvar="MAGNETAR_BOOKIE_DATA", help="Directory of its journal and logs.")
+        Path,
+        typer.Option(
+            envvar="MAGNETAR_BOOKIE_DATA",
+            parser=parse_data,
+            metavar="PATH",
+            help="Directory of its journal and logs.",
+        ),
     ],
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_BOOKIE_HOST", help=_HOST_HELP)
@@ -345,7 +358,13 @@ def broker(
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)
 def zookeeper(
     data: Annotated[
-        Path, typer.Option(envvar="MAGNETAR_ZOOKEEPER_DATA", help="Directory of its snapshots.")
+        Path,
+        typer.Option(
+            envvar="MAGNETAR_ZOOKEEPER_DATA",
+            parser=parse_data,
+            metavar="PATH",
+            help="Directory of its snapshots.",
+        ),
     ],
     host: Annotated[
         str, typer.Option(envvar="MAGNETAR_ZOOKEEPER_HOST", help=_HOST_HELP)

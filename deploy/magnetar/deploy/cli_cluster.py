@@ -8,7 +8,13 @@ import typer
 
 from magnetar.deploy.cluster_plan import Kind, Restart
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
-from magnetar.deploy.options import ConfigOption, LogFormatOption, LogLevelOption, parse_quorum
+from magnetar.deploy.options import (
+    ConfigOption,
+    LogFormatOption,
+    LogLevelOption,
+    parse_data,
+    parse_quorum,
+)
 
 _EPILOG = (
     "DIR/cluster.json names the running servers, their process ids and ports; DIR/logs has what "
@@ -26,7 +32,13 @@ def add_cluster(app: typer.Typer) -> None:
 
 def cluster(
     data: Annotated[
-        Path, typer.Option(envvar="MAGNETAR_CLUSTER_DATA", help="Directory of everything kept.")
+        Path,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_DATA",
+            parser=parse_data,
+            metavar="PATH",
+            help="Directory of everything kept.",
+        ),
     ],
     bookies: Annotated[
         int | None,

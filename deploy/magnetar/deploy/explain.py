@@ -106,8 +106,11 @@ def explain(
         case NoNodeError():
             return SettingsError(f"{text}: {metadata_url} holds no cluster; check the URL")
         case MetadataError():
+            is_file = metadata_url is not None and metadata_url.startswith("embedded:")
+            # SQLite says "disk I/O error", too, where a full disk is all that is wrong.
+            question = "is its disk full, or not to be written?" if is_file else "is it running?"
             return MetadataUnreachableError(
-                f"cannot use the metadata store {metadata_url}: {text}; is it running?"
+                f"cannot use the metadata store {metadata_url}: {text}; {question}"
             )
         case OSError() if error.errno in _ADDRESS_ERRNOS:
             return AddressUnavailableError(text)

@@ -58,6 +58,18 @@ class Listen:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def parse_data(text: str) -> Path:
+    """Parse the directory of a server.
+
+    Raises:
+        SettingsError: it is empty, as of a variable that is not set: files all over the directory
+            that the caller happens to be in would be found too late.
+    """
+    if not text:
+        raise SettingsError("--data is empty: name the directory; --data . is the one you are in")
+    return Path(text)
+
+
 def parse_quorum(text: str) -> Quorum:
     """Parse `E,Qw,Qa`.
 

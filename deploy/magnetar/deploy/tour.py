@@ -23,7 +23,7 @@ from magnetar.deploy.cli import run_app
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.flights import Flight, read_flights
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
-from magnetar.deploy.options import Listen, Sources, default_quorum
+from magnetar.deploy.options import Listen, Sources, default_quorum, parse_data
 from magnetar.deploy.process import Server, run_server
 from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
 from magnetar.sdk.client import Client
@@ -77,7 +77,9 @@ app = typer.Typer(
 
 @app.command()
 def tour(
-    data: Annotated[Path, typer.Option(help="Directory of everything kept.")],
+    data: Annotated[
+        Path, typer.Option(parser=parse_data, metavar="PATH", help="Directory of everything kept.")
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar port; 0: any free.")] = 6650,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0: any.")] = 8080,
     exit_after_tour: Annotated[

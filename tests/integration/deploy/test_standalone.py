@@ -94,6 +94,12 @@ def test_the_files_of_another_place_are_refused(tmp_path: Path) -> None:
     assert_one_line(start_in_vain(data, *THREE), 5, "bookie-1", "bookie-2")
 
 
+@pytest.mark.parametrize("command", ["standalone", "bookie", "cluster", "zookeeper"])
+def test_a_data_directory_without_a_name_is_one_line(command: str) -> None:
+    """Not files in the directory that somebody happens to be in."""
+    assert_one_line(magnetar(command, "--data", ""), 2, "--data is empty")
+
+
 def test_a_data_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     assert_one_line(start_in_vain(tmp_path / "data"), 7, str(tmp_path / "data"))

@@ -53,6 +53,17 @@ def test_each_cause_has_its_exit_status(error: Exception, status: int) -> None:
     assert "\n" not in str(explanation)
 
 
+@pytest.mark.parametrize(
+    ("url", "question"),
+    [("zk://host/", "is it running?"), ("embedded:/data/metadata.db", "is its disk full")],
+)
+def test_a_metadata_store_that_cannot_be_used_comes_with_what_to_look_at(
+    url: str, question: str
+) -> None:
+    error = MetadataUnavailableError("/data/metadata.db: disk I/O error")
+    assert question in str(explain(error, metadata_url=url))
+
+
 def test_an_unexpected_error_keeps_its_traceback() -> None:
     assert explain(KeyError("bug"), data=Path("/data")) is None
     with pytest.raises(KeyError), explained():

@@ -23,16 +23,17 @@ help: ## list the targets
 
 # --- environment ---------------------------------------------------------------------------------
 
-$(BIN)/python:
+# Its last file: one whose making was broken off has a Python, and nothing else.
+$(BIN)/pip:
 	@sh deploy/bootstrap/venv.sh $(VENV)
 
 # The stamps carry the extras that are installed; pyproject.toml is all that can change them.
-$(VENV)/.stamp-run: pyproject.toml | $(BIN)/python
+$(VENV)/.stamp-run: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar into $(VENV) (once)."
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.stamp-test: pyproject.toml | $(BIN)/python
+$(VENV)/.stamp-test: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar and what its tests need into $(VENV) (once)."
 	@$(PIP) --use-pep517 --editable '.[test]'
 	@# Only its data files are wanted, not what its code needs.

@@ -88,4 +88,10 @@ if [ -z "$complete" ]; then
     fi
 fi
 
-"$complete" -m venv "$target"
+# One whose making was broken off may be of another Python, which a second making would leave there.
+clear=
+if [ -e "$target/pyvenv.cfg" ]; then
+    echo "The environment in $target is not complete, and is made anew."
+    clear=--clear
+fi
+"$complete" -m venv $clear "$target"

@@ -6,6 +6,7 @@ was compared, so garbage never becomes a ledger (defect B15).
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from magnetar.bookie.entry_logs.entry_log import (
     LOG_HEADER_BYTES,
@@ -28,6 +29,15 @@ _SEARCH_BYTES = 1 << 20
 """What is read at once when the next run behind a damaged place is searched."""
 
 
+class ScannedFile(Protocol):
+    """What a scan needs of a `File`."""
+
+    def pread(self, size: int, offset: int) -> bytes: ...
+
+    @property
+    def size(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LogScan:
     """What a scan of a log found."""
@@ -47,7 +57,7 @@ class LogScan:
         return total
 
 
-def read_log_header(file: File, log_id: int) -> LogHeader:
+def read_log_header(file: ScannedFile, log_id: int) -> LogHeader:
     """The file header of the log.
 
     Raises:
@@ -60,7 +70,7 @@ def read_log_header(file: File, log_id: int) -> LogHeader:
     return header
 
 
-def scan_log(file: File, log_id: int, *, beyond_damage: bool = False) -> LogScan:
+def scan_log(file: ScannedFile, log_id: int, *, beyond_damage: bool = False) -> LogScan:
     """All whole runs from the begin of a log up to the first thing that is none.
 
     With `beyond_damage`, the next valid run behind a place that is none is searched: for repair and
@@ -87,7 +97,7 @@ def scan_log(file: File, log_id: int, *, beyond_damage: bool = False) -> LogScan
         at = end = run.location.offset + run.location.size_bytes
 
 
-def scan_run(file: File, log_id: int, at: int) -> StoredRun | None:
+def scan_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
     """The run that begins there, all of it within the file; None if there is none.
 
     Raises:
@@ -106,7 +116,7 @@ def scan_run(file: File, log_id: int, at: int) -> StoredRun | None:
     return StoredRun(head.ledger_id, head.first, head.last, head.location(log_id, at))
 
 
-def _next_run(file: File, log_id: int, at: int) -> StoredRun | None:
+def _next_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
     """The first run that begins at or behind a place. A run's checksum is bound to its place: bytes
     of a packet that look like one are not taken for one."""
     while True:

@@ -13,6 +13,8 @@ no entry, and which are open with this bookie in their last fragment. Of those n
 knows what was acknowledged, so that they have to be fenced, and recovered, before their limbo ends:
 a log that lost its end, or is gone, leaves nothing that tells of it.
 
+A place that is damaged, or that the disk cannot read, is told, and what lies behind it is found.
+
 A ledger that had been deleted comes back as long as a log has entries of it; garbage collection
 finds it dead again. The new index is built beside the old one; renames put it in its place. Between
 the first and the last of them there is no index mark, and the bookie does not start: the rebuilding
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from magnetar.bookie.entry_logs.broken_sectors import BrokenSectorsFile
 from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
@@ -48,7 +51,7 @@ _OPEN_LOGS_MAX = 64
 
 
 class LogProblem(NamedTuple):
-    """A place of a log in which no run could be read."""
+    """A place of a log that could not be read, or in which there was no run."""
 
     path: str
     begin: int
@@ -158,7 +161,8 @@ class _Rebuilding:
             path = f"{self._logs_directory}/{log_name(log_id)}"
             file = self._disk.open(path)
             try:
-                ranked.append((read_log_header(file, log_id).rank, log_id))
+                header = read_log_header(BrokenSectorsFile(file), log_id)
+                ranked.append((header.rank, log_id))
             except StorageCorruptError as error:
                 # Neither what it holds nor how old that is can be known: limbo stands for it.
                 self._problems.append(LogProblem(path, 0, file.size, str(error)))
@@ -172,9 +176,12 @@ class _Rebuilding:
             path = f"{self._logs_directory}/{log_name(log_id)}"
             file = self._disk.open(path)
             try:
-                scan = scan_log(file, log_id, beyond_damage=True)
+                sectors = BrokenSectorsFile(file)
+                scan = scan_log(sectors, log_id, beyond_damage=True)
                 for begin, end in scan.skipped:
                     self._problems.append(LogProblem(path, begin, end, "no run can be read here"))
+                for begin, end in sectors.broken():
+                    self._problems.append(LogProblem(path, begin, end, "the disk cannot read it"))
                 yield from scan.runs
             except OSError as exc:
                 raise StorageIOError(f"{path}: cannot be scanned: {exc}") from exc

@@ -1,6 +1,10 @@
 """An index made anew from the entry logs: the newest copies, and no promise that is not known."""
 
+import errno
+import os
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +12,19 @@ import pytest
 from magnetar.bookie.entry_logs.entry_log import encode_log_header, rebind_run_head
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_scan import scan_log
-from magnetar.bookie.errors import NoSuchEntryInStorageError, StorageError
+from magnetar.bookie.errors import (
+    NoSuchEntryInStorageError,
+    NoSuchLedgerInStorageError,
+    StorageError,
+)
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.open_index import index_path
 from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.indexes.rebuild import rebuild_index
 from magnetar.bookie.integrity.loss_mark import is_check_needed, is_pass_needed
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.system import SystemClock, SystemDisk
+from magnetar.ledger.ports import File
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile
 from tests.ledger_storage import (
     ENGINES,
     SMALL,
@@ -171,6 +180,68 @@ async def test_b15_damage_in_a_log_is_reported_and_the_runs_behind_it_are_found(
         assert storage.ledger_ids() == [*LEDGERS, EMPTY]
         page = await storage.list_entries(1, 0, 1000)
         assert 0 < len(list(page.entry_ids())) < 40
+
+
+class BrokenSectors(SystemDisk):
+    """A disk that cannot read some sectors any more."""
+
+    def __init__(self, broken: dict[str, range]) -> None:
+        self._broken = broken
+        """By file: bytes."""
+
+    def open(self, path: str) -> File:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _BrokenFile(descriptor, self._broken.get(path, range(0)))
+
+
+class _BrokenFile(SystemFile):
+    def __init__(self, descriptor: int, broken: range) -> None:
+        super().__init__(descriptor)
+        self._broken = broken
+
+    def pread(self, size: int, offset: int) -> bytes:
+        if offset < self._broken.stop and offset + size > self._broken.start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().pread(size, offset)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_sectors_that_cannot_be_read_are_told_and_the_runs_behind_them_are_found(
+    tmp_path: Path, engine: EngineKind
+) -> None:
+    """What they held is in limbo like the rest, and the check after the next start fetches it."""
+    options = replace(SMALL, entry_log_bytes_max=1 << 20, run_bytes_max=1 << 16)
+    with default_engine(engine):
+        async with open_storage(tmp_path, options) as storage:
+            for ledger_id in range(1, 31):
+                add(storage, ledger_id, range(5), bytes(1000))
+            await storage.flush()
+        first = str(entry_logs(tmp_path)[0])
+        disk = BrokenSectors({first: range(8192, 16384)})
+        done = rebuild_index(str(tmp_path), engine, disk=disk, clock=SystemClock(), pages=PAGES)
+        told = [(each.path, each.begin, each.end) for each in done.problems]
+        assert (first, 8192, 16384) in told
+        assert all(8192 - 6000 < begin < end < 16384 + 6000 for _, begin, end in told)
+        async with open_storage(tmp_path, options) as storage:
+            found = []
+            for ledger_id in range(1, 31):
+                state = storage.state(ledger_id)
+                assert state is not None
+                assert state.limbo
+                with suppress(NoSuchLedgerInStorageError, NoSuchEntryInStorageError):
+                    found += [ledger_id] * len(await storage.read(ledger_id, 0, 4, 1 << 20))
+            # A run is of five packets and a little more than 5000 bytes.
+            assert found[:5] == [1] * 5
+            assert found[-5:] == [30] * 5
+            assert 5 * 27 <= len(found) < 5 * 30
+
+
+async def test_a_log_whose_header_cannot_be_read_is_told(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    first = str(entry_logs(tmp_path)[0])
+    disk = BrokenSectors({first: range(4096)})
+    done = rebuild_index(str(tmp_path), "db", disk=disk, clock=SystemClock(), pages=PAGES)
+    assert [problem.path for problem in done.problems] == [first]
 
 
 async def test_a_rebuilt_index_may_be_of_the_other_kind(tmp_path: Path) -> None:

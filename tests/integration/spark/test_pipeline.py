@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, Long, Record
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -158,6 +159,30 @@ def test_a_lost_checkpoint_makes_no_row_come_twice_over_several_batches(
     ]
     subscriptions = admin(server, "GET", f"{topic.replace('://', '/')}/subscriptions")
     assert len(subscriptions) == 1, "none is left behind, which would hold messages for ever"
+
+
+class Narrow(Record):  # type: ignore[misc]
+    number = Integer()
+
+
+class Wide(Record):  # type: ignore[misc]
+    number = Long()
+
+
+def test_a_field_that_was_widened_is_wide_in_the_whole_archive(
+    spark: SparkSession, server: Standalone, stage: Stage
+) -> None:
+    topic = "persistent://public/default/pipeline-widened"
+    path = topic.replace("://", "/")
+    admin(server, "PUT", path)
+    admin(server, "PUT", f"{path}/schemaCompatibilityStrategy", "BACKWARD")
+    for kind, number in ((Narrow, 1), (Wide, 1 << 40)):
+        client = pulsar.Client(stage.url)
+        client.create_producer(topic, schema=AvroSchema(kind)).send(kind(number=number))
+        client.close()
+        store = archive(spark, stage.archive_of(topic, "widened"))
+    assert {row["number"] for row in store.read().collect()} == {1, 1 << 40}
+    assert len(store.state.files) == 1, "put together at the end"
 
 
 def test_a_job_that_starts_takes_no_rows_from_one_that_runs(

@@ -5,9 +5,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
+from magnetar.sdk.spark.pipeline.archive_columns import widest
 from magnetar.sdk.spark.pipeline.archive_log import (
     COMMITS_PER_STATE,
     ArchiveState,
@@ -103,7 +105,7 @@ class ArchiveStore:
         if not any(name.startswith(f"{TOPIC}=") for name in self.storage.names(directory)):
             return Written((), {})
         counts = (
-            self._spark.read.option("basePath", self.storage.at(DATA))
+            self._reader()
             .parquet(self.storage.at(directory))
             .groupBy(
                 "_metadata.file_path",
@@ -128,14 +130,24 @@ class ArchiveStore:
         """Rows of all files, or of some, in no order.
 
         Raises:
-            ArchiveError: there are none.
+            ArchiveError: there are none, or a column has types that do not go together.
         """
         chosen = list(self.state.files.values() if files is None else files)
         if not chosen:
             raise ArchiveError(f"{self.storage.url} holds no rows; is it an archive?")
         urls = [self.storage.at(each.path) for each in chosen]
-        reader = self._spark.read.option("basePath", self.storage.at(DATA))
-        return reader.option("mergeSchema", "true").parquet(*urls).drop(COMMIT)
+        try:
+            return self._reader().option("mergeSchema", "true").parquet(*urls).drop(COMMIT)
+        except Py4JJavaError as error:
+            if "CANNOT_MERGE_SCHEMAS" not in str(error.java_exception):
+                raise
+        # The files of a commit were written together, and have the same columns.
+        firsts = {each.path.split("/")[1]: each.path for each in chosen}
+        schemas = [self._reader().parquet(self.storage.at(path)).schema for path in firsts.values()]
+        return self._reader().schema(widest(schemas)).parquet(*urls).drop(COMMIT)
+
+    def _reader(self) -> DataFrameReader:
+        return self._spark.read.option("basePath", self.storage.at(DATA))
 
     def _load(self) -> ArchiveState:
         commits: list[tuple[int, str]] = []

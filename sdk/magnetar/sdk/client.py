@@ -289,13 +289,14 @@ class Client:
     async def close(self, *, flush: bool = True) -> None:
         """Close producers, consumers and connections.
 
-        With `flush` that waits for the receipts of what is pending, at most the send timeout. In a
-        child of a fork it does nothing: all of it is the parent's.
+        With `flush` that waits for the receipts of what is pending, at most the send timeout. After
+        it was cancelled, a second call closes what is left. In a child of a fork it does nothing:
+        all of it is the parent's.
 
         Raises:
             SdkError: a message failed that nobody watched; everything is closed all the same.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         self._closed = True
         try:

@@ -54,10 +54,14 @@ class ConnectionPool:
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        connections = list(self._connections.values())
-        self._connections.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
+        try:
+            await asyncio.gather(*opening, return_exceptions=True)
+            await asyncio.gather(*(each.close() for each in self._connections.values()))
+        finally:
+            # Also if we are cancelled before all of them have heard of it.
+            for each in self._connections.values():
+                each.fail(self._closed_error())
+            self._connections.clear()
 
     def _closed_error(self) -> AlreadyClosedError:
         return AlreadyClosedError("the client is closed")

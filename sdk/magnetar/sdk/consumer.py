@@ -459,6 +459,10 @@ class Consumer(ABC):
         if self._attachment.is_closing:
             return
         self._attachment.is_closing = True
+        # To its end, even if the caller is cancelled: nobody would do the rest, and wake who waits.
+        await asyncio.shield(self._close(flush=flush))
+
+    async def _close(self, *, flush: bool) -> None:
         try:
             if flush:
                 self._acknowledger.flush()

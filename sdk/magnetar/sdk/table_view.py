@@ -160,6 +160,9 @@ class TableView(Mapping[str, bytes]):
 
     async def close(self) -> None:
         """Stop following; what was read stays to be looked at."""
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
         following, self._following = self._following, None
         if following is not None:
             following.cancel()

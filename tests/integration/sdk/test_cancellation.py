@@ -1,13 +1,28 @@
 """Every call may be cancelled at any of its turns: nothing is lost, sent twice, or left waiting."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from random import Random
 
 import pytest
 
-from magnetar.sdk import Client, ConsumerSettings, InitialPosition, ProducerSettings
+from magnetar.sdk import (
+    Client,
+    ConsumerSettings,
+    DeadLetterPolicy,
+    InitialPosition,
+    ProducerSettings,
+    SubscriptionType,
+)
+from magnetar.sdk.errors import AlreadyClosedError
+from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire.topic_name import TopicName
+from tests.integration.sdk.conftest import FAST
+from tests.integration.sdk.scripted_broker import ScriptedBroker
 from tests.standalone import Standalone
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +108,80 @@ async def test_a_cancelled_flush_or_close_can_be_called_again(standalone: Standa
         assert producer.stats().messages_stored == 5
         await cancelled_after(1, producer.close())
         await producer.close()
+
+
+Made = tuple[Callable[[], Coroutine[object, object, None]], "asyncio.Task[object]"]
+"""What closes something, and somebody who waits for it."""
+
+
+WITH_LETTERS = ConsumerSettings(
+    subscription_type=SubscriptionType.SHARED, dead_letters=DeadLetterPolicy(redeliveries_max=1)
+)
+
+
+async def one_topic(client: Client, _: ScriptedBroker) -> Made:
+    consumer = await client.consumer("t", "s", WITH_LETTERS)
+    assert consumer._letters is not None
+    await consumer._letters._sender(TopicName.parse("dead"))
+    return consumer.close, asyncio.create_task(consumer.receive())
+
+
+async def two_topics(client: Client, _: ScriptedBroker) -> Made:
+    consumer = await client.consumer(["t", "u"], "s")
+    return consumer.close, asyncio.create_task(consumer.receive())
+
+
+async def lazy_partitions(client: Client, broker: ScriptedBroker) -> Made:
+    broker.partitions = 2
+    other: list[int] = []
+    settings = ProducerSettings(lazy_partitions=True, routing=lambda *_: other[0])
+    producer = await client.producer("t", settings)
+    assert isinstance(producer, PartitionedProducer)
+    other += {0, 1} - set(producer.stats_by_partition())
+    broker.faults.append(lambda _, command: command.type == BaseCommand.PRODUCER)
+    return partial(producer.close, flush=False), asyncio.create_task(producer.send(b"waits"))
+
+
+async def table_view(client: Client, _: ScriptedBroker) -> Made:
+    view = await client.table_view("t")
+    changes = view.changes()
+
+    async def wait() -> object:
+        return await anext(changes)
+
+    return view.close, asyncio.create_task(wait())
+
+
+@pytest.mark.parametrize("turns", range(20))
+@pytest.mark.parametrize("make", [one_topic, two_topics, lazy_partitions, table_view])
+async def test_a_close_that_is_cancelled_wherever_leaves_nobody_waiting_and_no_task(
+    make: Callable[[Client, ScriptedBroker], Coroutine[object, object, Made]], turns: int
+) -> None:
+    before = asyncio.all_tasks()
+    async with ScriptedBroker() as broker, Client(broker.url, FAST) as client:
+        close, waiting = await make(client, broker)
+        await asyncio.sleep(0)
+        await cancelled_after(turns, close())
+        await close()
+        async with asyncio.timeout(5):
+            with pytest.raises(AlreadyClosedError):
+                await waiting
+    await until(lambda: asyncio.all_tasks() == before, "no task is left", within_s=5)
+
+
+@pytest.mark.parametrize("turns", range(20))
+async def test_the_close_of_a_client_that_is_cancelled_can_be_called_again(turns: int) -> None:
+    before = asyncio.all_tasks()
+    async with ScriptedBroker() as broker:
+        client = Client(broker.url, FAST)
+        _, receiving = await two_topics(client, broker)
+        _, viewing = await table_view(client, broker)
+        await asyncio.sleep(0)
+        await cancelled_after(turns, client.close())
+        await client.close()
+        async with asyncio.timeout(5):
+            for waiting in (receiving, viewing):
+                with pytest.raises(AlreadyClosedError):
+                    await waiting
+        await until(lambda: not broker.peers, "no connection is left", within_s=5)
+    await until(lambda: asyncio.all_tasks() == before, "no task is left", within_s=5)

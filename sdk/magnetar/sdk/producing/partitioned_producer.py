@@ -302,7 +302,8 @@ class PartitionedProducer(Producer[T]):
             failure = error
         finally:
             self._closing = True
-            await self._end()
+            # To its end, even if the caller is cancelled: nobody would do the rest.
+            await asyncio.shield(self._end())
         if failure is not None:
             raise failure
 
@@ -320,7 +321,7 @@ class PartitionedProducer(Producer[T]):
             await self._start_all(first)
         except BaseException:
             self._closing = True
-            await self._end()
+            await asyncio.shield(self._end())
             raise
         if self._settings.partitions_refresh_ms:
             self._growth.start()

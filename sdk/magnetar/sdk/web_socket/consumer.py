@@ -90,9 +90,11 @@ class _Receiving:
 
     async def close(self) -> None:
         """End the session."""
-        await self._link.flush()
-        await self._link.close()
-        self._context.forget(self)
+        try:
+            await self._link.flush()
+        finally:
+            await self._link.close()
+            self._context.forget(self)
 
 
 class WebSocketConsumer(_Receiving):

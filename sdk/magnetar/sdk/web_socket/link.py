@@ -101,10 +101,12 @@ class WebSocketLink:
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(self.failure)
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        self._on_failed()
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        finally:
+            self._on_failed()  # whoever waits hears of it, even if we are cancelled
 
     # -- inside
 

@@ -38,13 +38,26 @@ from tests.artifacts import (
 KUBERNETES_VERSIONS = ("1.27", "1.31", "1.37")
 """The oldest that the chart takes, a usual one, and the newest with a schema here."""
 
+KEYS: dict[str, Any] = {
+    "extraVolumes": [{"name": "keys", "secret": {"secretName": "magnetar-keys"}}],
+    "extraVolumeMounts": [{"name": "keys", "mountPath": "/keys", "readOnly": True}],
+}
+
 EVERYTHING_ON: dict[str, Any] = {
     "settings": {
         "bookie": {"allow_storage_expansion": True, "disk_full_share": 0.9},
+        "broker": {
+            "tls_port": 6651,
+            "https_port": 8443,
+            "tls_certificate_file": "/keys/tls.crt",
+            "tls_key_file": "/keys/tls.key",
+            "token_public_key": "file:///keys/public.pem",
+        },
         "worker": {"copy_bytes_per_s_max": 134_217_728},
     },
     "imagePullSecrets": [{"name": "registry"}],
     "bookie": {
+        **KEYS,
         "zoneFromPodLabel": True,
         "storage": {"ledgers": {"volumes": 2, "size": "1Ti", "storageClassName": "fast"}},
         "extraEnv": [{"name": "MAGNETAR_LOG_LEVEL", "value": "debug"}],
@@ -52,13 +65,15 @@ EVERYTHING_ON: dict[str, Any] = {
         "tolerations": [{"key": "storage", "operator": "Exists"}],
         "priorityClassName": "high",
     },
+    "autorecovery": KEYS,
     "broker": {
+        **KEYS,
         "external": {
             "enabled": True,
             "domain": "mq.example.com",
             "sourceRanges": ["10.0.0.0/8"],
             "annotations": {"load-balancer": "internal"},
-        }
+        },
     },
     "monitoring": {
         "labels": {"release": "prometheus"},
@@ -272,6 +287,25 @@ def test_pods_are_confined_and_watched(variant: str) -> None:
             each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])
         }
         assert mounted == claimed | {each["name"] for each in pod["volumes"]}, part
+
+
+def test_brokers_are_reached_over_tls_where_settings_say_so() -> None:
+    (policy,) = (
+        each
+        for each in OBJECTS["everything on"]
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith("-broker")
+    )
+    open_ports = {
+        port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", ())
+    }
+    (entrance,) = (
+        each
+        for each in OBJECTS["everything on"]
+        if each["metadata"]["name"] == "test-magnetar-broker" and each["kind"] == "Service"
+    )
+    ports = {port["targetPort"]: port["port"] for port in entrance["spec"]["ports"]}
+    assert ports == {"pulsar": 6650, "http": 8080, "pulsar-tls": 6651, "https": 8443}
+    assert open_ports == ports.keys()
 
 
 def test_ports_that_are_named_are_there() -> None:

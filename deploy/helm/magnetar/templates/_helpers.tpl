@@ -44,6 +44,18 @@ zk://{{ join "," $hosts }}{{ .Values.metadata.path }}
 {{- end -}}
 {{- end -}}
 
+{{/* The ports of a broker by their names; those over TLS, if the settings have them. */}}
+{{- define "magnetar.brokerPorts" -}}
+pulsar: 6650
+http: 8080
+{{- with dig "broker" "tls_port" "" .Values.settings }}
+pulsar-tls: {{ int64 . }}
+{{- end }}
+{{- with dig "broker" "https_port" "" .Values.settings }}
+https: {{ int64 . }}
+{{- end }}
+{{- end -}}
+
 {{/* No privilege that a server does not need: the pod. */}}
 {{- define "magnetar.podSecurity" -}}
 runAsNonRoot: true

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.bookie.errors import StorageError, StorageIOError
 from magnetar.bookie.journaling.checkpoint import Checkpointer
@@ -248,6 +249,34 @@ async def test_a_failed_checkpoint_is_tried_again(parts: Parts) -> None:
     parts.storage.end_flush(1)
     await parts.checkpointer.close()
     assert parts.on_disk() == (LastMark(3, 64), NO_MARK)
+
+
+async def test_checkpoints_that_fail_for_days_are_told_ever_more_rarely_and_so_is_the_end(
+    parts: Parts,
+) -> None:
+    room = asyncio.Event()
+
+    def fail_often() -> None:
+        if parts.storage.flushes <= 9:
+            raise StorageIOError("the disk is full")
+        room.set()
+
+    parts.storage.on_flush = fail_often
+    parts.journal_marks[:] = [LastMark(3, 64), NO_MARK]
+    with capture_logs() as lines:
+        parts.checkpointer.start()
+        parts.storage.on_wants_flush()
+        async with asyncio.timeout(10):
+            await room.wait()
+        await turn_loop()
+        parts.storage.end_flush()
+        await parts.checkpointer.close()
+    told = [(each["event"], each["failures"]) for each in lines]
+    assert told == [
+        *(("checkpoint_failed", failures) for failures in (1, 2, 4, 8)),
+        ("checkpoints_go_on", 9),
+    ]
+    assert parts.metrics.checkpoint_failures == 9
 
 
 async def test_8_6_a_failed_flush_is_tried_again_though_the_journal_has_no_news(

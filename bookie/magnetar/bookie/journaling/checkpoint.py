@@ -152,24 +152,34 @@ class Checkpointer:
     async def _run(self) -> None:
         # What a failed flush left in memory is perhaps nothing that the journals have, if they are
         # full, too: without news it is tried again all the same.
-        has_failed = False
+        failures = 0
         while not self._is_closing:
             await self._wait()
             if self._is_closing:
                 return
-            if not (has_failed or self._storage.wants_flush or self._has_news()):
+            if not (failures or self._storage.wants_flush or self._has_news()):
                 continue
-            has_failed = True
             try:
                 await self.checkpoint(is_gentle=True)
-                has_failed = False
             except (StorageError, OSError) as error:
+                failures += 1
                 self._metrics.checkpoint_failures += 1
-                _log.error("checkpoint_failed", error=str(error), retry_s=self._retry_s)
+                # A disk may be full for days: failures 1, 2, 4, 8, ... in a row are told.
+                if failures & (failures - 1) == 0:
+                    _log.error(
+                        "checkpoint_failed",
+                        error=str(error),
+                        failures=failures,
+                        retry_s=self._retry_s,
+                    )
                 self._on_failure(error)
                 # Not sooner, whoever asks: a disk that is full now will be so in a millisecond.
                 await self._wait_closing(self._retry_s)
                 self._wanted.set()
+            else:
+                if failures:
+                    _log.info("checkpoints_go_on", failures=failures)
+                failures = 0
 
     def _measure(self) -> None:
         metrics = self._metrics

@@ -216,8 +216,9 @@ def test_two_jobs_on_one_archive_are_noticed(spark: SparkSession, first: Path) -
 def test_replay_and_archive_again_give_the_same_rows(
     spark: SparkSession, stage: Stage, first: Path
 ) -> None:
-    settings = ReplaySettings(brokers=stage.brokers, archive=str(first), to=_AGAIN)
-    for _ in range(2):  # the second time there is nothing left to do
+    # The second time there is nothing left to do, however the archive is named.
+    for path in (f"{first}", f"{first}/"):
+        settings = ReplaySettings(brokers=stage.brokers, archive=path, to=_AGAIN)
         show_replayed(settings, replay(spark, settings))
     archive(spark, stage.archive_of(_AGAIN, "second"))
     assert read_rows(stage.directory / "second").rows == stage.rows

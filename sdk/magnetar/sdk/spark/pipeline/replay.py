@@ -33,25 +33,33 @@ class ReplaySettings:
     topics: str = ""
     """Of the archive, with commas between; empty: all."""
     name: str = ""
-    """Empty: made of the archive and the topic."""
+    """Empty: made of the archive, which of its topics, and where they go."""
     by_key: int = 0
     """So many tasks, each with keys of its own; 0: one task for each topic of the archive."""
     schema: str = "none"
     """json or avro: how fields are encoded, if topics had a schema."""
     compression: str = "none"
 
-    @property
-    def producer_name(self) -> str:
+    def name_in(self, url: str) -> str:
+        """What it is known by when it is started again. `url`: of the archive, which is the same
+        however its path was written."""
         if self.name:
             return self.name
-        digest = hashlib.sha256(f"{self.archive}\n{self.to}".encode()).hexdigest()
+        wanted = ",".join(sorted(self.wanted))
+        digest = hashlib.sha256(f"{url}\n{wanted}\n{self.to}".encode()).hexdigest()
         return f"replay-{digest[:16]}-{self.by_key}"
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The topics that are chosen; empty: all."""
+        return frozenset(each.strip() for each in self.topics.split(",") if each.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What came of it."""
 
+    name: str
     topics: tuple[str, ...]
     rows: int
 
@@ -62,7 +70,7 @@ def replay(spark: SparkSession, settings: ReplaySettings) -> Replayed:
         PipelineError: no such topic in the archive.
     """
     store = ArchiveStore(spark, settings.archive)
-    wanted = {each.strip() for each in settings.topics.split(",") if each.strip()}
+    wanted = settings.wanted
     files = [
         each
         for each in store.state.files.values()
@@ -73,22 +81,23 @@ def replay(spark: SparkSession, settings: ReplaySettings) -> Replayed:
         raise PipelineError(f"replay: the archive {store.storage.url} holds none of these topics")
     rows = _in_order(store.read(files), len(topics), settings.by_key)
     total = sum(each.rows for each in files)
+    name = settings.name_in(store.storage.url)
     done = threading.Event()
     # The job stays in this thread: Spark knows its data sources in the thread of the session.
     watching = threading.Thread(target=_watch, args=(spark, total, done), name="replay-progress")
     watching.start()
     try:
-        _write(rows, settings)
+        _write(rows, settings, name)
     finally:
         done.set()
         watching.join()
-    return Replayed(topics, total)
+    return Replayed(name, topics, total)
 
 
 def show_replayed(settings: ReplaySettings, found: Replayed) -> None:
     """The summary."""
     rows = [(topic,) for topic in found.topics]
-    title = f"Replayed {found.rows:,} rows into {settings.to} as {settings.producer_name}"
+    title = f"Replayed {found.rows:,} rows into {settings.to} as {found.name}"
     show_summary(title, ("topic of the archive",), rows)
 
 
@@ -101,14 +110,14 @@ def _in_order(rows: DataFrame, topics: int, by_key: int) -> DataFrame:
     return spread.sortWithinPartitions(*place)
 
 
-def _write(rows: DataFrame, settings: ReplaySettings) -> None:
+def _write(rows: DataFrame, settings: ReplaySettings, name: str) -> None:
     kept = rows.drop(TOPIC, DAY, LEDGER, ENTRY, INDEX, MESSAGE_ID, PUBLISH_TIME)
     if settings.schema == "none" and set(kept.columns) != {VALUE, KEY, EVENT_TIME, PROPERTIES}:
         raise PipelineError("replay: the topics had a schema: say how to encode it, json or avro")
     kept.write.format("magnetar").mode("append").options(
         **settings.brokers.options(),
         topic=settings.to,
-        producerName=settings.producer_name,
+        producerName=name,
         schema=settings.schema,
         compressionType=settings.compression,
     ).save()

@@ -184,7 +184,8 @@ class Producer(ABC, Generic[T]):
         """Send many messages, in order, and return when all are under way: the fastest way.
 
         With batching they go into batches of `batch_messages_max`, the last one shorter. Waits
-        for room as needed. Receipts are waited for, and errors raised, by `flush`.
+        for room as needed, and has others wait until it is done: what is sent later comes behind
+        it. Receipts are waited for, and errors raised, by `flush`.
 
         Raises:
             MessageTooLargeError: of the payloads, those before the large one were sent.

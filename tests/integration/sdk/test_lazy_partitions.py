@@ -9,10 +9,11 @@ import pytest
 
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.batch import EntrySource, MessageBatch
-from magnetar.sdk.errors import PendingLimitError, SdkError
+from magnetar.sdk.errors import AlreadyClosedError, PendingLimitError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
 from magnetar.sdk.producing.topic_producer import TopicProducer
+from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire import BaseCommand, encode_send_receipts
 from magnetar.sdk.wire.errors import NotAllowedError
 from magnetar.sdk.wire.pulsar_pb2 import CommandSend, MessageMetadata, ServerError
@@ -100,6 +101,25 @@ async def test_send_many_is_not_overtaken_by_what_is_sent_after_it(
         await asyncio.gather(*sends)
         await producer.flush()
     assert stored(broker) == messages
+
+
+async def test_who_waits_when_the_producer_is_closed_makes_no_other(
+    broker: ScriptedBroker, client: Client
+) -> None:
+    gate = Gate(broker)
+    producer = await client.producer("t", gate.settings())
+    transaction = Transaction(AsyncMock(), 1_000)
+    sends = [
+        asyncio.create_task(producer.send_many([b"1"])),
+        asyncio.create_task(producer.send(b"2", transaction=transaction)),
+    ]
+    await gate.has_held.wait()
+    await producer.close(flush=False)
+    async with asyncio.timeout(5):
+        for each in sends:
+            with pytest.raises(AlreadyClosedError):
+                await each
+    assert broker.count(BaseCommand.PRODUCER) == 2
 
 
 async def test_send_nowait_is_refused_where_send_would_wait(

@@ -341,6 +341,7 @@ class PartitionedProducer(Producer[T]):
         Raises:
             SdkError: the reason why it could not be made.
         """
+        self._check_usable()
         if slot.producer is None:
             starting = self._begin(slot)
             # Several may wait for it: who gives up must not take it from the rest.

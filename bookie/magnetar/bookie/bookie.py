@@ -279,7 +279,7 @@ class Bookie:
             await LossPass(
                 self.bookie_id,
                 storage,
-                LedgerManager(self._store, random=self._random, clock=self._clock),
+                await self._ledger_manager(),
                 directories=self._directories,
                 disk=self._disk,
                 clock=self._clock,
@@ -447,18 +447,23 @@ class Bookie:
 
         Recovery would take what is left of the old one for the end of the new one.
         """
-        manager = LedgerManager(
-            self._store,
-            random=self._random,
-            clock=self._clock,
-            layout=await layout_name_of(self._store, _LEDGERS_ROOT),
-        )
+        manager = await self._ledger_manager()
         await manager.pass_ids(
             storage.ledger_ids(),
             ids_max=_IDS_PASSED_MAX,
             on_behind=lambda ids: _log.warning(
                 "ledger_ids_are_behind", bookie=self.bookie_id, ids=ids
             ),
+        )
+
+    async def _ledger_manager(self) -> LedgerManager:
+        """Of the ledgers wherever this cluster keeps them."""
+        return LedgerManager(
+            self._store,
+            random=self._random,
+            clock=self._clock,
+            root=_LEDGERS_ROOT,
+            layout=await layout_name_of(self._store, _LEDGERS_ROOT),
         )
 
     async def _register(self, opened: AsyncExitStack) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +18,7 @@ from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import master_key, packet_codec
 from magnetar.ledger.errors import NoNodeError, RecoveryUndecidedError
+from magnetar.ledger.layouts.ledger_layout import LayoutName
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.reading.bookie_requests import ask
 from magnetar.ledger.system import SystemClock, SystemDisk
@@ -24,7 +26,12 @@ from magnetar.ledger.under_replication import Missing, decode_item, item_path
 from magnetar.ledger.wire import Op, Status, encode_block, encode_read_body
 from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 from magnetar.ledger.writer import LedgerWriter
-from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
+from tests.integration.ledger.cluster import (
+    CLIENT_SETTINGS,
+    Cluster,
+    cluster_of,
+    wait_until,
+)
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -299,6 +306,20 @@ async def test_b24_a_wiped_bookie_comes_back_complete_under_its_id(cluster: Clus
         await cluster.stop_bookie("b2")
         await cluster.stop_bookie("b3")
         assert await read_all(client, closed) == PAYLOADS
+
+
+@pytest.mark.parametrize("layout", get_args(LayoutName))
+async def test_a_wiped_bookie_is_made_whole_wherever_the_cluster_keeps_its_ledgers(
+    cluster: Cluster, layout: LayoutName
+) -> None:
+    settings = CLIENT_SETTINGS.model_copy(update={"ledger_manager": layout})
+    async with cluster.client(settings=settings) as client:
+        ledger_id = await write(client)
+        await cluster.stop_bookie("b1")
+        bookie = await wiped(cluster, "b1", heal_retry_s=0.05)
+        await wait_until(lambda: bookie.metrics.integrity.check_needed == 0)
+        await cluster.wait_known(client, "b1")
+        assert await all_at(client, "b1", ledger_id) == list(range(40))
 
 
 async def test_a_wiped_bookie_gets_back_its_share_of_striped_ledgers(cluster: Cluster) -> None:

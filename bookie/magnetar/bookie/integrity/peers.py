@@ -10,9 +10,13 @@ from collections.abc import Callable
 from magnetar.bookie.integrity.replica_source import ReplicaSource
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import DigestMismatchError
+from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
+from magnetar.ledger.settings import LedgerSettings
+
+_ROOT = "/ledgers"
 
 
 class Peers:
@@ -29,9 +33,10 @@ class Peers:
         fetch_bytes_max: int,
     ) -> None:
         self._bookie_id = bookie_id
-        self._make_client: Callable[[], LedgerClient] = lambda: LedgerClient(
-            store, network=network, clock=clock, random=random
-        )
+        self._store = store
+        self._network = network
+        self._clock = clock
+        self._random = random
         self._fetch_bytes_max = fetch_bytes_max
         self._client: LedgerClient | None = None
         self._source: ReplicaSource | None = None
@@ -76,7 +81,16 @@ class Peers:
     async def _started(self) -> LedgerClient:
         async with self._starting:
             if self._client is None:
-                client = self._make_client()
+                # Wherever this cluster keeps its ledgers.
+                layout = await layout_name_of(self._store, _ROOT)
+                client = LedgerClient(
+                    self._store,
+                    network=self._network,
+                    clock=self._clock,
+                    random=self._random,
+                    settings=LedgerSettings(ledger_manager=layout),
+                    root=_ROOT,
+                )
                 await client.start()
                 self._source = ReplicaSource(
                     self._bookie_id,

@@ -13,6 +13,8 @@ from urllib.parse import quote
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.integration.broker.http.http_calls import Answer, request
+
 WAIT_S = 30.0
 """Nothing that a test waits for takes this long, unless it never comes."""
 
@@ -160,3 +162,15 @@ async def status_of(opening: Any) -> int:
     except Refused as refused:
         return refused.status
     raise AssertionError("the upgrade was not refused")
+
+
+async def admin(topic: Topic, method: str, path: str, body: object = None) -> Answer:
+    """A request about the topic that must succeed."""
+    answer = await request(topic.port, method, f"/admin/v2/{topic.path}/{path}", body)
+    assert answer.status < 300, answer
+    return answer
+
+
+async def nothing_more(socket: Socket) -> None:
+    """No message is on its way: the answer to a question would come behind it."""
+    await socket.is_end()

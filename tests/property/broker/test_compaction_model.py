@@ -22,7 +22,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, check_checksum, encode_payload
 from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
-from tests.unit.broker.harness import ManualClock, MemoryLog
+from tests.unit.broker.memory_parts import ManualClock, MemoryLog
 
 _KEYS = st.sampled_from([None, "a", "b", "c", "d"])
 _MESSAGES = st.tuples(_KEYS, st.sampled_from(["value", "value", "empty", "null"]))

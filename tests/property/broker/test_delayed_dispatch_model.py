@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import (
-    Client,
-    Harness,
-    ManualClock,
-    entry,
-    position_in,
-    settle,
-)
+from tests.unit.broker.harness import Client, Harness, entry, position_in, settle
+from tests.unit.broker.memory_parts import ManualClock
 
 _TICK_MS = 1000
 _FAR_MS = 1_000_000

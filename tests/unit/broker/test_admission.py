@@ -16,7 +16,8 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness
+from tests.unit.broker.harness import Client, Harness
+from tests.unit.broker.memory_parts import TOPIC
 
 ERROR = pb.ServerError
 SHARED = pb.CommandSubscribe.Shared

@@ -27,7 +27,8 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
-from tests.unit.broker.harness import MemoryLog, entry
+from tests.unit.broker.harness import entry
+from tests.unit.broker.memory_parts import MemoryLog
 
 _LIMIT = 1 << 20
 

@@ -6,7 +6,8 @@ import pytest
 
 from magnetar.sdk.wire import PING_FRAME, BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Harness, entry, send_frame, settle
+from tests.unit.broker.memory_parts import TOPIC
 
 
 async def test_connected_announces_version_limit_and_flags() -> None:

@@ -16,15 +16,8 @@ from magnetar.cursors import (
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import (
-    TOPIC,
-    Client,
-    Harness,
-    entry,
-    id_of,
-    position_in,
-    settle,
-)
+from tests.unit.broker.harness import Client, Harness, entry, id_of, position_in, settle
+from tests.unit.broker.memory_parts import TOPIC
 
 _SHARED = pb.CommandSubscribe.Shared
 _FAILOVER = pb.CommandSubscribe.Failover

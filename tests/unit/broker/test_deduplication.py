@@ -10,15 +10,8 @@ from magnetar.ledger.errors import LogFencedError, LogTerminatedError, LogUnavai
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import (
-    TOPIC,
-    Client,
-    Harness,
-    MemorySnapshot,
-    entry,
-    send_frame,
-    settle,
-)
+from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.memory_parts import TOPIC, MemorySnapshot
 
 _MINUS_1 = (1 << 64) - 1
 

@@ -9,7 +9,8 @@ from magnetar.broker.dispatch.failover import choose_active
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.memory_parts import TOPIC
 
 _FAILOVER = pb.CommandSubscribe.Failover
 

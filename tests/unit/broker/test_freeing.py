@@ -18,7 +18,8 @@ from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.turn_transport import Opening, opening
 from magnetar.sdk.wire import BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.memory_parts import TOPIC
 from tests.unit.broker.security.test_login import Secured
 
 pytestmark = pytest.mark.usefixtures("no_collections")

@@ -6,7 +6,8 @@ from magnetar.broker.topic import Topic
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness
+from tests.unit.broker.harness import Client, Harness
+from tests.unit.broker.memory_parts import TOPIC
 
 NO_SUBSCRIPTIONS = DeleteMode.NO_SUBSCRIPTIONS
 CAUGHT_UP = DeleteMode.CAUGHT_UP

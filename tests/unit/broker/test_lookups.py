@@ -7,7 +7,8 @@ import pytest
 from magnetar.broker.topic_lists import topics_hash
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import SERVICE_URL, TOPIC, Client, Harness
+from tests.unit.broker.harness import SERVICE_URL, Client, Harness
+from tests.unit.broker.memory_parts import TOPIC
 
 _METADATA = pb.CommandPartitionedTopicMetadataResponse
 _LOOKUP = pb.CommandLookupTopicResponse

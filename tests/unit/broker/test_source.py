@@ -9,7 +9,8 @@ from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
-from tests.unit.broker.harness import MemoryLog, entry, settle
+from tests.unit.broker.harness import entry, settle
+from tests.unit.broker.memory_parts import MemoryLog
 
 _SIZE = len(entry())
 

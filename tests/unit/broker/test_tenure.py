@@ -9,7 +9,8 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.memory_parts import TOPIC
 
 ELSEWHERE = BrokerRecord(name="other", native_url="pulsar://other:6650", session_token="t")
 LISTENING = ELSEWHERE.model_copy(

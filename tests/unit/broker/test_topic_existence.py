@@ -8,7 +8,7 @@ from magnetar.broker.topics import Topics
 from magnetar.broker.topics.table import TopicTable
 from magnetar.sdk.wire import parse_topic_name
 from tests.dictionary_store import DictionaryStore
-from tests.unit.broker.harness import TOPIC
+from tests.unit.broker.memory_parts import TOPIC
 
 NAME = parse_topic_name(TOPIC)
 

@@ -9,7 +9,8 @@ import pytest
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.errors import MetadataUnavailableError
-from tests.unit.broker.harness import HeldTenure, settle
+from tests.unit.broker.harness import settle
+from tests.unit.broker.memory_parts import HeldTenure
 
 
 class _Clock:

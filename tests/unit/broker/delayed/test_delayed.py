@@ -14,15 +14,8 @@ from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import (
-    TOPIC,
-    Client,
-    Harness,
-    ManualClock,
-    entry,
-    send_frame,
-    settle,
-)
+from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.memory_parts import TOPIC, ManualClock
 
 SHARED = pb.CommandSubscribe.Shared
 KEY_SHARED = pb.CommandSubscribe.Key_Shared

@@ -9,7 +9,8 @@ from magnetar.broker.topic import Topic
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import parse_topic_name
-from tests.unit.broker.harness import TOPIC, Client, Harness, MemoryLog, entry
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.unit.broker.memory_parts import TOPIC, MemoryLog
 
 NOW_MS = 1_800_000_000_000
 

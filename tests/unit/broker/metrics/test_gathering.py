@@ -13,7 +13,8 @@ from magnetar.broker.metrics.topic_values import TOPIC
 from magnetar.broker.services import Counters
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import TopicName
-from tests.unit.broker.harness import Harness, ManualClock
+from tests.unit.broker.harness import Harness
+from tests.unit.broker.memory_parts import ManualClock
 
 Samples = Mapping[str, Value]
 

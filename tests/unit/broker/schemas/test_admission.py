@@ -9,7 +9,8 @@ import pytest
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import TOPIC, Client, Harness
+from tests.unit.broker.harness import Client, Harness
+from tests.unit.broker.memory_parts import TOPIC
 
 INCOMPATIBLE = pb.ServerError.IncompatibleSchema
 NOT_FOUND = pb.ServerError.TopicNotFound

@@ -22,7 +22,7 @@ from magnetar.cursors import CursorUnavailableError, NonDurableCursor
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name
-from tests.unit.broker.harness import ManualClock, MemoryLog
+from tests.unit.broker.memory_parts import ManualClock, MemoryLog
 
 NAME = parse_topic_name("persistent://public/default/topic")
 SETTINGS = BrokerSettings()

@@ -239,6 +239,23 @@ class HeldWorker(ThreadWorker):
             self._held.append(lambda: super(HeldWorker, self).submit(call, done))
 
 
+class Workers:
+    """Makes `HeldWorker`s, of which reads or flushes can be held back."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, HeldWorker] = {}
+
+    def __call__(self, name: str) -> HeldWorker:
+        self.made[name] = HeldWorker(name)
+        return self.made[name]
+
+
+def storage_with(
+    directory: Path, workers: Workers, options: StorageOptions = SMALL
+) -> EntryStorage:
+    return make_storage(directory, options, make_worker=workers)
+
+
 async def turn_loop(turns: int = 3) -> None:
     """Let callbacks that are ready run."""
     for _ in range(turns):

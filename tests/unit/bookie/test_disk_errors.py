@@ -29,7 +29,9 @@ def test_b18_any_other_error_of_a_disk_is_final(number: int) -> None:
     assert is_disk_broken(flush_failed_by(OSError(number, "it is broken")))
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
+)
 def test_an_index_tells_what_may_pass_as_text(number: int) -> None:
     error = flush_failed_by(Exception(f"IO error: While appending to file: {os.strerror(number)}"))
     assert not is_disk_broken(error)

@@ -23,6 +23,7 @@ _TEXTS = {
     "No space left": errno.ENOSPC,
     "quota exceeded": errno.EDQUOT,
     "Too many open files": errno.EMFILE,
+    "Cannot allocate memory": errno.ENOMEM,
 }
 """RocksDB tells its errors as text."""
 

@@ -47,8 +47,8 @@ def test_every_message_once_over_restarts_within_limits(
     query = read(options, checkpoint)
     assert query.values == numbered(0, 100)
     assert query.batch_sizes == [40, 40, 20]
-    # The last batch is held until Spark says that it is done.
-    assert held_at(server, topic).endswith(":79")
+    # The last batch is held until Spark says that it is done, and an entry before it.
+    assert held_at(server, topic).endswith(":78")
 
     publish(client, topic, numbered(100, 130), batching_enabled=True)
     assert read(options, checkpoint).values == numbered(100, 130)
@@ -120,11 +120,34 @@ async def test_a_message_in_chunks_comes_once_wherever_micro_batches_and_ledgers
     assert query.batch_sizes == [1, 0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("chunks", [2, 3])
+async def test_a_message_that_began_in_the_last_micro_batch_is_held_for_the_next_one(
+    server: Standalone, topic: str, chunks: int
+) -> None:
+    """The first micro-batch ends before the last chunk; each chunk has a ledger of its own."""
+    await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"][:chunks])
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        maxEntriesPerTrigger=str(chunks),
+        subscriptionName="held",
+    )
+    checkpoint = Checkpoint()
+    query = await asyncio.to_thread(read, options, checkpoint, fails_in=1)
+    assert query.values == [b"first"]
+    await asyncio.to_thread(admin, server, "POST", f"{path_of(topic)}/trim")
+    assert await asyncio.to_thread(ledgers, server, topic) == 3
+
+    query = await asyncio.to_thread(read, options, checkpoint)
+    assert query.values == [b"abcdef"[: 2 * chunks], b"last"]
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
 async def test_a_message_whose_beginning_went_before_its_end_was_read_is_noticed(
     server: Standalone, topic: str, fails: bool
 ) -> None:
-    """Micro-batches that had the beginning alone are done, and hold nothing any more."""
+    """It began more than one micro-batch, and one ledger, before its end."""
     await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
     options = options_for(
         server,
@@ -138,7 +161,7 @@ async def test_a_message_whose_beginning_went_before_its_end_was_read_is_noticed
     query = await asyncio.to_thread(read, options, checkpoint, fails_in=3)
     assert query.values == [b"first"]
     await asyncio.to_thread(admin, server, "POST", f"{path_of(topic)}/trim")
-    assert await asyncio.to_thread(ledgers, server, topic) == 1
+    assert await asyncio.to_thread(ledgers, server, topic) == 2
 
     if fails:
         with pytest.raises(CorruptDataError, match=r"its beginning .* failOnDataLoss"):

@@ -1,8 +1,9 @@
 """The subscription that keeps what a running query may still need from being deleted.
 
 One durable subscription on each topic (or partition) of the query, without a consumer. Its position
-follows the checkpoint: when Spark says that a micro-batch is done, what was before goes free. Spark
-says so when the next micro-batch is built, so that the last one is held until there is another.
+follows the checkpoint: when Spark says that a micro-batch is done, what was before goes free, but
+for what the next one may still need (`releasable`). Spark says so when the next micro-batch is
+built, so that the last one is held until there is another.
 
 A subscription also tells what was lost: if it stands behind the checkpoint although only this query
 moves it, messages went without having been read (by expiry, or a backlog quota).
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient, RefusedError, topic_path
-from magnetar.sdk.spark.offsets import reach
+from magnetar.sdk.spark.offsets import BEFORE_FIRST, reach
 from magnetar.sdk.wire.topic_name import TopicName
 
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -39,6 +40,10 @@ class Hold:
         else:
             self._held.setdefault(topic, stands_at)
 
+    def stands_at(self, topic: str) -> MessageId:
+        """Everything behind this is held, as far as this process knows."""
+        return self._held.get(topic, BEFORE_FIRST)
+
     def drop(self, topics: Iterable[str]) -> None:
         """Nothing is to be held any more: the subscriptions go."""
         for topic in topics:
@@ -63,8 +68,7 @@ class Hold:
 
     def release(self, topic: str, through: MessageId) -> None:
         """Everything up to `through` is not needed any more."""
-        held = self._held.get(topic)
-        if held is not None and reach(held) >= reach(through):
+        if reach(self.stands_at(topic)) >= reach(through):
             return
         try:
             self._move(TopicName.parse(topic), through)

@@ -29,7 +29,7 @@ class SlicePlan:
     before: tuple[tuple[int, int], ...]
     """Ledgers before them, nearest last: id and last entry."""
     is_cut_off: bool = False
-    """What was read up to the start is not among them: its ledger is gone."""
+    """Ledgers are gone that were before the start."""
     skip_through_batch_index: int = -1
     stop_at_batch_index: int = -1
 
@@ -75,7 +75,9 @@ def plan_slices(
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
     ruled_out = sorted(state.ruled_out)
-    is_cut_off = 0 <= start.ledger_id < state.first_ledger_id
+    # Who begins at the beginning misses nothing of what went before.
+    has_lost = state.removed_through >= 0 or start.ledger_id < state.first_ledger_id
+    is_cut_off = start.ledger_id >= 0 and has_lost
     passed = 0
     groups: list[list[EntryRange]] = []
     room = 0
@@ -135,6 +137,24 @@ def entries_left(state: TopicState, offset: MessageId) -> int:
     first = offset.entry_id + (offset.batch_index < 0)
     counts = [each.entries for each in state.ledgers if each.ledger_id == offset.ledger_id]
     return max(0, counts[0] - first) if counts else 0
+
+
+def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId:
+    """Where the query's subscription is to stand when all through `done` was read, and it stands
+    at `held`. Not behind it: a message in chunks may have begun before, and end in the next
+    micro-batch, which needs all of it.
+
+    So of the last entry all is held, and with it its ledger; and where this micro-batch has come
+    from another ledger, that one's last entry.
+    """
+    if done.entry_id < 0:
+        return done
+    earlier = [each for each in state.ledgers if each.ledger_id < done.ledger_id and each.entries]
+    if earlier:
+        last = earlier[-1].ledger_id, earlier[-1].entries - 1
+        if (held.ledger_id, held.entry_id + (held.batch_index < 0)) < last:
+            return MessageId(*last, batch_index=0)
+    return MessageId(done.ledger_id, done.entry_id, batch_index=0)
 
 
 def limited_ends(

@@ -26,7 +26,7 @@ from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
-from magnetar.sdk.spark.planning import entries_left, limited_ends
+from magnetar.sdk.spark.planning import entries_left, limited_ends, releasable
 from magnetar.sdk.spark.slices import Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
@@ -146,7 +146,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             done = QueryOffset.from_json(end)
             hold = self._held(done.subscription)
             for name, through in done.topics.items():
-                hold.release(name, through)
+                state = self._states.get(name)
+                if state is not None:
+                    hold.release(name, releasable(state, hold.stands_at(name), through))
 
     def stop(self) -> None:
         if self._driver is not None:

@@ -13,6 +13,7 @@ from magnetar.sdk.spark.planning import (
     limited_ends,
     plan_slices,
     ranges_between,
+    releasable,
     slice_entries,
 )
 from magnetar.sdk.spark.topic_states import LedgerState, TopicState, state_of
@@ -151,14 +152,35 @@ def since(closed: dict[int, int], since_ms: int) -> list[int]:
     return [each.ledger_id for each in ledgers_since(THREE.ledgers, closed, since_ms=since_ms)]
 
 
-def test_a_slice_is_cut_off_when_the_ledger_that_was_read_last_is_gone() -> None:
-    for start, is_cut_off in (
-        (MessageId(2, 8), True),
-        (MessageId(3, 9), False),
-        (MessageId(-1, -1), False),
+def test_a_slice_is_cut_off_when_ledgers_before_its_start_are_gone() -> None:
+    trimmed = replace(THREE, removed_through=2)
+    for topic, start, is_cut_off in (
+        (THREE, MessageId(2, 8), True),
+        (THREE, MessageId(3, 9), False),
+        (trimmed, MessageId(3, 9), True),
+        (trimmed, MessageId(-1, -1), False),
     ):
-        plans = plan_slices(THREE, start, MessageId(9, 19), entries_max=10)
+        plans = plan_slices(topic, start, MessageId(9, 19), entries_max=10)
         assert {each.is_cut_off for each in plans} == {is_cut_off}, start
+
+
+def test_the_last_entry_is_held_and_the_ledger_before_until_the_next_micro_batch_is_done() -> None:
+    """A message in chunks may have begun there, and end in the next micro-batch."""
+
+    def held(ledger: int, entry: int) -> MessageId:
+        return MessageId(ledger, entry, batch_index=0)
+
+    for before, done, stands_at in (
+        (MessageId(-1, -1), MessageId(3, 4), held(3, 4)),
+        (held(3, 4), MessageId(3, 9), held(3, 9)),
+        (held(3, 4), MessageId(7, 0), held(3, 9)),
+        (held(3, 4), MessageId(9, 5), held(7, 0)),
+        (held(7, 0), MessageId(9, 6), held(9, 6)),
+        # As a broker tells it: through there all is acknowledged.
+        (MessageId(3, 8), MessageId(7, 0), held(7, 0)),
+        (MessageId(-1, -1), MessageId(-1, -1), MessageId(-1, -1)),
+    ):
+        assert releasable(THREE, before, done) == stands_at, (before, done)
 
 
 def test_what_is_left_of_a_ledger_is_behind_the_offset() -> None:

@@ -74,7 +74,8 @@ class KeyValueStore(Protocol):
         ...
 
     def open_beside(self) -> "KeyValueStore":
-        """Open the store once more, to be read: everything that was written is in it."""
+        """Open the store once more, to be read: everything that was written is in it. From now on
+        this one can only be read, too, and takes no file away that the other one has found."""
         ...
 
     def close(self) -> None: ...

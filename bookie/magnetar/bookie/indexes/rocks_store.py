@@ -129,6 +129,10 @@ class RocksStore:
             return int(self._database.latest_sequence_number())
 
     def open_beside(self) -> "RocksStore":
+        with _translated(f"index {self._path}: cannot be held still"):
+            # Flushes and compactions, in the background and at its end, remove files that the other
+            # one has just found, or has still to open: that would look like damage.
+            self._database.cancel_all_background(True)
         return RocksStore.open_to_read(self._path)
 
     def close(self) -> None:

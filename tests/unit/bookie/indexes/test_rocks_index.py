@@ -1,6 +1,7 @@
 """What the index of the `db` engine owes to RocksDB: errors, lost files, what a crash cuts off."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,28 @@ def test_what_is_stored_can_be_read_while_the_store_cannot_be_opened_anew(
     assert index.find(1, 5) is not None
     assert index.find(1, 15) is not None
     index.close()
+
+
+def test_a_store_that_is_opened_beside_a_busy_one_finds_no_damage_and_keeps_its_files(
+    tmp_path: Path,
+) -> None:
+    """Files that a flush or a compaction takes away meanwhile would look like those of a damaged
+    index, and the bookie would end."""
+    path, value = str(tmp_path / "index"), bytes(1 << 20)
+    RocksStore.open(path, True).close()
+    for round_ in range(5):
+        store = RocksStore.open(path, False)
+        for key in range(30):  # enough for flushes, and compactions of what they wrote
+            store.write([Put(b"%d-%d" % (round_, key), value)])
+        store.sync()
+        beside = store.open_beside()
+        found = set(tmp_path.glob("index/*.log"))
+        with suppress(StorageIOError):
+            store.close()
+        assert beside.sequence() == 30 * (round_ + 1)
+        assert found <= set(tmp_path.glob("index/*.log"))
+        assert beside.get(b"0-0") == value
+        beside.close()
 
 
 def test_an_index_that_is_opened_to_be_read_needs_no_room_on_its_disk(tmp_path: Path) -> None:

@@ -103,6 +103,25 @@ async def test_send_many_is_not_overtaken_by_what_is_sent_after_it(
     assert stored(broker) == messages
 
 
+async def test_send_many_that_waits_for_one_partition_holds_up_no_other(
+    broker: ScriptedBroker, client: Client
+) -> None:
+    gate = Gate(broker)
+    settings = replace(
+        gate.settings(),
+        routing=lambda message, _: gate.idle if message.payload == b"held" else 1 - gate.idle,
+    )
+    producer = await client.producer("t", settings)
+    many = asyncio.create_task(producer.send_many([b"held", b"1"]))
+    await gate.has_held.wait()
+    async with asyncio.timeout(5):
+        await producer.send(b"2")
+    assert stored(broker) == [b"1", b"2"]
+    gate.open()
+    async with asyncio.timeout(5):
+        await many
+
+
 async def test_who_waits_when_the_producer_is_closed_makes_no_other(
     broker: ScriptedBroker, client: Client
 ) -> None:

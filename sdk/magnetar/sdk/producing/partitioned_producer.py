@@ -466,7 +466,10 @@ class PartitionedProducer(Producer[T]):
         this call."""
 
         async def send_share(slot: _Slot, share: list[_Share], turn: Turn) -> None:
-            await send(await self._started(slot), share, turn)
+            try:
+                await send(await self._started(slot), share, turn)
+            finally:
+                turn.leave()  # who comes behind it has nothing to do with the other shares
 
         slots = {index: self._slots[index] for index in shares}
         with ExitStack() as turns:

@@ -121,9 +121,14 @@ class Turn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._turns.remove(self)
-        if self._turns:
-            self._turns[0].wake()
+        self.leave()
+
+    def leave(self) -> None:
+        """Who comes behind need not wait any more; it may be called again."""
+        if self in self._turns:
+            self._turns.remove(self)
+            if self._turns:
+                self._turns[0].wake()
 
     async def wait(self, is_full: Callable[[], bool]) -> None:
         """Wait until nobody is before us and it is not full; to be used before the next `await`."""

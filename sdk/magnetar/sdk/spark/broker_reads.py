@@ -156,8 +156,7 @@ class BrokerReads:
                     continue
                 if at != (seen[0], seen[1] + 1) and not has_asked:
                     # Once for all that have arrived: where it stands now, it stood at most.
-                    self._check_not_passed(link, part, seen, rereads)
-                    has_asked = True
+                    has_asked = self._check_not_passed(link, part, seen, rereads)
                 if at > wanted:
                     self._check_there(link, part)
                     return
@@ -173,20 +172,22 @@ class BrokerReads:
 
     def _check_not_passed(
         self, link: "_Link", part: LedgerPart, seen: tuple[int, int], rereads: int
-    ) -> None:
+    ) -> bool:
         """What was not sent behind `seen` is no message, or it expired: then the consumer was moved
         on although it acknowledges nothing, and one that begins there is given it.
 
-        Brokers also move on who begins with what is no message: hence the limit.
+        Brokers also move on who begins with what is no message: hence the limit. Gives whether the
+        broker was asked.
 
         Raises:
             _PassedError
         """
         missing = (seen[0], seen[1] + 1)
         if missing == (part.ledger_id, part.first) and rereads >= _REREADS_MAX:
-            return
+            return False
         if link.mark_delete() >= missing:
             raise _PassedError
+        return True
 
     def _check_there(self, link: "_Link", part: LedgerPart) -> None:
         """What was not sent is no message, or it went with its ledger, which readers do not hold.

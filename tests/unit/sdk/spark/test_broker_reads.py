@@ -127,6 +127,19 @@ def test_entries_that_do_not_come_when_they_are_asked_for_again_are_no_messages(
     assert list(taken(monkeypatch, LedgerPart(5, 0, 4), [*links, last])) == [2, 4]
 
 
+def test_what_expires_behind_what_is_no_message_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It came with what lies behind a marker that the broker was asked about often enough."""
+    links = [
+        Link([(5, 1)], last=(5, 3), mark_delete=(5, 0)) for _ in range(broker_reads._REREADS_MAX)
+    ]
+    passed = Link([(5, 1), (5, 3)], last=(5, 3), mark_delete=(5, 2))
+    last = Link([(5, 2), (5, 3)], last=(5, 3))
+    found = list(taken(monkeypatch, LedgerPart(5, 0, 3), [*links, passed, last]))
+    assert found == [1, 2, 3]
+
+
 def test_a_connection_that_ends_in_the_middle_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """As brokers do when a topic moves, or when a slow sink keeps this from answering pings."""
     first = Link([(5, 0), (5, 1)], ConnectionError("closed"), last=(5, 3))

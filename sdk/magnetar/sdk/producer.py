@@ -131,7 +131,7 @@ class Producer(ABC, Generic[T]):
         next `flush`.
 
         Raises:
-            PendingLimitError: too much is under way already.
+            PendingLimitError: too much is under way already, or others wait to send before.
             SchemaValueError, ValueError, MessageTooLargeError, AlreadyClosedError, CryptoKeyError
         """
         message = self._values.message(

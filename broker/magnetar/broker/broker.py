@@ -369,6 +369,7 @@ class Broker:
             if self.websocket is not None:
                 await self.websocket.stop()
             await self._server.stop_accepting()
+            self._server.close_connections()
             await self._stop_http()
             if self.cluster is not None:
                 await self.cluster.close()

@@ -11,6 +11,7 @@ import websockets
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
+from magnetar.broker.broker import Broker
 from magnetar.broker.errors import ListenError
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.sdk.wire import BaseCommand
@@ -117,6 +118,24 @@ async def test_a_start_that_ends_early_leaves_no_port_open(
         for url in urls:
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+async def test_a_start_that_ends_early_keeps_nobody_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[WireClient] = []
+
+    async def fail(broker: Broker) -> None:
+        clients.append(await WireClient.open(broker.port))
+        raise ListenError("the HTTPS port is taken")
+
+    monkeypatch.setattr(Broker, "_start_https", fail)
+    async with cluster_of(1, tmp_path) as cluster:
+        with pytest.raises(ListenError):
+            async with broker_on(cluster):
+                pass
+        await clients[0].closed()
+        await clients[0].close()
 
 
 @pytest.mark.parametrize(

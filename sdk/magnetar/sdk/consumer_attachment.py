@@ -139,6 +139,7 @@ class ConsumerAttachment:
     async def _attach(self, connection: Connection) -> None:
         queue = self._queue
         self._begin_behind_taken()
+        asked = self._start
         request_id = connection.next_request_id()
         connection.consumers[self._id] = self._consumer
         try:
@@ -157,6 +158,11 @@ class ConsumerAttachment:
         if queue.is_held:
             self._acknowledger.forget()  # a seek is under way
         self._begin_behind_taken()  # more may have been taken of what lay here
+        if self._is_reader and asked and self._start and self._start < asked:
+            # Or put back, of what the broker would not send any more.
+            connection.send(self._close_command(connection.next_request_id()))
+            await self._attach(connection)
+            return
         queue.clear()
         self.connection = connection
         # Before the credit: what was acknowledged need not come again.

@@ -14,7 +14,8 @@ from magnetar.sdk import (
 )
 from magnetar.sdk.consuming.policies import BatchReceivePolicy
 from magnetar.sdk.wire import BaseCommand
-from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker
+from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+from tests.waiting import until
 
 
 async def publish(client: Client, count: int, *, batch: int = 0) -> None:
@@ -124,6 +125,36 @@ async def test_what_a_call_put_back_comes_after_a_lost_connection(
         await broker.wait_command(BaseCommand.FLOW, attached)
     taken.append((await consumer.receive(timeout_s=10)).data)
     assert taken == [b"aa", b"bb", b"cc"]
+
+
+async def test_what_is_put_back_while_it_attaches_again_comes_all_the_same(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    """The broker was asked for what is behind it by then."""
+    await publish(client, 3)
+    settings = ConsumerSettings(
+        durable=False,
+        initial_position=InitialPosition.EARLIEST,
+        batch_receive=BatchReceivePolicy(messages_max=9, timeout_ms=0),
+    )
+    consumer = await client.consumer("t", "s", settings)
+    collecting = asyncio.create_task(consumer.receive_batch())
+    await until(lambda: consumer.last_taken == MessageId(1, 2))
+
+    def cancel(peer: Peer, command: BaseCommand) -> bool:
+        if command.type != BaseCommand.SUBSCRIBE:
+            return False
+        start = command.subscribe.start_message_id
+        collecting.add_done_callback(lambda _: peer.serve(command, b""))
+        collecting.add_done_callback(lambda _: setattr(peer, "next_entry", start.entryId))
+        collecting.cancel()
+        return True
+
+    broker.faults.append(once(cancel))
+    broker.drop_connections()
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    taken = [(await consumer.receive(timeout_s=10)).data for _ in range(3)]
+    assert taken == [b"0", b"1", b"2"]
 
 
 async def test_reader_knows_whether_there_is_more(client: Client) -> None:

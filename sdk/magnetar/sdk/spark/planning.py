@@ -75,9 +75,9 @@ def plan_slices(
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
     ruled_out = sorted(state.ruled_out)
-    # Who begins at the beginning misses nothing of what went before.
+    # Who begins with a whole ledger, as only a query itself does, misses nothing from before.
     has_lost = state.removed_through >= 0 or start.ledger_id < state.first_ledger_id
-    is_cut_off = start.ledger_id >= 0 and has_lost
+    is_cut_off = start.entry_id >= 0 and has_lost
     passed = 0
     groups: list[list[EntryRange]] = []
     room = 0

@@ -159,6 +159,7 @@ def test_a_slice_is_cut_off_when_ledgers_before_its_start_are_gone() -> None:
         (THREE, MessageId(3, 9), False),
         (trimmed, MessageId(3, 9), True),
         (trimmed, MessageId(-1, -1), False),
+        (trimmed, MessageId(3, -1), False),  # as of startingTime, long ago
     ):
         plans = plan_slices(topic, start, MessageId(9, 19), entries_max=10)
         assert {each.is_cut_off for each in plans} == {is_cut_off}, start

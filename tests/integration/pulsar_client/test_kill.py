@@ -23,12 +23,13 @@ from tests.standalone import Standalone
 ROUNDS = 20
 SEED = 20_260_521
 """Recorded so that a failure's moments can be tried again; change it to try others."""
-KILL_AFTER_S_MAX = 2.0
+KILL_AFTER_S_MAX = 4.0
 
 ACK_PERSIST_INTERVAL_S = 0.2
 """`ack_persist_interval_ms` of the server: kill -9 may lose so much acknowledging."""
-ACK_SLACK_S = 1.0
-"""The client groups acknowledgements for 0.1 s; the rest is for a loaded machine."""
+ACK_SLACK_S = 2.5
+"""The client groups acknowledgements for 0.1 s; the rest is for a loaded machine, on whose disk a
+sync takes its time, too."""
 
 _TOPIC = "persistent://public/default/killed"
 _SUBSCRIPTION = "worker"

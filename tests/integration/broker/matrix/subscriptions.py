@@ -214,8 +214,9 @@ def unsubscribed(setting: Setting) -> Iterator[None]:
 def two_key_shared_consumers(setting: Setting) -> Iterator[None]:
     """A key is at one of them, in order, and moves to the other one when that leaves."""
     kind = pulsar.ConsumerType.KeyShared
-    first = setting.subscribe(kind)
-    second = setting.subscribe(kind)
+    # Their names say who gets which keys: of names by chance, one might get none.
+    first = setting.subscribe(kind, consumer_name="first")
+    second = setting.subscribe(kind, consumer_name="second")
     yield
     setting.wait_attached(2)
     producer = setting.producer()

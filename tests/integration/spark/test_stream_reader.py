@@ -55,6 +55,23 @@ def test_every_message_once_over_restarts_within_limits(
     assert read(options, checkpoint).values == []
 
 
+def test_a_topic_to_which_nothing_comes_has_no_backlog_while_others_are_read(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """A quota by age would stop its producers for good."""
+    idle, busy = f"{topic}-idle", f"{topic}-busy"
+    options = options_for(
+        server, topics=f"{idle},{busy}", startingOffsets="earliest", subscriptionName="held"
+    )
+    publish(client, idle, numbered(0, 10), batching_enabled=False)
+    checkpoint = Checkpoint()
+    for first in (0, 10, 20):
+        publish(client, busy, numbered(first, first + 10), batching_enabled=False)
+        read(options, checkpoint)
+    assert held_at(server, idle).endswith(":9")
+    assert held_at(server, busy).endswith(":18")
+
+
 def test_bytes_limit_a_batch(server: Standalone, client: pulsar.Client, topic: str) -> None:
     publish(client, topic, [b"x" * 10_000] * 30, batching_enabled=False)
     options = options_for(

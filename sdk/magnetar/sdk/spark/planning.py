@@ -141,18 +141,20 @@ def entries_left(state: TopicState, offset: MessageId) -> int:
 
 def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId:
     """Where the query's subscription is to stand when all through `done` was read, and it stands
-    at `held`. Not behind it: a message in chunks may have begun before, and end in the next
+    at `held`. Not behind it at once: a message in chunks may have begun before, and end in the next
     micro-batch, which needs all of it.
 
     So of the last entry all is held, and with it its ledger; and where this micro-batch has come
-    from another ledger, that one's last entry.
+    from another ledger, that one's last entry. When the next micro-batch had nothing of the topic,
+    all of it goes free: a topic that is idle has no backlog.
     """
-    if done.entry_id < 0:
+    place = held.ledger_id, held.entry_id + (held.batch_index < 0)
+    if done.entry_id < 0 or place >= (done.ledger_id, done.entry_id):
         return done
     earlier = [each for each in state.ledgers if each.ledger_id < done.ledger_id and each.entries]
     if earlier:
         last = earlier[-1].ledger_id, earlier[-1].entries - 1
-        if (held.ledger_id, held.entry_id + (held.batch_index < 0)) < last:
+        if place < last:
             return MessageId(*last, batch_index=0)
     return MessageId(done.ledger_id, done.entry_id, batch_index=0)
 

@@ -177,6 +177,8 @@ def test_the_last_entry_is_held_and_the_ledger_before_until_the_next_micro_batch
         (held(3, 4), MessageId(7, 0), held(3, 9)),
         (held(3, 4), MessageId(9, 5), held(7, 0)),
         (held(7, 0), MessageId(9, 6), held(9, 6)),
+        (held(9, 6), MessageId(9, 6), MessageId(9, 6)),
+        (MessageId(9, 5), MessageId(9, 6), MessageId(9, 6)),
         # As a broker tells it: through there all is acknowledged.
         (MessageId(3, 8), MessageId(7, 0), held(7, 0)),
         (MessageId(-1, -1), MessageId(-1, -1), MessageId(-1, -1)),

@@ -19,6 +19,11 @@ settings.load_profile("magnetar")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# So does nohup with the end of the terminal. The tests live on, by a handler that does nothing: it
+# is not handed on to what they start.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 fork_servers(
     lambda arguments, environment, streams: commands().start(arguments, environment, streams)
 )

@@ -50,7 +50,6 @@ from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.ports import Clock, Disk, Network, Worker
@@ -457,13 +456,8 @@ class Bookie:
         )
 
     async def _ledger_manager(self) -> LedgerManager:
-        """Of the ledgers wherever this cluster keeps them."""
-        return LedgerManager(
-            self._store,
-            random=self._random,
-            clock=self._clock,
-            root=_LEDGERS_ROOT,
-            layout=await layout_name_of(self._store, _LEDGERS_ROOT),
+        return await LedgerManager.of_root(
+            self._store, random=self._random, clock=self._clock, root=_LEDGERS_ROOT
         )
 
     async def _register(self, opened: AsyncExitStack) -> None:

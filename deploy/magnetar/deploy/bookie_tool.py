@@ -55,7 +55,6 @@ from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.url import open_store
@@ -249,8 +248,7 @@ class BookieTool:
                 clock=clock,
                 calls_per_s=settings.gc_metadata_calls_per_s,
             )
-            layout = await layout_name_of(store, _ROOT)
-            manager = LedgerManager(store, random=chance, clock=clock, root=_ROOT, layout=layout)
+            manager = await LedgerManager.of_root(store, random=chance, clock=clock, root=_ROOT)
             brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
             local = {ledger for _, index in self._indexes() for ledger in index.states()}
             found = await preview_ledgers(local, manager, calls, brake)

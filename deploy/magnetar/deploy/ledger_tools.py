@@ -16,7 +16,6 @@ from magnetar.cursors.orphans import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -112,9 +111,8 @@ def run(metadata_url: str, work: Callable[[LedgerTools], Awaitable[None]]) -> No
             metadata_url, settings=Sources().component(MetadataSettings, "metadata")
         )
         try:
-            layout = await layout_name_of(store, _ROOT)
-            manager = LedgerManager(
-                store, random=random.Random(), clock=SystemClock(), root=_ROOT, layout=layout
+            manager = await LedgerManager.of_root(
+                store, random=random.Random(), clock=SystemClock(), root=_ROOT
             )
             await work(LedgerTools(store, manager))
         finally:

@@ -20,7 +20,6 @@ from magnetar.ledger.autorecovery.status import (
     report_status,
 )
 from magnetar.ledger.autorecovery.work_items import WorkItems
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.election import read_leader
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -149,12 +148,8 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
         try:
             clock = SystemClock()
             await check_cluster(store, metadata_url)
-            manager = LedgerManager(
-                store,
-                random=random.Random(),
-                clock=clock,
-                root=ROOT,
-                layout=await layout_name_of(store, ROOT),
+            manager = await LedgerManager.of_root(
+                store, random=random.Random(), clock=clock, root=ROOT
             )
             await work(RecoveryTools(store, manager, clock))
         finally:

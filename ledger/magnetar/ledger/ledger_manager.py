@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from operator import lt
+from typing import Self
 
 from magnetar.ledger.errors import (
     BadVersionError,
@@ -32,6 +33,7 @@ from magnetar.ledger.layouts.ledger_layout import (
     LedgerRange,
     check_layout,
     claim_layout,
+    layout_name_of,
 )
 from magnetar.ledger.layouts.ledger_layout_flat import FlatLayout
 from magnetar.ledger.layouts.ledger_layout_hierarchical import HierarchicalLayout
@@ -76,6 +78,21 @@ class LedgerManager:
         self._create_timeout_s = create_timeout_s
         self._layout = _layout_named(layout, store, root)
         self._is_layout_checked = False
+
+    @classmethod
+    async def of_root(
+        cls, store: MetadataStore, *, random: random.Random, clock: Clock, root: str = "/ledgers"
+    ) -> Self:
+        """Of the layout that the root names, whatever it is: for all but those who choose one.
+
+        Anew each time: the first ledger of a cluster decides on it.
+
+        Raises:
+            LedgerLayoutError: what the root names cannot be understood.
+            MetadataUnavailableError
+        """
+        layout = await layout_name_of(store, root)
+        return cls(store, random=random, clock=clock, root=root, layout=layout)
 
     async def create(self, make: Callable[[int, int], LedgerMetadata]) -> VersionedLedger:
         """Create a ledger under a new id.

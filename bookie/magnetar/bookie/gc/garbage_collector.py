@@ -33,7 +33,6 @@ from magnetar.bookie.gc.schedule import CompactionKind, Intervals, Schedule
 from magnetar.bookie.parts import BookieParts
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ports import Worker
 
@@ -332,18 +331,9 @@ class GarbageCollector:
         return known
 
     async def _manager(self) -> LedgerManager:
-        """Anew each time: the first ledger of a cluster decides on the layout.
-
-        Raises:
-            LedgerError
-        """
         parts = self._parts
-        return LedgerManager(
-            parts.store,
-            random=parts.random,
-            clock=parts.clock,
-            root=_ROOT,
-            layout=await layout_name_of(parts.store, _ROOT),
+        return await LedgerManager.of_root(
+            parts.store, random=parts.random, clock=parts.clock, root=_ROOT
         )
 
     def _may_compact(self, directory: str, kind: CompactionKind) -> bool:

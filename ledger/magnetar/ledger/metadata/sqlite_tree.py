@@ -98,7 +98,7 @@ class SqliteTree:
                 "SELECT value, version, session IS NOT NULL FROM nodes WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
-            raise NoNodeError(path)
+            raise NoNodeError(f"{path}: there is no such node")
         return Versioned(value=row[0], version=row[1], is_ephemeral=bool(row[2]))
 
     def version(self, path: str) -> int | None:
@@ -109,7 +109,7 @@ class SqliteTree:
         with self._translated(), self._read_transaction():
             number = self._number("SELECT number FROM nodes WHERE path = ?", path)
             if number is None:
-                raise NoNodeError(path)
+                raise NoNodeError(f"{path}: there is no such node")
             # The order of the index is that of the UTF-8 bytes, which is that of Python strings.
             found = self._connection.execute(
                 "SELECT path FROM nodes WHERE parent = ? ORDER BY path", (number,)
@@ -137,7 +137,7 @@ class SqliteTree:
             NodeExistsError, InvalidPathError (the parent is ephemeral), SessionExpiredError
         """
         if path == "/":
-            raise NodeExistsError(path)
+            raise NodeExistsError(f"{path}: the node exists already")
         with self._write_transaction():
             if session is not None:
                 self._check_session(session)
@@ -145,7 +145,7 @@ class SqliteTree:
             if sequential:
                 path = self._next_name(path, parent)
             elif self._is_taken(path):
-                raise NodeExistsError(path)
+                raise NodeExistsError(f"{path}: the node exists already")
             self._insert(path, parent, value, session)
         return Written(path, 0, (*touched, parent_path(path), path))
 
@@ -161,7 +161,7 @@ class SqliteTree:
         with self._write_transaction():
             number = self._check_version(path, version)
             if self._number("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", number) is not None:
-                raise NotEmptyError(path)
+                raise NotEmptyError(f"{path}: the node has children")
             self._remove(path)
         return Written(path, 0, (parent_path(path), path))
 
@@ -275,7 +275,7 @@ class SqliteTree:
             "SELECT number, version FROM nodes WHERE path = ?", (path,)
         ).fetchone()
         if row is None:
-            raise NoNodeError(path)
+            raise NoNodeError(f"{path}: there is no such node")
         number: int = row[0]
         if version is not None and row[1] != version:
             raise BadVersionError(f"{path} has version {row[1]}, expected was {version}")

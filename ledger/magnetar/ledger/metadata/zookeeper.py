@@ -77,16 +77,20 @@ whose name somebody took."""
 _CLOSE_TIMEOUT_S = 5.0
 """How long `close` waits for the server to hear of it; the session expires by itself otherwise."""
 
-_ERRORS: dict[type[Exception], type[MetadataError]] = {
-    kazoo_errors.NoNodeError: NoNodeError,
-    kazoo_errors.NodeExistsError: NodeExistsError,
-    kazoo_errors.NotEmptyError: NotEmptyError,
-    kazoo_errors.BadVersionError: BadVersionError,
-    kazoo_errors.NoChildrenForEphemeralsError: InvalidPathError,
-    kazoo_errors.BadArgumentsError: InvalidPathError,
-    kazoo_errors.NoAuthError: MetadataAccessError,
+_ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
+    kazoo_errors.NoNodeError: (NoNodeError, "there is no such node"),
+    kazoo_errors.NodeExistsError: (NodeExistsError, "the node exists already"),
+    kazoo_errors.NotEmptyError: (NotEmptyError, "the node has children"),
+    kazoo_errors.BadVersionError: (BadVersionError, "the node was changed meanwhile"),
+    kazoo_errors.NoChildrenForEphemeralsError: (InvalidPathError, "the parent is ephemeral"),
+    kazoo_errors.BadArgumentsError: (InvalidPathError, "no path of ZooKeeper"),
+    kazoo_errors.NoAuthError: (
+        MetadataAccessError,
+        "it is another user's: check zookeeper_user (NoAuth)",
+    ),
 }
-"""Clear answers of the server. Any other error leaves the outcome of a write unknown."""
+"""Clear answers of the server, and what they say of a path. Any other error leaves the outcome of a
+write unknown."""
 _CLEAR_ANSWERS = tuple(_ERRORS)
 
 _NO_ANSWER = (
@@ -543,12 +547,10 @@ def _view(stat: _Stat) -> NodeView:
 
 
 def _translated(exc: Exception, path: str) -> MetadataError:
-    if isinstance(exc, kazoo_errors.NoAuthError):
-        return MetadataAccessError(f"{path} is another user's: check zookeeper_user (NoAuth)")
-    error = next((ours for theirs, ours in _ERRORS.items() if isinstance(exc, theirs)), None)
-    if error is None:
-        return MetadataError(f"{path}: {type(exc).__name__} {exc}")
-    return error(path)
+    for theirs, (ours, text) in _ERRORS.items():
+        if isinstance(exc, theirs):
+            return ours(f"{path}: {text}")
+    return MetadataError(f"{path}: {type(exc).__name__} {exc}")
 
 
 def _resolve(future: asyncio.Future[T], result: _Result[T]) -> None:

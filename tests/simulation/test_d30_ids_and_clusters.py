@@ -1,7 +1,7 @@
 """Defect D30: a ledger id that is used again, and the data of another cluster.
 
 What a bookie checks of its cookie, case by case: tests/unit/bookie/test_cookie.py; with real disks:
-tests/integration/bookie/test_bookie.py.
+tests/integration/bookie/test_starting.py.
 """
 
 from random import Random

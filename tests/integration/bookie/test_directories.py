@@ -3,11 +3,10 @@
 import asyncio
 import errno
 import os
-import random
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,91 +25,45 @@ from magnetar.bookie.errors import (
 from magnetar.bookie.journaling.checkpoint import Checkpointer
 from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.server import BookieServer
-from magnetar.bookie.settings import BookieSettings
-from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
-from magnetar.ledger.wire import Frame, Status
+from magnetar.ledger.system import SystemDisk
+from magnetar.ledger.wire import Status
 from tests.bookie_parts import (
     BookieClient,
     FailingDisk,
-    add_request,
     packets_in,
     packets_of,
     read_request,
 )
+from tests.integration.bookie.bookie_machine import BookieMachine, add, store_in
 
 LEDGERS = range(12)
 
 
-class Machine:
-    """A metadata store and a place for directories."""
+class Machine(BookieMachine):
+    """With as many directories of a kind as a test says."""
 
-    def __init__(self, store: MetadataStore, place: Path) -> None:
-        self.store = store
-        self.place = place
-        self.disk = SystemDisk()
-        self.fatal: list[BaseException] = []
+    @property
+    def data(self) -> Path:
+        return self.place / "data"
 
     def directories(self, kind: str, count: int) -> list[Path]:
         return [self.place / f"{kind}{number}" for number in range(count)]
 
-    def make(self, *, journals: int = 0, ledgers: int = 0, **options: object) -> Bookie:
-        """With 0 of a kind the settings say nothing of it."""
-        values: dict[str, object] = {
-            "bookie_id": "b1",
-            "data_directory": self.place / "data",
+    def make(self, **options: Any) -> Bookie:
+        """`journals`, `ledgers`: how many. Without them the settings say nothing of that kind."""
+        journals, ledgers = options.pop("journals", 0), options.pop("ledgers", 0)
+        directories = {
             "journal_directories": self.directories("journal", journals),
             "ledger_directories": self.directories("ledgers", ledgers),
-            "port": 0,
-            "registration_wait_s": 0.2,
-            **options,
         }
-        return Bookie(
-            BookieSettings.model_validate(values),
-            self.store,
-            clock=SystemClock(),
-            network=SystemNetwork(),
-            disk=self.disk,
-            random=random.Random(),
-            on_fatal=self.fatal.append,
-        )
-
-    @asynccontextmanager
-    async def bookie(
-        self, *, journals: int = 0, ledgers: int = 0, **options: object
-    ) -> AsyncIterator[tuple[Bookie, BookieClient]]:
-        bookie = self.make(journals=journals, ledgers=ledgers, **options)
-        await bookie.start()
-        client = await BookieClient.connect(bookie.port)
-        try:
-            yield bookie, client
-        finally:
-            client.close()
-            await bookie.stop()
-
-    async def refusal(
-        self, kind: type[Exception], *, journals: int = 0, ledgers: int = 0, **options: object
-    ) -> str:
-        bookie = self.make(journals=journals, ledgers=ledgers, **options)
-        with pytest.raises(kind) as raised:
-            await bookie.start()
-        await bookie.stop()
-        text = str(raised.value)
-        assert "\n" not in text
-        return text
+        return super().make(**{**directories, **options})
 
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
-    yield Machine(store, tmp_path)
-    await store.close()
-
-
-async def add(client: BookieClient, ledger: int, entry: int = 0) -> Frame:
-    return await client.ask(lambda i: add_request(i, ledger, entry))
+    async with store_in(tmp_path) as store:
+        yield Machine(store, tmp_path)
 
 
 async def fill(client: BookieClient, entry: int = 0) -> None:
@@ -134,7 +87,7 @@ async def test_every_directory_has_the_cookie_and_its_role(machine: Machine) -> 
         await fill(client)
     disk = SystemDisk()
     places = [
-        machine.place / "data",
+        machine.data,
         *machine.directories("journal", 2),
         *machine.directories("ledgers", 3),
     ]
@@ -216,7 +169,7 @@ async def test_more_directories_are_added_if_that_is_allowed(machine: Machine) -
         await check(client)
         await fill(client, 1)
         for ledger in range(100, 106):
-            assert (await add(client, ledger)).status == Status.OK
+            assert (await add(client, ledger, 0)).status == Status.OK
         shards = bookie.parts.shards
         # What was there stays where it was; what is new is spread over all of them.
         assert [len(shard.ledger_ids()) for shard in shards] == [8, 8, 2]
@@ -270,14 +223,14 @@ async def test_b21_a_bookie_is_registered_when_everything_acknowledged_is_readab
 async def test_a_start_that_fails_leaves_no_registration(machine: Machine) -> None:
     async with machine.bookie():
         pass
-    (machine.place / "data" / "ledgers" / "last-mark").write_bytes(b"nonsense")
+    (machine.data / "ledgers" / "last-mark").write_bytes(b"nonsense")
     with pytest.raises(Exception, match="last-mark"):
         await machine.make().start()
     assert await machine.store.exists("/ledgers/available/b1") is None
 
 
 async def test_the_mark_of_a_run_tells_how_it_ended(machine: Machine) -> None:
-    mark = machine.place / "data" / "running"
+    mark = machine.data / "running"
     async with machine.bookie() as (bookie, _):
         assert mark.exists()
         assert not bookie.parts.was_unclean
@@ -287,7 +240,7 @@ async def test_the_mark_of_a_run_tells_how_it_ended(machine: Machine) -> None:
     async with machine.bookie() as (_, client):
         disk.sync_error = errno.EIO
         with pytest.raises(ConnectionError):
-            await add(client, 0)
+            await add(client, 0, 0)
     assert mark.exists()
     machine.disk = SystemDisk()
 
@@ -358,7 +311,7 @@ async def test_b18_an_io_error_of_a_flush_ends_the_bookie(
 
     monkeypatch.setattr(EntryStorage, "flush", flush)
     async with machine.bookie(flush_interval_s=0.02) as (_, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, 0, 0)).status == Status.OK
         async with asyncio.timeout(10):
             await client.wait_closed()
     assert [type(error) for error in machine.fatal] == [StorageIOError]

@@ -20,30 +20,28 @@ from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import Status
 from magnetar.ledger.writer import LedgerWriter
 from tests.bookie_parts import packets_in, packets_of, read_request
-from tests.integration.bookie.test_read_only import LEDGER, Machine, add
+from tests.integration.bookie.bookie_machine import add
+from tests.integration.bookie.sized_machine import SizedMachine, sized_machine
 from tests.real_cluster import RealCluster
 
+LEDGER = 7
 RUNS_AT_ONCE = 20
 SECONDS_MAX = 30.0
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
-    machine = Machine(store, tmp_path / "b1")
-    await machine.registry.start()
-    yield machine
-    await machine.registry.close()
-    await store.close()
+async def machine(tmp_path: Path) -> AsyncIterator[SizedMachine]:
+    async with sized_machine(tmp_path) as machine:
+        yield machine
 
 
 async def test_a_draining_bookie_is_read_only_flushed_and_still_serves_reads(
-    machine: Machine,
+    machine: SizedMachine,
 ) -> None:
     async with machine.bookie(flush_interval_s=600) as (bookie, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
         await bookie.drain()
-        refused = await add(client, 1)
+        refused = await add(client, LEDGER, 1)
         assert refused.status == Status.READ_ONLY
         assert b"about to stop" in refused.body
         await machine.until_registered(readonly=True)
@@ -53,7 +51,7 @@ async def test_a_draining_bookie_is_read_only_flushed_and_still_serves_reads(
 
 
 async def test_a_drain_ends_in_time_although_nothing_can_be_registered(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object, **__: object) -> None:
         await asyncio.get_running_loop().create_future()
@@ -62,14 +60,14 @@ async def test_a_drain_ends_in_time_although_nothing_can_be_registered(
         monkeypatch.setattr(BookieRegistry, "register", never)
         async with asyncio.timeout(5):
             await bookie.drain()
-        assert (await add(client, 0)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 0)).status == Status.READ_ONLY
 
 
 async def test_a_drain_goes_on_although_the_flush_fails(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with machine.bookie() as (bookie, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
 
         async def fails() -> None:
             raise StorageError("a disk that is full")

@@ -5,14 +5,11 @@ import asyncio
 import errno
 import json
 import os
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disks.disk_states import DiskUse
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.errors import (
@@ -22,120 +19,34 @@ from magnetar.bookie.errors import (
     StorageError,
     StorageIOError,
 )
-from magnetar.bookie.settings import BookieSettings
-from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
+from magnetar.ledger.system import SystemDisk
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from tests.bookie_parts import (
     KEY,
     BookieClient,
-    add_request,
     packets_in,
     packets_of,
     read_lac_request,
     read_request,
 )
+from tests.integration.bookie.bookie_machine import add
+from tests.integration.bookie.sized_machine import (
+    LOG_BYTES,
+    TOTAL,
+    SizedDisk,
+    SizedMachine,
+    sized_machine,
+)
 from tests.small_disk import SmallDisk
 
 LEDGER = 7
-LOG_BYTES = 1 << 20
-TOTAL = 1_000_000_000
-
-
-class SizedDisk(SystemDisk):
-    """The system's files on file systems as full as a test says."""
-
-    def __init__(self) -> None:
-        self.used_percent: float = 10
-        self.ill: str | None = None
-        """A directory that cannot be looked at."""
-
-    def free_bytes(self, path: str) -> int:
-        if self.ill is not None and path.startswith(self.ill):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return round(TOTAL * (100 - self.used_percent) / 100)
-
-    def total_bytes(self, path: str) -> int:
-        return TOTAL
-
-
-class Machine:
-    """A metadata store, a disk and one data directory."""
-
-    def __init__(self, store: MetadataStore, directory: Path) -> None:
-        self.store = store
-        self.directory = directory
-        self.disk: SystemDisk = SizedDisk()
-        self.fatal: list[BaseException] = []
-        self.registry = BookieRegistry(store)
-        self._changed = asyncio.Event()
-        self.registry.on_change(self._changed.set)
-
-    @property
-    def sized(self) -> SizedDisk:
-        assert isinstance(self.disk, SizedDisk)
-        return self.disk
-
-    def make(self, **options: object) -> Bookie:
-        values: dict[str, object] = {
-            "bookie_id": "b1",
-            "data_directory": self.directory,
-            "port": 0,
-            "registration_wait_s": 0.2,
-            "disk_check_interval_s": 3600,
-            "entry_log_bytes_max": LOG_BYTES,
-            **options,
-        }
-        return Bookie(
-            BookieSettings.model_validate(values),
-            self.store,
-            clock=SystemClock(),
-            network=SystemNetwork(),
-            disk=self.disk,
-            random=random.Random(),
-            on_fatal=self.fatal.append,
-        )
-
-    @asynccontextmanager
-    async def bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
-        bookie = self.make(**options)
-        await bookie.start()
-        client = await BookieClient.connect(bookie.port)
-        try:
-            yield bookie, client
-        finally:
-            client.close()
-            await bookie.stop()
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for the registration to be so."""
-        async with asyncio.timeout(10):
-            while not is_so():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def until_registered(self, *, readonly: bool) -> None:
-        def is_so() -> bool:
-            info = self.registry.resolve("b1")
-            return info is not None and info.readonly is readonly
-
-        await self.until(is_so)
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
-    machine = Machine(store, tmp_path / "b1")
-    await machine.registry.start()
-    yield machine
-    await machine.registry.close()
-    await store.close()
-
-
-async def add(client: BookieClient, entry: int, *, ledger: int = LEDGER, flags: int = 0) -> Frame:
-    return await client.ask(lambda i: add_request(i, ledger, entry, flags=flags))
+async def machine(tmp_path: Path) -> AsyncIterator[SizedMachine]:
+    async with sized_machine(tmp_path) as machine:
+        yield machine
 
 
 async def info(client: BookieClient) -> dict[str, object]:
@@ -148,14 +59,14 @@ async def info(client: BookieClient) -> dict[str, object]:
 
 
 async def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable(
-    machine: Machine,
+    machine: SizedMachine,
 ) -> None:
     async with machine.bookie(disk_low_water_share=0.8) as (bookie, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
         await machine.until_registered(readonly=False)
         machine.sized.used_percent = 95
         await bookie.disks.look()
-        refused = await add(client, 1)
+        refused = await add(client, LEDGER, 1)
         assert refused.status == Status.READ_ONLY
         assert b"full" in refused.body
         assert (await info(client))["writable"] is False
@@ -163,11 +74,11 @@ async def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable
 
         machine.sized.used_percent = 85  # below the threshold, above the low-water mark
         await bookie.disks.look()
-        assert (await add(client, 1)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 1)).status == Status.READ_ONLY
 
         machine.sized.used_percent = 79
         await bookie.disks.look()
-        assert (await add(client, 1)).status == Status.OK
+        assert (await add(client, LEDGER, 1)).status == Status.OK
         facts = await info(client)
         assert facts["writable"] is True
         assert facts["free_bytes"] == round(TOTAL * 0.21)
@@ -176,9 +87,11 @@ async def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable
         assert bookie.metrics.disks.mode_changes == 2
 
 
-async def test_a_read_only_bookie_serves_reads_fences_lacs_and_recovery(machine: Machine) -> None:
+async def test_a_read_only_bookie_serves_reads_fences_lacs_and_recovery(
+    machine: SizedMachine,
+) -> None:
     async with machine.bookie() as (bookie, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
         machine.sized.used_percent = 96
         await bookie.disks.look()
         found = await client.ask(lambda i: read_request(i, LEDGER, 0, 0))
@@ -186,21 +99,21 @@ async def test_a_read_only_bookie_serves_reads_fences_lacs_and_recovery(machine:
         fenced = await client.ask(lambda i: read_lac_request(i, LEDGER, fence_key=KEY))
         assert fenced.flags == Flag.FENCED
         # A ledger of another ensemble is recovered onto this bookie.
-        assert (await add(client, 0, ledger=8, flags=Flag.RECOVERY)).status == Status.OK
-        assert (await add(client, 1, flags=Flag.RECOVERY)).status == Status.OK
+        assert (await add(client, 8, 0, flags=Flag.RECOVERY)).status == Status.OK
+        assert (await add(client, LEDGER, 1, flags=Flag.RECOVERY)).status == Status.OK
 
 
-async def test_recovery_adds_end_when_their_room_is_used_up(machine: Machine) -> None:
+async def test_recovery_adds_end_when_their_room_is_used_up(machine: SizedMachine) -> None:
     least = LOG_BYTES * 6 // 5
     async with machine.bookie() as (bookie, client):
         for free, status in ((least, Status.OK), (least - 1000, Status.READ_ONLY)):
             machine.sized.used_percent = 100 * (1 - free / TOTAL)
             await bookie.disks.look()
-            assert (await add(client, 0, flags=Flag.RECOVERY)).status == status
+            assert (await add(client, LEDGER, 0, flags=Flag.RECOVERY)).status == status
 
 
 async def test_b22_a_change_of_mode_registers_the_new_kind_before_it_removes_the_old(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every step of the change, in both directions, the bookie is registered."""
     store, steps = machine.store, list[tuple[str, str, bool]]()
@@ -243,43 +156,43 @@ async def test_b22_a_change_of_mode_registers_the_new_kind_before_it_removes_the
         monkeypatch.undo()
 
 
-async def test_a_full_bookie_starts_read_only(machine: Machine) -> None:
+async def test_a_full_bookie_starts_read_only(machine: SizedMachine) -> None:
     async with machine.bookie() as (_, client):
-        await add(client, 0)
+        await add(client, LEDGER, 0)
     machine.sized.used_percent = 99
     async with machine.bookie() as (_, client):
-        assert (await add(client, 1)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 1)).status == Status.READ_ONLY
         found = await client.ask(lambda i: read_request(i, LEDGER, 0, 0))
         assert found.status == Status.OK
         assert await machine.store.exists("/ledgers/available/b1") is None
         await machine.until_registered(readonly=True)
 
 
-async def test_the_mode_is_remembered_if_that_is_asked_for(machine: Machine) -> None:
+async def test_the_mode_is_remembered_if_that_is_asked_for(machine: SizedMachine) -> None:
     options = {"read_only_persisted": True, "disk_low_water_share": 0.8}
     async with machine.bookie(**options) as (bookie, _):
         machine.sized.used_percent = 96
         await bookie.disks.look()
     machine.sized.used_percent = 85  # no start from nothing would call that full
     async with machine.bookie(**options) as (bookie, client):
-        assert (await add(client, 0)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 0)).status == Status.READ_ONLY
         machine.sized.used_percent = 79
         await bookie.disks.look()
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
     machine.sized.used_percent = 85
     async with machine.bookie(**options) as (bookie, client):
-        assert (await add(client, 1)).status == Status.OK
+        assert (await add(client, LEDGER, 1)).status == Status.OK
         machine.sized.used_percent = 96
         await bookie.disks.look()
     # It gets room while it does not run: nothing is left to remember.
     for percent in (79, 85):
         machine.sized.used_percent = percent
         async with machine.bookie(**options) as (_, client):
-            assert (await add(client, 2)).status == Status.OK
+            assert (await add(client, LEDGER, 2)).status == Status.OK
 
 
 async def test_too_many_open_files_at_a_look_are_no_broken_disk(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 0
     free_bytes = SizedDisk.free_bytes
@@ -295,30 +208,30 @@ async def test_too_many_open_files_at_a_look_are_no_broken_disk(
         monkeypatch.setattr(SizedDisk, "free_bytes", fail_once)
         machine.sized.used_percent = 96
         await machine.until_registered(readonly=True)
-        assert (await add(client, 0)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 0)).status == Status.READ_ONLY
     assert machine.fatal == []
 
 
-async def test_a_bookie_that_is_forced_to_be_read_only_stays_so(machine: Machine) -> None:
+async def test_a_bookie_that_is_forced_to_be_read_only_stays_so(machine: SizedMachine) -> None:
     async with machine.bookie(read_only_forced=True) as (bookie, client):
         await bookie.disks.look()
-        assert (await add(client, 0)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 0)).status == Status.READ_ONLY
         assert (await info(client))["read_only_reasons"] == ["the bookie is set to be read-only"]
         await machine.until_registered(readonly=True)
 
 
-async def test_an_operator_makes_a_running_bookie_read_only(machine: Machine) -> None:
+async def test_an_operator_makes_a_running_bookie_read_only(machine: SizedMachine) -> None:
     async with machine.bookie() as (bookie, client):
         bookie.set_read_only(True)
-        assert (await add(client, 0)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 0)).status == Status.READ_ONLY
         await machine.until_registered(readonly=True)
         bookie.set_read_only(False)
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
         await machine.until_registered(readonly=False)
 
 
 async def test_a_bookie_that_stops_refuses_adds_before_it_is_no_longer_registered(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statuses: list[int] = []
     unregister = BookieRegistry.unregister
@@ -326,7 +239,7 @@ async def test_a_bookie_that_stops_refuses_adds_before_it_is_no_longer_registere
     async with machine.bookie() as (bookie, client):
 
         async def look(self: BookieRegistry, bookie_id: str) -> None:
-            statuses.append((await add(client, 0)).status)
+            statuses.append((await add(client, LEDGER, 0)).status)
             await unregister(self, bookie_id)
 
         monkeypatch.setattr(BookieRegistry, "unregister", look)
@@ -334,7 +247,7 @@ async def test_a_bookie_that_stops_refuses_adds_before_it_is_no_longer_registere
     assert statuses == [Status.READ_ONLY]
 
 
-async def test_a_bookie_that_may_not_be_read_only_ends(machine: Machine) -> None:
+async def test_a_bookie_that_may_not_be_read_only_ends(machine: SizedMachine) -> None:
     async with machine.bookie(read_only_enabled=False, disk_check_interval_s=0.01) as (_, client):
         machine.sized.used_percent = 96
         await client.wait_closed()
@@ -343,9 +256,9 @@ async def test_a_bookie_that_may_not_be_read_only_ends(machine: Machine) -> None
         await machine.make(read_only_enabled=False).start()
 
 
-async def test_compactions_stop_before_the_disk_is_full(machine: Machine) -> None:
+async def test_compactions_stop_before_the_disk_is_full(machine: SizedMachine) -> None:
     async with machine.bookie() as (bookie, _):
-        ledgers = str(machine.directory / "ledgers")
+        ledgers = str(machine.data / "ledgers")
         for percent, allowed in ((89, {*DiskUse}), (95, set[DiskUse]())):
             machine.sized.used_percent = percent
             await bookie.disks.look()
@@ -353,7 +266,7 @@ async def test_compactions_stop_before_the_disk_is_full(machine: Machine) -> Non
 
 
 async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_sizes_say(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inodes or a quota are used up; the next flush that succeeds makes it writable again."""
     room = asyncio.Event()
@@ -367,12 +280,12 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
 
     monkeypatch.setattr(EntryStorage, "flush", flush_with_room)
     async with machine.bookie(flush_interval_s=0.02, flush_retry_s=0.02) as (_, client):
-        assert (await add(client, 0)).status == Status.OK
+        assert (await add(client, LEDGER, 0)).status == Status.OK
         await machine.until_registered(readonly=True)
-        assert (await add(client, 1)).status == Status.READ_ONLY
+        assert (await add(client, LEDGER, 1)).status == Status.READ_ONLY
         room.set()
         await machine.until_registered(readonly=False)
-        assert (await add(client, 1)).status == Status.OK
+        assert (await add(client, LEDGER, 1)).status == Status.OK
     assert machine.fatal == []
 
 
@@ -380,34 +293,34 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
 
 
 @pytest.mark.parametrize("name", ["", "journal", "ledgers"])
-async def test_an_error_at_a_look_ends_the_bookie(machine: Machine, name: str) -> None:
+async def test_an_error_at_a_look_ends_the_bookie(machine: SizedMachine, name: str) -> None:
     async with machine.bookie(disk_check_interval_s=0.01) as (_, client):
-        machine.sized.ill = str(machine.directory / name)
+        machine.sized.ill = str(machine.data / name)
         await client.wait_closed()
     assert [type(error) for error in machine.fatal] == [DiskLostError]
-    assert str(machine.directory / name) in str(machine.fatal[0])
+    assert str(machine.data / name) in str(machine.fatal[0])
 
 
 @pytest.mark.parametrize("name", ["journal", "ledgers"])
 async def test_b24_a_directory_that_is_exchanged_under_a_running_bookie_ends_it(
-    machine: Machine, name: str
+    machine: SizedMachine, name: str
 ) -> None:
     async with machine.bookie(disk_check_interval_s=0.01) as (_, client):
-        assert (await add(client, 0)).status == Status.OK
-        os.rename(machine.directory / name, machine.directory / "elsewhere")
-        os.mkdir(machine.directory / name)
+        assert (await add(client, LEDGER, 0)).status == Status.OK
+        os.rename(machine.data / name, machine.data / "elsewhere")
+        os.mkdir(machine.data / name)
         await client.wait_closed()
         assert isinstance(machine.fatal[0], BookieServiceError)
-        os.rmdir(machine.directory / name)
-        os.rename(machine.directory / "elsewhere", machine.directory / name)
+        os.rmdir(machine.data / name)
+        os.rename(machine.data / "elsewhere", machine.data / name)
 
 
 # A real small file system
 
 
-async def test_a_file_system_that_fills_up_and_gets_room(machine: Machine) -> None:
+async def test_a_file_system_that_fills_up_and_gets_room(machine: SizedMachine) -> None:
     """The disk of the ledgers is full to the last byte, not that of the journal."""
-    with SmallDisk(machine.directory.parent / "small", size_bytes=64 << 20) as small:
+    with SmallDisk(machine.place / "small", size_bytes=64 << 20) as small:
         machine.disk = SystemDisk()
         ledgers = small.path_here / "ledgers"
         options = {
@@ -417,19 +330,19 @@ async def test_a_file_system_that_fills_up_and_gets_room(machine: Machine) -> No
             "recovery_add_free_bytes_min": 0,
         }
         async with machine.bookie(**options) as (bookie, client):
-            assert (await add(client, 0)).status == Status.OK
+            assert (await add(client, LEDGER, 0)).status == Status.OK
             small.fill()
             await machine.until_registered(readonly=True)
-            assert (await add(client, 1)).status == Status.READ_ONLY
+            assert (await add(client, LEDGER, 1)).status == Status.READ_ONLY
             # Cannot be flushed now, and is safe in the journal.
-            assert (await add(client, 1, flags=Flag.RECOVERY)).status == Status.OK
+            assert (await add(client, LEDGER, 1, flags=Flag.RECOVERY)).status == Status.OK
             with pytest.raises(StorageError):
                 await bookie.parts.checkpointer.checkpoint()
             found = await client.ask(lambda i: read_request(i, LEDGER, 0, 1))
             assert packets_in(found) == [*packets_of(LEDGER, 0, 1), *packets_of(LEDGER, 1, 1)]
             small.make_room()
             await machine.until_registered(readonly=False)
-            assert (await add(client, 2)).status == Status.OK
+            assert (await add(client, LEDGER, 2)).status == Status.OK
             await bookie.parts.checkpointer.checkpoint()
         assert machine.fatal == []
         async with machine.bookie(**options) as (_, client):

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import random
 import shutil
 import threading
 from collections.abc import AsyncIterator
@@ -25,16 +24,13 @@ from magnetar.bookie.journaling.journal_format import (
     NewRecord,
     RecordType,
     file_ids,
-    file_name,
 )
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import replay_journals
-from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.ports import File
-from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
-from magnetar.ledger.wire import Flag, Frame, Status, encode_block
+from magnetar.ledger.system import SystemDisk
+from magnetar.ledger.wire import Flag, Status, encode_block
 from tests.bookie_parts import (
     KEY,
     BookieClient,
@@ -46,35 +42,49 @@ from tests.bookie_parts import (
     read_lac_request,
     read_request,
 )
+from tests.integration.bookie.bookie_machine import (
+    BookieMachine,
+    add,
+    fence,
+    journal_files_in,
+    read,
+    store_in,
+)
 from tests.ledger_storage import HeldWorker, copy_as_after_a_crash
 
 LEDGERS = range(4, 8)
 """Ledgers 4 and 6 have journal 0 and shard 0, ledgers 5 and 7 the others."""
 
 
-class Machine:
-    """A metadata store and the disks of one bookie, which can be killed."""
+class Machine(BookieMachine):
+    """With two disks for journals and two for ledgers; its bookies can be killed."""
 
-    def __init__(self, store: MetadataStore, directory: Path) -> None:
-        self._store = store
-        self._directory = directory
-        self.disk = SystemDisk()
+    def __init__(self, store: MetadataStore, place: Path) -> None:
+        super().__init__(store, place)
         self.workers: list[tuple[str, HeldWorker]] = []
-        self.fatal: list[BaseException] = []
+        self.worker = self._make_worker
+        self.options = {
+            "journal_directories": [self.journal_of(0), self.journal_of(1)],
+            "ledger_directories": [self.shard(0), self.shard(1)],
+            "flush_interval_s": 600,
+        }
 
     @property
     def root(self) -> Path:
-        return self._directory / "disks"
+        return self.place / "disks"
 
-    def journal(self, number: int) -> Path:
+    @property
+    def data(self) -> Path:
+        return self.root / "b1"
+
+    def journal_of(self, number: int) -> Path:
         return self.root / f"j{number}"
 
     def shard(self, number: int) -> Path:
         return self.root / f"l{number}"
 
-    def journal_files(self, number: int) -> list[Path]:
-        directory = self.journal(number)
-        return [directory / file_name(file_id) for file_id in file_ids(os.listdir(directory))]
+    def journal_files_of(self, number: int) -> list[Path]:
+        return journal_files_in(self.journal_of(number))
 
     def marks(self) -> LastMarks:
         marks = LastMarks(SystemDisk(), [str(self.shard(0)), str(self.shard(1))], journals=2)
@@ -84,75 +94,38 @@ class Machine:
     def flush_worker(self, shard: int) -> HeldWorker:
         return [worker for name, worker in self.workers if name == "bookie-flush"][shard]
 
+    def _make_worker(self, name: str) -> HeldWorker:
+        worker = HeldWorker(name)
+        self.workers.append((name, worker))
+        return worker
+
     def make(self, **options: object) -> Bookie:
-        values: dict[str, object] = {
-            "bookie_id": "b1",
-            "data_directory": self.root / "b1",
-            "journal_directories": [self.journal(0), self.journal(1)],
-            "ledger_directories": [self.shard(0), self.shard(1)],
-            "port": 0,
-            "registration_wait_s": 0.2,
-            "flush_interval_s": 600,
-            **options,
-        }
         self.workers = []
-
-        def make_worker(name: str) -> HeldWorker:
-            worker = HeldWorker(name)
-            self.workers.append((name, worker))
-            return worker
-
-        return Bookie(
-            BookieSettings.model_validate(values),
-            self._store,
-            clock=SystemClock(),
-            network=SystemNetwork(),
-            disk=self.disk,
-            random=random.Random(),
-            on_fatal=self.fatal.append,
-            worker=make_worker,
-        )
+        return super().make(**options)
 
     @asynccontextmanager
     async def bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
-        bookie = self.make(**options)
-        await bookie.start()
-        client = await BookieClient.connect(bookie.port)
-        try:
-            yield bookie, client
-        finally:
-            for _, worker in self.workers:
-                worker.let_go()
-            client.close()
-            await bookie.stop()
+        async with super().bookie(**options) as both:
+            try:
+                yield both
+            finally:
+                for _, worker in self.workers:
+                    worker.let_go()
 
     @asynccontextmanager
     async def killed_bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
         """As `bookie`; at the end its files are those that kill -9 would have left."""
         async with self.bookie(**options) as (bookie, client):
             yield bookie, client
-            copy = copy_as_after_a_crash(self.root, self._directory / "copy")
+            copy = copy_as_after_a_crash(self.root, self.place / "copy")
         shutil.rmtree(self.root)
         copy.rename(self.root)
 
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
-    yield Machine(store, tmp_path)
-    await store.close()
-
-
-async def add(client: BookieClient, ledger: int, first: int, count: int = 1) -> Frame:
-    return await client.ask(lambda i: add_request(i, ledger, first, count))
-
-
-async def read(client: BookieClient, ledger: int, first: int, last: int) -> Frame:
-    return await client.ask(lambda i: read_request(i, ledger, first, last))
-
-
-async def fence(client: BookieClient, ledger: int) -> Frame:
-    return await client.ask(lambda i: read_lac_request(i, ledger, fence_key=KEY))
+    async with store_in(tmp_path) as store:
+        yield Machine(store, tmp_path)
 
 
 async def add_to_all(client: BookieClient, first: int, count: int) -> None:
@@ -177,7 +150,7 @@ async def test_everything_survives_a_restart_and_a_kill(machine: Machine) -> Non
     async with machine.killed_bookie() as (_, client):
         await add_to_all(client, 10, 10)
         await check_all(client, (0, 10), (10, 10))
-        assert [len(machine.journal_files(number)) for number in (0, 1)] == [2, 2]
+        assert [len(machine.journal_files_of(number)) for number in (0, 1)] == [2, 2]
     async with machine.killed_bookie() as (_, client):
         await check_all(client, (0, 10), (10, 10))
     async with machine.bookie() as (_, client):
@@ -293,7 +266,7 @@ async def test_b05_a_full_shard_completes_no_checkpoint(machine: Machine) -> Non
             assert (await client.reply(entry_id + 1000)).status == Status.OK
         assert bookie.metrics.checkpoints == 0
         assert machine.marks().marks == ((0, 0), (0, 0))
-        assert len(machine.journal_files(0)) > 10
+        assert len(machine.journal_files_of(0)) > 10
     async with machine.bookie() as (_, client):
         await check_all(client, (0, 1))
         reply = await read(client, 4, 1, 99)
@@ -322,7 +295,7 @@ async def test_b06_b07_overlapping_checkpoints_leave_a_bookie_that_starts(
                 await asyncio.gather(slow, fast)
         marks = machine.marks().marks
         for number, mark in enumerate(marks):
-            assert mark.file_id in file_ids(os.listdir(machine.journal(number)))
+            assert mark.file_id in file_ids(os.listdir(machine.journal_of(number)))
     async with machine.bookie() as (_, client):
         for ledger in (4, 5):
             assert len(packets_in(await read(client, ledger, 0, 39))) == 40
@@ -332,7 +305,7 @@ async def test_journals_and_ledger_directories_may_be_added(machine: Machine) ->
     """A ledger's journal changes then, its directory does not; a crash in between loses nothing."""
     l0, l1 = machine.shard(0), machine.shard(1)
     async with machine.killed_bookie(
-        journal_directories=[machine.journal(0)], ledger_directories=[l0]
+        journal_directories=[machine.journal_of(0)], ledger_directories=[l0]
     ) as (bookie, client):
         await add_to_all(client, 0, 5)
         await bookie.parts.checkpointer.checkpoint()
@@ -344,7 +317,7 @@ async def test_journals_and_ledger_directories_may_be_added(machine: Machine) ->
         assert (await add(client, 7, 10, 5)).status == Status.FENCED
         assert (await add(client, 9, 0)).status == Status.OK
         assert [shard.ledger_ids() for shard in bookie.parts.shards] == [[4, 5, 6, 7], [9]]
-        assert len(machine.journal_files(1)) == 1
+        assert len(machine.journal_files_of(1)) == 1
     async with machine.bookie() as (bookie, client):
         for ledger in (4, 5, 6):
             assert len(packets_in(await read(client, ledger, 0, 14))) == 15
@@ -367,7 +340,7 @@ async def _stopped_behind_a_crash(machine: Machine) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 async def test_b20_damage_in_any_journal_refuses_the_start(machine: Machine, number: int) -> None:
     await _stopped_behind_a_crash(machine)
-    (path,) = machine.journal_files(number)
+    (path,) = machine.journal_files_of(number)
     data = bytearray(path.read_bytes())
     data[150] ^= 1
     path.write_bytes(data)
@@ -378,7 +351,7 @@ async def test_b20_damage_in_any_journal_refuses_the_start(machine: Machine, num
 async def test_a_torn_tail_of_one_journal_is_none_of_the_others(machine: Machine) -> None:
     """The last group of journal 1 is torn: nothing of it was acknowledged."""
     await _stopped_behind_a_crash(machine)
-    (path,) = machine.journal_files(1)
+    (path,) = machine.journal_files_of(1)
     data = path.read_bytes()
     end = data.rindex(b"MJRC")  # the fence of ledger 5
     path.write_bytes(data[: end + 9])
@@ -396,7 +369,7 @@ async def test_a_missing_file_of_any_journal_refuses_the_start(
         await add_to_all(client, 0, 10)
         await bookie.parts.checkpointer.checkpoint()
         await add_to_all(client, 10, 10)
-    for path in machine.journal_files(number):
+    for path in machine.journal_files_of(number):
         path.unlink()
     with pytest.raises(JournalFileMissingError, match=f"j{number}/"):
         await machine.make().start()
@@ -409,7 +382,7 @@ async def test_a_missing_file_between_others_refuses_the_start(
     async with machine.killed_bookie(journal_file_bytes_max=1 << 10) as (_, client):
         for first in range(0, 48, 4):
             await add_to_all(client, first, 4)
-    files = machine.journal_files(number)
+    files = machine.journal_files_of(number)
     assert len(files) > 3
     files[len(files) // 2].unlink()
     with pytest.raises(JournalFileMissingError, match=f"j{number}/"):
@@ -419,12 +392,12 @@ async def test_a_missing_file_between_others_refuses_the_start(
 async def test_journals_that_changed_places_are_refused(machine: Machine) -> None:
     """By the files themselves, whatever else the directories say."""
     await _stopped_behind_a_crash(machine)
-    for one, other in zip(machine.journal_files(0), machine.journal_files(1), strict=True):
+    for one, other in zip(machine.journal_files_of(0), machine.journal_files_of(1), strict=True):
         here, there = one.read_bytes(), other.read_bytes()
         other.unlink()
         one.unlink()
-        (machine.journal(0) / other.name).write_bytes(there)
-        (machine.journal(1) / one.name).write_bytes(here)
+        (machine.journal_of(0) / other.name).write_bytes(there)
+        (machine.journal_of(1) / one.name).write_bytes(here)
     with pytest.raises(JournalCorruptError, match="journal directory"):
         await machine.make().start()
 

@@ -341,6 +341,11 @@ def entry(
     return encode_payload(metadata.SerializeToString(), body)
 
 
+def batch(size: int, **fields: Any) -> bytes:
+    """An entry with a batch of so many messages."""
+    return entry(b"batch", num_messages_in_batch=size, **fields)
+
+
 def send_frame(
     producer_id: int,
     sequence_id: int,
@@ -363,6 +368,25 @@ def id_of(position: Position) -> pb.MessageIdData:
 
 def position_in(message: pb.CommandMessage) -> Position:
     return Position(message.message_id.ledgerId, message.message_id.entryId)
+
+
+async def consuming(harness: Harness, *, permits: int = 1000, **fields: Any) -> Client:
+    """A client that is subscribed, and has given credit."""
+    client = harness.client()
+    answer = await client.subscribe(**fields)
+    assert answer.type == BaseCommand.SUCCESS, answer
+    if permits:
+        client.flow(permits)
+    return client
+
+
+def delivered_to(client: Client) -> list[int]:
+    """Entry ids of all MESSAGEs that have arrived."""
+    return [
+        command.message.message_id.entryId
+        for command, _ in client.received()
+        if command.type == BaseCommand.MESSAGE
+    ]
 
 
 async def settle() -> None:

@@ -1,7 +1,6 @@
 """Topics whose broker may not serve them any more, and topics that move to another broker."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness, consuming, settle
 from tests.unit.broker.memory_parts import TOPIC
 
 ELSEWHERE = BrokerRecord(name="other", native_url="pulsar://other:6650", session_token="t")
@@ -24,12 +23,6 @@ _ANSWERS_TO_SENDS = (BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR)
 async def _producing(harness: Harness) -> Client:
     client = harness.client()
     await client.produce()
-    return client
-
-
-async def _consuming(harness: Harness, **fields: Any) -> Client:
-    client = harness.client()
-    assert (await client.subscribe(**fields)).type == BaseCommand.SUCCESS
     return client
 
 
@@ -65,7 +58,7 @@ async def test_m13_no_receipt_leaves_after_the_tenure_has_ended() -> None:
 async def test_m13_no_message_leaves_after_the_tenure_has_ended(kind: int) -> None:
     harness = Harness(failover_delay_ms=0)
     producer = await _producing(harness)
-    consumer = await _consuming(harness, subType=kind)
+    consumer = await consuming(harness, subType=kind, permits=0)
     await settle()
     consumer.received()
     producer.publish(0)
@@ -78,7 +71,7 @@ async def test_m13_no_message_leaves_after_the_tenure_has_ended(kind: int) -> No
 async def test_m13_an_acknowledgement_is_not_confirmed_after_the_tenure_has_ended() -> None:
     harness = Harness()
     producer = await _producing(harness)
-    consumer = await _consuming(harness)
+    consumer = await consuming(harness, permits=0)
     consumer.flow(100)
     producer.publish(0)
     ((message, _),) = await consumer.messages(1)
@@ -92,7 +85,7 @@ async def test_m13_an_acknowledgement_is_not_confirmed_after_the_tenure_has_ende
 
 async def test_the_last_message_is_not_told_after_the_tenure_has_ended() -> None:
     harness = Harness()
-    consumer = await _consuming(harness)
+    consumer = await consuming(harness, permits=0)
     harness.topics.tenure.is_held = False
     consumer.send(
         BaseCommand.GET_LAST_MESSAGE_ID,
@@ -145,7 +138,7 @@ async def test_a_log_that_does_not_answer_holds_up_a_move_for_a_bounded_time() -
 
 async def test_clients_are_told_where_the_topic_goes() -> None:
     harness = Harness()
-    producer, consumer = await _producing(harness), await _consuming(harness)
+    producer, consumer = await _producing(harness), await consuming(harness, permits=0)
     harness.topic.disconnect_all(ELSEWHERE)
     assert _urls(producer) == {BaseCommand.CLOSE_PRODUCER: "pulsar://other:6650"}
     assert _urls(consumer) == {BaseCommand.CLOSE_CONSUMER: "pulsar://other:6650"}
@@ -197,7 +190,7 @@ async def test_an_unknown_listener_is_refused() -> None:
 
 async def test_an_acknowledgement_that_comes_after_the_move_is_not_confirmed() -> None:
     harness = Harness()
-    consumer = await _consuming(harness)
+    consumer = await consuming(harness, permits=0)
     harness.topic.disconnect_all(ELSEWHERE)
     consumer.received()
     consumer.ack(Position(7, 0), request_id=9)

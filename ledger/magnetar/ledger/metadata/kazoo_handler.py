@@ -93,20 +93,16 @@ class _ServerSocket:
                 return
             del self._unsent[:sent]
 
-    def make_room(self, timeout_s: float | None) -> bool:
-        """Whether more may be collected, after waiting for the system to take what there is."""
-        until_s = _until(timeout_s)
-        while len(self._unsent) >= _UNSENT_BYTES_MAX:
-            self.flush()
-            if len(self._unsent) < _UNSENT_BYTES_MAX:
-                break
-            left_s = _left(until_s)
-            if left_s == 0.0:
-                return False
-            poll = select.poll()
-            poll.register(self, select.POLLOUT)
-            poll.poll(None if left_s is None else left_s * 1000)
-        return True
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be collected before the system takes what there is."""
+        return len(self._unsent) >= _UNSENT_BYTES_MAX
+
+    def wait_sendable(self, timeout_s: float | None) -> None:
+        """Sleep until the system takes something."""
+        poll = select.poll()
+        poll.register(self, select.POLLOUT)
+        poll.poll(None if timeout_s is None else timeout_s * 1000)
 
 
 class _Bell:
@@ -287,12 +283,21 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         Raises:
             KazooTimeoutError: as `select`.
         """
-        patience_s = max(0.0, self._patience_left_s(server))
-        wait_s = patience_s if timeout_s is None else min(timeout_s, patience_s)
-        if server.make_room(None if wait_s == _FOREVER_S else wait_s):
-            return True
-        # What has arrived is read only when this has been taken.
-        return self._patience_left_s(server) <= 0 and bool(self._last_look([server]))
+        until_s = _until(timeout_s)
+        while server.is_full:
+            server.flush()  # If this is the first that it is sent, its silence counts from here.
+            if not server.is_full:
+                break
+            patience_s = self._patience_left_s(server)
+            if patience_s <= 0:
+                # What has arrived is read only when this has been taken.
+                return bool(self._last_look([server]))
+            left_s = _left(until_s)
+            if left_s == 0.0:
+                return False
+            wait_s = patience_s if left_s is None else min(left_s, patience_s)
+            server.wait_sendable(None if wait_s == _FOREVER_S else wait_s)
+        return True
 
     def _last_look(self, sockets: Sequence[_ServerSocket]) -> list[_ServerSocket]:
         """What has arrived: this process may have been stopped meanwhile, and not the server.

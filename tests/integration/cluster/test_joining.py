@@ -14,7 +14,7 @@ from tests.standalone import is_ready_line
 
 TOPIC = "persistent://public/default/joined"
 _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,15 @@ def test_a_listener_that_nobody_advertises_is_refused(cluster: RealCluster) -> N
 
 
 def test_a_second_broker_of_the_same_name_does_not_start_and_says_why(cluster: RealCluster) -> None:
+    last = _last_words_of_another(cluster, register_timeout_ms=1_500)
+    if "is taken" not in last:  # the store stood still for all of that time
+        last = _last_words_of_another(cluster, register_timeout_ms=15_000)
+    assert last.startswith("magnetar: broker broker-1 is not registered")
+    assert f"the broker name broker-1 is taken by {cluster.url('broker-1')}" in last
+
+
+def _last_words_of_another(cluster: RealCluster, *, register_timeout_ms: int) -> str:
+    """How a second `broker-1` ends that has so long to register."""
     port, http_port = free_ports(2)
     command = magnetar_command(
         *("broker", "--metadata", cluster.metadata_url),
@@ -83,7 +92,7 @@ def test_a_second_broker_of_the_same_name_does_not_start_and_says_why(cluster: R
     environment = {
         **cluster._environment,
         "MAGNETAR_BROKER_NAME": "broker-1",
-        "MAGNETAR_BROKER_REGISTER_TIMEOUT_MS": "1500",
+        "MAGNETAR_BROKER_REGISTER_TIMEOUT_MS": str(register_timeout_ms),
     }
     second = ServerProcess(
         command,
@@ -92,6 +101,4 @@ def test_a_second_broker_of_the_same_name_does_not_start_and_says_why(cluster: R
         environment=environment,
     )
     assert second.wait_exit(_WAIT_S) != 0
-    last = (cluster.directory / "second.log").read_text().splitlines()[-1]
-    assert last.startswith("magnetar: broker broker-1 is not registered")
-    assert f"the broker name broker-1 is taken by {cluster.url('broker-1')}" in last
+    return (cluster.directory / "second.log").read_text().splitlines()[-1]

@@ -5,6 +5,7 @@ was seen with one's own eyes. Nothing here judges the messages: that is for the 
 """
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from tests.chaos.cluster.field import CLIENTS
 from tests.chaos.cluster.replication import wait_whole
 from tests.chaos.cluster.stage import FULL_DISK, SESSION_S, Stage
-from tests.chaos.cluster.witness import Testimony, Witness
+from tests.chaos.cluster.witness import NotOpenedError, Testimony, Witness
 
 _WHOLE_TIMEOUT_S = 120.0
+_RIVAL_TIMEOUT_S = 60.0
 _BEFORE_S = (0.3, 0.8)
 """For messages to come that a consumer has not wanted yet."""
 
@@ -117,11 +119,27 @@ def _broker_cut_from_zookeeper(scene: Scene) -> None:
 
 
 async def _rival(scene: Scene, former: str) -> None:
-    """Somebody else owns the topic by now, and publishes to it."""
+    """Somebody else owns the topic by now, and publishes to it. Whoever loses it meanwhile, as on a
+    machine that stood still, is not asked twice but looked for anew.
+
+    Raises:
+        NoOwnerError, NotOpenedError
+    """
+    until_s = time.monotonic() + _RIVAL_TIMEOUT_S
+    for attempt in itertools.count(1):
+        rival = await scene.stage.find_owner(scene.topic, former=former)
+        try:
+            # A name of its own each time: nobody knows what has become of the messages before.
+            await _publish_at(scene, rival, f"rival-{scene.number}-{attempt}")
+            return
+        except (OSError, TimeoutError, NotOpenedError, AssertionError) as error:
+            if time.monotonic() > until_s:
+                raise NotOpenedError(f"{scene.topic} at {rival}: {error}") from error
+
+
+async def _publish_at(scene: Scene, broker: str, name: str) -> None:
     stage = scene.stage
-    rival = await stage.find_owner(scene.topic, former=former)
-    name = f"rival-{scene.number}"
-    witness = await Witness.open(stage.address(rival), scene.topic, name, stage.recorder)
+    witness = await Witness.open(stage.address(broker), scene.topic, name, stage.recorder)
     try:
         await witness.publish()
     finally:

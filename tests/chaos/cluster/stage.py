@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +28,9 @@ _SMALL_DISK_BYTES = 512 << 20
 _READY_TIMEOUT_S = 90.0
 _LOOKUP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
+_LOOK_S = 1.0
+_SILENCE_S_MAX = 90.0
+"""Of clients that read what there is: however much, something comes."""
 _ENVIRONMENT = {
     "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": str(int(SESSION_S * 1000)),
     "MAGNETAR_BROKER_ACK_PERSIST_INTERVAL_MS": str(int(ACK_PERSIST_S * 1000)),
@@ -377,12 +381,21 @@ class Stage:
         return [f"{name} ended with status {status}"] if status else []
 
     def _wait_client(self, name: str) -> list[str]:
+        """Those that are left read to the end, for as long as they get further."""
         client = self._ended[name] = self._clients.pop(name)
-        try:
-            status = client.wait_exit(_READY_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001  # the verdict names it
-            return [f"{name} did not get the last message of every topic: {error}"]
-        return [f"{name} ended with status {status}"] if status else []
+        since_s = time.monotonic()
+        while True:
+            try:
+                status = client.wait_exit(_LOOK_S)
+            except subprocess.TimeoutExpired:
+                self.watch.look()
+                if time.monotonic() - max(since_s, *self.watch.last_s.values()) < _SILENCE_S_MAX:
+                    continue
+                return [
+                    f"{name} did not get the last message of every topic: "
+                    f"nothing came for {_SILENCE_S_MAX:.0f} s"
+                ]
+            return [f"{name} ended with status {status}"] if status else []
 
     def _url(self, scheme: str, names: Sequence[str]) -> str:
         return scheme + ",".join(f"{host}:{port}" for host, port in map(self.address, names))

@@ -1,6 +1,7 @@
 """What the drill's clients write down comes back, and payloads say which message they are."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.chaos.cluster.checker import Message, Position, Windows, check
 from tests.chaos.cluster.moves import moves_in
-from tests.chaos.cluster.records import Recorder, Records, message_of, payload_of
+from tests.chaos.cluster.records import SUFFIX, Recorder, Records, message_of, payload_of
 from tests.chaos.cluster.watch import Watch
 
 
@@ -75,6 +76,21 @@ def test_the_watch_sees_what_was_appended_since(tmp_path: Path) -> None:
     Recorder(tmp_path, "p").acknowledged("t", Message("p", 2), Position(3, 2, -1))
     watch.look()
     assert set(watch.quiet_since(before_s, keys)) == keys - {("a", "t", "p")}
+
+
+def test_a_publish_gap_that_still_lasts_counts(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    now_s = time.monotonic()
+    (tmp_path / f"p{SUFFIX}").write_text(
+        f"a t p 0 3:0:-1 {now_s - 700}\na t p 1 3:1:-1 {now_s - 500}\n"
+    )
+    watch.look()
+    assert watch.longest_publish_gap_s() >= 500
+    Recorder(tmp_path, "p").acknowledged("t", Message("p", 2), Position(3, 2, -1))
+    watch.look()
+    assert watch.longest_publish_gap_s() >= 500
+    watch.forget_gaps()
+    assert watch.longest_publish_gap_s() < 500
 
 
 def test_moves_are_found_in_the_log_of_a_broker(tmp_path: Path) -> None:

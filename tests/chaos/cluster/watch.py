@@ -1,5 +1,6 @@
 """Looks at the clients' histories while they grow: do all of them go on, and the longest gaps."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class Watch:
         return [key for key in keys if self.last_s.get(key, 0.0) <= since_s]
 
     def longest_publish_gap_s(self) -> float:
-        return max(
-            (gap for (letter, _, _), (gap, _) in self.gaps_s.items() if letter == "a"), default=0.0
-        )
+        """Those that still last count, too: to be asked while all producers publish."""
+        now_s = time.monotonic()
+        ended = [gap_s for (letter, _, _), (gap_s, _) in self.gaps_s.items() if letter == "a"]
+        lasting = [now_s - at_s for (letter, _, _), at_s in self.last_s.items() if letter == "a"]
+        return max(ended + lasting, default=0.0)

@@ -1,8 +1,7 @@
 """A topic gets another broker: the owner dies, stops in order, or gives it up. Real processes.
 
-The bounds are those of the product where they hold on any machine (the session timeout and a
-second); where it comes to tenths of a second, `python -m tests.bench --only gaps` measures, and
-here they are wide enough for a busy machine.
+The bounds are wide enough for a machine that is busy or stands still for some seconds. Where it
+comes to tenths of a second, `python -m tests.bench --only gaps` measures.
 """
 
 import time
@@ -15,40 +14,54 @@ from tests.integration.cluster.flow import Flow
 from tests.integration.cluster.questions import owner_of, unload_bundle_of
 from tests.real_cluster import RealCluster
 
-SESSION_TIMEOUT_S = 3.0
-BUSY_S = 5.0
+KILLED_SESSION_S = 3.0
+"""Of a broker that is killed: its topics are nobody's for so long."""
+SESSION_S = 30.0
+"""Of brokers that hand topics over: nobody waits for a session to end, or it is seen."""
+BUSY_S = 15.0
 """The promise is one second, and the benchmark of gaps measures it; beside tests it is more."""
 TOPIC = "persistent://public/default/moving"
 BROKERS = {"broker-1": "broker-2", "broker-2": "broker-1"}
 """Each and the other."""
 
 
+def _cluster(directory: Path, session_s: float, **more: str) -> RealCluster:
+    timeout_ms = str(int(session_s * 1000))
+    return RealCluster(
+        directory, environment={"MAGNETAR_METADATA_SESSION_TIMEOUT_MS": timeout_ms, **more}
+    )
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    timeout_ms = str(int(SESSION_TIMEOUT_S * 1000))
-    directory: Path = tmp_path_factory.mktemp("failover")
-    with RealCluster(
-        directory, environment={"MAGNETAR_METADATA_SESSION_TIMEOUT_MS": timeout_ms}
+    """Where publishes under way are answered however long the disk takes."""
+    with _cluster(
+        tmp_path_factory.mktemp("failover"),
+        SESSION_S,
+        MAGNETAR_BROKER_PUBLISH_DRAIN_TIMEOUT_MS="15000",
+        MAGNETAR_LEDGER_REQUEST_TIMEOUT_S="30",
     ) as cluster:
         yield cluster
 
 
 def test_another_broker_serves_when_the_session_of_one_killed_with_9_has_ended(
-    cluster: RealCluster,
+    tmp_path: Path,
 ) -> None:
-    with Flow(cluster.service_url, TOPIC) as flow:
+    with (
+        _cluster(tmp_path, KILLED_SESSION_S) as cluster,
+        Flow(cluster.service_url, TOPIC) as flow,
+    ):
         flow.wait_receipts(100)
         owner = owner_of(cluster, TOPIC, asked="broker-1")
         killed_s = time.monotonic()
         cluster.kill(owner)
         flow.wait_receipts(100)
         gap = flow.longest_gap(killed_s - 0.1)
-        assert gap.seconds <= SESSION_TIMEOUT_S + BUSY_S, gap
+        assert gap.seconds <= KILLED_SESSION_S + BUSY_S, gap
         other = BROKERS[owner]
         assert owner_of(cluster, TOPIC, asked=other) == other
         flow.drain()
         flow.check()
-    cluster.start(owner)
 
 
 def test_a_broker_that_gets_sigterm_hands_its_topics_over_and_ends_with_status_0(
@@ -61,7 +74,7 @@ def test_a_broker_that_gets_sigterm_hands_its_topics_over_and_ends_with_status_0
         assert cluster.terminate(owner) == 0
         flow.wait_receipts(100)
         gap = flow.longest_gap(asked_s - 0.1)
-        assert gap.seconds < SESSION_TIMEOUT_S, gap  # nobody waited for a session to end
+        assert gap.seconds < SESSION_S, gap  # nobody waited for a session to end
         flow.drain()
         flow.check()
         # Publishes were answered before the topic moved: nothing was stored twice.
@@ -80,7 +93,7 @@ def test_an_unloaded_bundle_goes_where_it_is_told_to_and_its_clients_with_it(
             unload_bundle_of(cluster, TOPIC, owner, BROKERS[owner])
             flow.wait_receipts(100)
             gap = flow.longest_gap(asked_s - 0.1)
-            assert gap.seconds < SESSION_TIMEOUT_S, gap
+            assert gap.seconds < SESSION_S, gap
             assert owner_of(cluster, TOPIC, asked="broker-1") == BROKERS[owner]
         flow.drain()
         flow.check()

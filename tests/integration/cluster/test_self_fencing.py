@@ -14,17 +14,17 @@ from tests.real_cluster import RealCluster
 from tests.waiting import wait_until
 
 SESSION_TIMEOUT_S = 3.0
-BUSY_S = 5.0
+SERVING_SESSION_S = 9.0
+"""Where something is served in the part of it that a lease lasts."""
+BUSY_S = 15.0
 """Beside other tests a client may have to wait for a processor so long."""
 TOPIC = "persistent://public/default/guarded"
 OTHER = {"broker-1": "broker-2", "broker-2": "broker-1"}
-WAIT_S = 20.0
-ON_THEIR_WAY_MAX = 5
-"""Messages of one turn of a busy broker, of one every four milliseconds."""
+WAIT_S = 60.0
 
 
-def _cluster(directory: Path) -> RealCluster:
-    timeout_ms = str(int(SESSION_TIMEOUT_S * 1000))
+def _cluster(directory: Path, session_s: float = SESSION_TIMEOUT_S) -> RealCluster:
+    timeout_ms = str(int(session_s * 1000))
     return RealCluster(directory, environment={"MAGNETAR_METADATA_SESSION_TIMEOUT_MS": timeout_ms})
 
 
@@ -37,18 +37,26 @@ def _wait_for(cluster: RealCluster, broker: str, wanted: tuple[int, str]) -> flo
 def test_m13_topics_are_served_until_the_lease_runs_out_and_come_back_with_the_store(
     tmp_path: Path,
 ) -> None:
-    with _cluster(tmp_path) as cluster, Flow(cluster.service_url, TOPIC) as flow:
+    with (
+        _cluster(tmp_path, SERVING_SESSION_S) as cluster,
+        Flow(cluster.service_url, TOPIC) as flow,
+    ):
         flow.wait_receipts(100)
         owner = owner_of(cluster, TOPIC, asked="broker-1")
         cluster.kill("zookeeper-1")
         killed_s = time.monotonic()
         flow.wait_receipts(50)  # what is owned is served
         without_lease_s = _wait_for(cluster, owner, (503, "no lease"))
-        assert without_lease_s - killed_s < SESSION_TIMEOUT_S
-        served = len(flow.receipts)
-        with pytest.raises(AssertionError, match="more receipts"):
-            flow.wait_receipts(1, wait_s=1.0)
-        assert len(flow.receipts) == served
+        assert without_lease_s - killed_s < SERVING_SESSION_S
+        later = (
+            flow.sent
+        )  # what was sent before may have been stored, and its receipt be on its way
+        with pytest.raises(AssertionError, match="a later one is acknowledged"):
+            flow.wait_until(
+                lambda: any(number >= later for _, number, _ in flow.receipts),
+                "a later one is acknowledged",
+                wait_s=1.0,
+            )
         assert "no contact with the metadata store" in cluster.log_text(owner)
         cluster.start("zookeeper-1")
         _wait_for(cluster, owner, (200, "ok"))
@@ -66,6 +74,7 @@ def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_
         owner = owner_of(cluster, TOPIC, asked="broker-1")
         other = OTHER[owner]
         cluster.pause(owner)
+        sent = flow.sent
         flow.wait_until(
             lambda: owner_of(cluster, TOPIC, asked=other) == other, "another owner", WAIT_S
         )
@@ -82,13 +91,16 @@ def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_
         flow.wait_receipts(100)
         # Whatever was acknowledged since is behind what the new owner had stored before; but for
         # what was stored and on its way out in the very turn in which the process was stopped: no
-        # look at the clock can come later than the last one.
+        # look at the clock can come later than the last one. Nothing that it reads later is there.
         border = (place.ledger_id(), place.entry_id())
         assert all(at > taken_s for at, _, _ in flow.receipts[before:])
-        places = [(each.ledger_id(), each.entry_id()) for _, _, each in flow.receipts[before:]]
-        on_their_way = [each for each in places if each <= border]
-        assert len(on_their_way) <= ON_THEIR_WAY_MAX
-        assert places[: len(on_their_way)] == on_their_way
+        answered = [
+            ((place.ledger_id(), place.entry_id()), number)
+            for _, number, place in flow.receipts[before:]
+        ]
+        on_their_way = [each for each in answered if each[0] <= border]
+        assert all(number < sent for _, number in on_their_way)
+        assert answered[: len(on_their_way)] == on_their_way
         client.close()
         assert '"topics": 1, "reason": "no contact with the metadata store' in cluster.log_text(
             owner

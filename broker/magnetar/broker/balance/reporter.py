@@ -122,7 +122,7 @@ class LoadReporter:
     async def _run(self) -> None:
         while True:
             try:
-                report = await self.sample()
+                report = await self._sample(is_base=True)
                 await self._send(report)
                 if self._splits_itself:
                     await self._split_large(report)
@@ -130,17 +130,27 @@ class LoadReporter:
                 _log.info("load_not_reported", error=str(error))  # With the next sample, then.
             await asyncio.sleep(self._interval_s)
 
-    async def sample(self) -> LoadReport:
-        """Look at the broker's load now."""
-        sampling = self._sampler.begin(self._holder.owned(), now_s=self._clock.monotonic_s())
+    async def look(self) -> LoadReport:
+        """The broker's load now: since the last sample, or without samples since the last look.
+
+        Whoever looks changes nothing about the next sample, by which brokers are judged.
+        """
+        return await self._sample(is_base=self._running is None)
+
+    async def _sample(self, *, is_base: bool) -> LoadReport:
+        sampling = self._sampler.begin(
+            self._holder.owned(), now_s=self._clock.monotonic_s(), is_base=is_base
+        )
         topics = self._topics()
         for start in range(0, len(topics), _TOPICS_AT_ONCE):
             sampling.add(map(_counts_of, topics[start : start + _TOPICS_AT_ONCE]))
             await asyncio.sleep(0)
-        self.latest = sampling.finish(
+        report = sampling.finish(
             self._usage(), wall_ms=self._clock.wall_ms(), connections=self._connections()
         )
-        return self.latest
+        if is_base:
+            self.latest = report
+        return report
 
     async def split(self, bundle: BundleId, algorithm: str) -> None:
         """Split a bundle of ours, by one of `ALGORITHMS`.

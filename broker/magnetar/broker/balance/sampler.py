@@ -82,11 +82,12 @@ class LoadSampler:
         self._sampled_at_s: float | None = None
         self._weights: dict[BundleId, list[tuple[int, float]]] = {}
 
-    def begin(self, owned: Sequence[BundleId], *, now_s: float) -> "Sampling":
-        """Start a sample; `owned`: the bundles of this broker, empty ones as well."""
-        before_s, self._sampled_at_s = self._sampled_at_s, now_s
-        elapsed_s = 0.0 if before_s is None else now_s - before_s
-        return Sampling(self, owned, per_s=1 / elapsed_s if elapsed_s > 0 else 0.0)
+    def begin(self, owned: Sequence[BundleId], *, now_s: float, is_base: bool) -> "Sampling":
+        """Start a sample; `owned`: the bundles of this broker, empty ones as well.
+
+        `is_base`: the rates of the next one are those since this one.
+        """
+        return Sampling(self, owned, now_s=now_s, is_base=is_base)
 
     def weights_of(self, bundle: BundleId) -> Sequence[tuple[int, float]]:
         """Hash and cost of each topic of a bundle, as of the last sample: for a split by load."""
@@ -96,9 +97,18 @@ class LoadSampler:
 class Sampling:
     """One sample being taken. The topics may be given in pieces, with other work in between."""
 
-    def __init__(self, sampler: LoadSampler, owned: Sequence[BundleId], *, per_s: float) -> None:
+    def __init__(
+        self, sampler: LoadSampler, owned: Sequence[BundleId], *, now_s: float, is_base: bool
+    ) -> None:
         self._sampler = sampler
-        self._per_s = per_s
+        self._is_base = is_base
+        self._now_s = now_s
+        # As they are now: another sample may be finished before this one.
+        self._counters_before = sampler._counters
+        self._cpu_before_s = sampler._usage.cpu_s
+        before_s = sampler._sampled_at_s
+        elapsed_s = 0.0 if before_s is None else now_s - before_s
+        self._per_s = 1 / elapsed_s if elapsed_s > 0 else 0.0
         self._sums = {bundle: _Sum() for bundle in owned}
         self._ranges = _ranges_of(owned)
         self._counters: dict[TopicName, tuple[int, int, int, int]] = {}
@@ -107,7 +117,7 @@ class Sampling:
 
     def add(self, topics: Iterable[TopicCounts]) -> None:
         """Count topics in. One whose bundle is not ours counts in the totals only."""
-        before = self._sampler._counters
+        before = self._counters_before
         limits, per_s = self._sampler._limits, self._per_s
         for counts in topics:
             self._topics += 1
@@ -141,12 +151,14 @@ class Sampling:
             summed.weights.append((hashed, weight))
 
     def finish(self, usage: ProcessUsage, *, wall_ms: int, connections: int) -> LoadReport:
-        """The report, and the base of the next sample's rates."""
+        """The report."""
         sampler, capacity = self._sampler, self._sampler._capacity
         per_s = self._per_s
-        cpu_s = max(0.0, usage.cpu_s - sampler._usage.cpu_s)
-        sampler._counters = self._counters
-        sampler._usage = usage
+        cpu_s = max(0.0, usage.cpu_s - self._cpu_before_s)
+        if self._is_base:
+            sampler._sampled_at_s = self._now_s
+            sampler._counters = self._counters
+            sampler._usage = usage
         sampler._weights = {bundle: summed.weights for bundle, summed in self._sums.items()}
         bundles = {str(bundle): _load(summed, per_s) for bundle, summed in self._sums.items()}
         bandwidth = capacity.bandwidth_bytes_per_s

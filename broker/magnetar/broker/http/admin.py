@@ -387,7 +387,7 @@ async def split_at(
         if not bundle.bundle.lower < point < bundle.bundle.upper:
             raise BundleError(f"{point:#010x} is not inside of {bundle.bundle}")
     if not points:
-        await reporter.sample()
+        await reporter.look()
         points = [reporter.split_point(bundle, algorithm)]
     for point in points:
         await split_lease(bundle, point)

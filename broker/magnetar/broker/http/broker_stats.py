@@ -109,7 +109,7 @@ def broker_stats_router(
     async def availability(tenant: str, namespace: str) -> ResourceAvailability:
         await context.namespace(tenant, namespace)
         await context.admin.owned()
-        report = await context.admin.reporter.sample()
+        report = await context.admin.reporter.look()
         used = max(report.cpu_percent, report.network_in_percent, report.network_out_percent)
         return ResourceAvailability(availabilityPercent=max(0.0, 100.0 - used))
 

@@ -155,7 +155,7 @@ def brokers_router(
     async def load_report() -> dict[str, Any]:
         """The load of this broker now, in Pulsar's shape."""
         await context.admin.owned()
-        report = await context.admin.reporter.sample()
+        report = await context.admin.reporter.look()
         own = next((each for each in context.admin.brokers() if each.is_self), None)
         return _pulsar_report(report, own, context.version)
 

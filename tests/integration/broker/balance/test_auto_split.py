@@ -91,6 +91,6 @@ async def test_a_namespace_has_at_most_so_many_bundles(tmp_path: Path) -> None:
         assert broker.cluster is not None
         assert broker.cluster.balancer is not None
         for _ in range(3):
-            await broker.cluster.balancer.reporter.sample()
+            await broker.cluster.balancer.reporter.look()
         assert len(await layouts_of(broker).verified(NAMESPACE)) == 3
         await client.close()

@@ -37,8 +37,9 @@ def sample(
     now_s: float,
     cpu_s: float = 0.0,
     owned: list[BundleId] = OWNED,
+    is_base: bool = True,
 ) -> LoadReport:
-    sampling = sampler.begin(owned, now_s=now_s)
+    sampling = sampler.begin(owned, now_s=now_s, is_base=is_base)
     sampling.add(topics)
     return sampling.finish(ProcessUsage(cpu_s, 1 << 20), wall_ms=5, connections=3)
 
@@ -77,6 +78,27 @@ def test_rates_are_growth_over_time() -> None:
     assert [(each.msg_rate_in, each.bytes_rate_in) for each in total] == [(10.0, 1000.0)]
     assert [(each.msg_rate_out, each.bytes_rate_out) for each in total] == [(5.0, 500.0)]
     assert report.network_in_percent == pytest.approx(0.1)
+
+
+def test_a_look_in_between_changes_no_rate_of_the_next_sample() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    sample(sampler, [], now_s=0.0)
+    look = sample(sampler, [topic(1, counters=(60, 0, 0, 0))], now_s=6.0, cpu_s=6.0, is_base=False)
+    assert (sum(each.msg_rate_in for each in look.bundles.values()), look.cpu_percent) == (10, 100)
+    after = sample(sampler, [topic(1, counters=(100, 0, 0, 0))], now_s=10.0, cpu_s=5.0)
+    assert (sum(each.msg_rate_in for each in after.bundles.values()), after.cpu_percent) == (10, 50)
+
+
+def test_samples_that_overlap_count_the_same_growth_once_each() -> None:
+    sampler = LoadSampler(CAPACITY, LIMITS)
+    sample(sampler, [], now_s=0.0)
+    first = sampler.begin(OWNED, now_s=10.0, is_base=True)
+    second = sampler.begin(OWNED, now_s=10.001, is_base=False)
+    for each in (first, second):
+        each.add([topic(1, counters=(100, 0, 0, 0))])
+        report = each.finish(ProcessUsage(5.0, 0), wall_ms=5, connections=0)
+        assert sum(each.msg_rate_in for each in report.bundles.values()) == 10
+        assert report.cpu_percent == 50
 
 
 def test_a_first_sample_has_no_rates() -> None:

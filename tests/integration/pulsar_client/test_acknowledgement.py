@@ -3,12 +3,15 @@
 import pulsar
 import pytest
 
+from tests.integration.pulsar_client.admin_calls import Admin
 from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     publish,
     receive,
     receive_payloads,
 )
+from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 
 def _batch(client: pulsar.Client, topic: str, count: int) -> list[bytes]:
@@ -132,9 +135,14 @@ def test_a_negative_acknowledgement_brings_the_message_back_with_a_count(
     assert_nothing_left(client, consumer, topic)
 
 
+def _backlog(server: Standalone, topic: str) -> int:
+    stats = Admin(server.http_port).done("GET", f"{Admin.topics(topic)}/stats")
+    return int(stats["subscriptions"]["s"]["msgBacklog"])
+
+
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared"])
 def test_redeliver_all_brings_back_what_is_not_acknowledged(
-    client: pulsar.Client, topic: str, kind: str
+    server: Standalone, client: pulsar.Client, topic: str, kind: str
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=getattr(pulsar.ConsumerType, kind))
     payloads = [b"%d" % number for number in range(50)]
@@ -142,6 +150,8 @@ def test_redeliver_all_brings_back_what_is_not_acknowledged(
     received = [receive(consumer) for _ in payloads]
     for message in received[:20]:
         consumer.acknowledge(message)
+    # The client groups acknowledgements, and does not send them ahead of what it asks for here.
+    wait_until(lambda: _backlog(server, topic) == 30, "the server has the acknowledgements")
     consumer.redeliver_unacknowledged_messages()
     again = [receive(consumer) for _ in range(30)]
     assert [message.data() for message in again] == payloads[20:]

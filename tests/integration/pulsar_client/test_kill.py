@@ -27,9 +27,8 @@ KILL_AFTER_S_MAX = 4.0
 
 ACK_PERSIST_INTERVAL_S = 0.2
 """`ack_persist_interval_ms` of the server: kill -9 may lose so much acknowledging."""
-ACK_SLACK_S = 2.5
-"""The client groups acknowledgements for 0.1 s; the rest is for a loaded machine, on whose disk a
-sync takes its time, too."""
+ACK_SLACK_S = 1.0
+"""The client groups acknowledgements for 0.1 s; the rest is for a loaded machine."""
 
 _TOPIC = "persistent://public/default/killed"
 _SUBSCRIPTION = "worker"
@@ -51,6 +50,8 @@ class Round:
     number: int
     sent: int = 0
     confirmed: dict[Payload, Position] = field(default_factory=dict)
+    answers_s: list[tuple[float, float]] = field(default_factory=list)
+    """When each confirmed message was sent, and when it was confirmed."""
     received: list[Payload] = field(default_factory=list)
     acked_at_s: dict[Payload, float] = field(default_factory=dict)
     killed_at_s: float = 0.0
@@ -120,12 +121,17 @@ class _Load:
             if self._stop.is_set():
                 return
             payload = b"%d:%d" % (record.number, number)
+            sent_at_s = time.monotonic()
 
             def on_result(
-                result: pulsar.Result, message_id: pulsar.MessageId, payload: bytes = payload
+                result: pulsar.Result,
+                message_id: pulsar.MessageId,
+                payload: bytes = payload,
+                sent_at_s: float = sent_at_s,
             ) -> None:
                 if result == pulsar.Result.Ok:
                     confirmed[payload] = _position(message_id)
+                    record.answers_s.append((sent_at_s, time.monotonic()))
                 self._window.release()
 
             record.sent = number + 1
@@ -186,14 +192,27 @@ def _check_log(log: list[tuple[Payload, Position]], rounds: list[Round]) -> None
     assert all(number < sent[life] for life, number in order), "a message nobody sent"
 
 
+def _saved_until_s(record: Round) -> float:
+    """What was acknowledged before this was saved when the server died, however slow its disk.
+
+    The cursor is saved to the journal that messages go to: once a message is confirmed, so is a
+    save that began before it was sent. That one may have held back the next save, with what was
+    acknowledged meanwhile: hence twice.
+    """
+    until_s = record.killed_at_s
+    for _ in range(2):
+        sent = (sent_s for sent_s, confirmed_s in record.answers_s if confirmed_s <= until_s)
+        until_s = max(sent, default=0.0) - ACK_PERSIST_INTERVAL_S - ACK_SLACK_S
+    return until_s
+
+
 def _durably_acknowledged(rounds: list[Round]) -> set[Payload]:
     """What was acknowledged longer before a kill than kill -9 may make forgotten."""
-    return {
-        payload
-        for record in rounds
-        for payload, at_s in record.acked_at_s.items()
-        if at_s < record.killed_at_s - ACK_PERSIST_INTERVAL_S - ACK_SLACK_S
-    }
+    durable: set[Payload] = set()
+    for record in rounds:
+        saved_until_s = _saved_until_s(record)
+        durable |= {each for each, at_s in record.acked_at_s.items() if at_s < saved_until_s}
+    return durable
 
 
 def _check_acknowledged(rounds: list[Round], again: list[Payload]) -> None:
@@ -226,9 +245,9 @@ def test_what_was_acknowledged_survives_kill_9_at_random_moments(
         client = connect(standalone.url)
         log, _ = _read_log(client)
         _check_log(log, rounds)
-        # Or else the test has shown nothing.
+        # Or else the test has shown nothing. A slow machine has little time for the second.
         assert sum(len(record.confirmed) for record in rounds) > 1000 * ROUNDS
-        assert len(_durably_acknowledged(rounds)) > 100 * ROUNDS
+        assert len(_durably_acknowledged(rounds)) > 100
 
         consumer = client.subscribe(_TOPIC, _SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared)
         marker = b"%d:0" % ROUNDS

@@ -20,7 +20,7 @@ def _call(server: Standalone, method: str, path: str, body: object = None) -> An
         {"Content-Type": "application/json"},
         method=method,
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 
@@ -38,6 +38,8 @@ def test_messages_come_at_the_rate_of_the_policy_and_not_faster(
         topic, batching_enabled=batched, batching_max_messages=5, block_if_queue_full=True
     )
     payloads = [b"%d" % number for number in range(60)]
+    # Forty at once, the rest at forty a second; a batch may be ahead of its time.
+    takes_s = (60 - 40 - 5) / 40
     publish(producer, payloads)
     rate = {
         "dispatchThrottlingRateInMsg": 40,
@@ -49,18 +51,16 @@ def test_messages_come_at_the_rate_of_the_policy_and_not_faster(
     started_s = time.monotonic()
     consumer = client.subscribe(topic, "slow", consumer_type=consumer_type)
     got = []
-    reasons = set()
     for number in range(len(payloads)):
         message = receive(consumer)
         got.append(message.data())
         consumer.acknowledge(message)
         if number == 35:
-            stats = _call(server, "GET", f"{path}/stats")
-            reasons.add(stats["subscriptions"]["slow"]["whyIdle"])
-    # Forty at once, the rest at forty a second; a batch may be ahead of its time.
-    assert time.monotonic() - started_s >= (60 - 40 - 5) / 40
+            reason = _call(server, "GET", f"{path}/stats")["subscriptions"]["slow"]["whyIdle"]
+            # After a pause of the machine nothing may be left that the rate holds back.
+            assert reason in {"rate_limit", None} or time.monotonic() - started_s >= takes_s
+    assert time.monotonic() - started_s >= takes_s
     assert got == payloads
-    assert reasons <= {"rate_limit", None}
     stops = f"dispatchThrottledMsgEventsBy{'Topic' if policy == 'dispatchRate' else 'Subscription'}"
     stats = _call(server, "GET", f"{path}/stats")["subscriptions"]["slow"]
     assert stats[f"{stops}Limit"] > 0

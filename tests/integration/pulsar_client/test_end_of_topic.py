@@ -19,7 +19,7 @@ def test_a_consumer_stays_connected_when_it_has_read_a_terminated_topic(
     publish(producer, [b"%d" % number for number in range(10)])
     first = receive(consumer)
     url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/terminate"
-    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=60).close()
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)
     consumer.acknowledge(first)

@@ -63,7 +63,7 @@ def test_partitions_are_shared_out_by_name(
         {"Content-Type": "application/json"},
         method="PUT",
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
     consumers = {name: _join(client, topic, name) for name in ("b", "a")}
     for partition, name in enumerate("ab"):
         producer = client.create_producer(f"{topic}-partition-{partition}")

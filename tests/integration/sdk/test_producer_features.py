@@ -264,14 +264,18 @@ async def test_exclusive_refuses_others_and_waiting_gets_its_turn(standalone: St
     waiting = ProducerSettings(access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
     # The operation timeout does not count for who waits.
     short = ClientSettings(operation_timeout_ms=1_000)
-    async with Client(standalone.url) as client, Client(standalone.url, short) as other:
+    async with (
+        Client(standalone.url) as client,
+        Client(standalone.url) as other,
+        Client(standalone.url, short) as impatient,
+    ):
         first = await client.producer("exclusive", exclusive)
         assert first.topic_epoch == 0
         with pytest.raises(ProducerFencedError):
             await other.producer("exclusive", exclusive)
         with pytest.raises(ProducerBusyError):
             await other.producer("exclusive")
-        turn = asyncio.create_task(other.producer("exclusive", waiting))
+        turn = asyncio.create_task(impatient.producer("exclusive", waiting))
         done, _ = await asyncio.wait([turn], timeout=1.5)
         assert not done
         await first.close()

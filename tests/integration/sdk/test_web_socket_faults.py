@@ -184,10 +184,11 @@ async def test_who_waits_for_room_has_that_of_a_message_whose_time_is_over() -> 
         await connection.wait_closed()
 
     async with serve(answer, "127.0.0.1", 0) as server, WebSocketClient(url_of(server)) as web:
-        settings = ProducerSettings(pending_messages_max=1, send_timeout_ms=600)
+        settings = ProducerSettings(pending_messages_max=1, send_timeout_ms=300)
         producer = await web.producer("t", settings)
         first = asyncio.create_task(producer.send(b"no answer"))
-        await asyncio.sleep(0.3)  # so that its time is over before the next one's
+        await asyncio.sleep(0)  # it has begun, so that its time is over before the next one's
+        producer._settings = replace(settings, send_timeout_ms=30_000)
         assert await producer.send(b"one") == MessageId(1, 1)
         with pytest.raises(SendTimeoutError):
             await first

@@ -47,16 +47,22 @@ async def assert_nothing_comes(consumer: Consumer) -> None:
         await consumer.receive(timeout_s=0.2)
 
 
+async def wait_received(consumer: Consumer, size_bytes: int) -> None:
+    """Wait until so much lies in the consumer's queue, or was taken."""
+    await until(lambda: consumer.stats().received_bytes >= size_bytes)
+
+
 async def test_batches_end_by_count_by_bytes_or_by_time(client: Client, topic: str) -> None:
-    await send(client, topic, [b"x" * 100 for _ in range(10)])
+    await send(client, topic, [b"x" * 10_000 for _ in range(10)])
     for policy, count in (
         (BatchReceivePolicy(messages_max=4, timeout_ms=0), 4),
-        (BatchReceivePolicy(bytes_max=250, timeout_ms=0), 2),
+        (BatchReceivePolicy(bytes_max=25_000, timeout_ms=0), 2),
         (BatchReceivePolicy(bytes_max=10, timeout_ms=0), 1),
         (BatchReceivePolicy(messages_max=11, timeout_ms=300), 10),
     ):
         settings = replace(FROM_START, batch_receive=policy)
         async with await client.consumer(topic, f"s{count}", settings) as consumer:
+            await wait_received(consumer, 100_000)
             assert len(await consumer.receive_batch()) == count
             if count == 2:  # the one that did not fit is the next
                 assert len(await consumer.receive_batch()) == 2

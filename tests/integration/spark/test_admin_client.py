@@ -119,16 +119,20 @@ def test_what_a_broker_refuses_is_not_asked_again() -> None:
 
 def test_a_broker_that_was_too_slow_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over another connection; the request came to it by way of another broker."""
-    monkeypatch.setattr(admin_client, "_TIMEOUT_S", 0.2)
     first, second = free_ports(2)
     client = client_of(first, Time())
     awake = threading.Event()
-    with broker(first, location=f"http://{HOST}:{second}/x"), broker(second, waits_for=awake):
-        with pytest.raises(UnreachableError, match="timed out"):
-            client.get("/x")
-        awake.set()
-        assert client.get("/x") == {}
-        client.close()
+    with broker(first, location=f"http://{HOST}:{second}/x"):
+        with pytest.raises(UnreachableError):
+            client.get("/x")  # from now on it has a patient connection to the first one
+        with broker(second, waits_for=awake):
+            with monkeypatch.context() as impatient:
+                impatient.setattr(admin_client, "_TIMEOUT_S", 0.2)
+                with pytest.raises(UnreachableError, match="timed out"):
+                    client.get("/x")
+            awake.set()
+            assert client.get("/x") == {}
+            client.close()
 
 
 def test_another_server_is_told_from_a_broker() -> None:

@@ -205,7 +205,7 @@ class ManagedLog:
                 where they are, and so do attempts to rotate.
         """
         self._check_open()
-        rotated = self._changes.want_rotation()
+        rotated = self._changes.want_rotation(at_once=True)
         try:
             async with asyncio.timeout(self._config.repair_timeout_s):
                 await asyncio.shield(rotated)

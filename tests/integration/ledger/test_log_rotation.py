@@ -16,6 +16,7 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
 )
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log import log_changes
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import Position
@@ -327,8 +328,10 @@ class AwayStore:
 
 
 async def test_appends_go_on_where_they_are_while_the_metadata_store_is_away(
-    tmp_path: Path, opened: AsyncExitStack
+    tmp_path: Path, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A rotation that is asked for when it is back does not wait for the next attempt."""
+    monkeypatch.setattr(log_changes, "_RETRY_DELAY_S", 3600)
     stores: list[AwayStore] = []
 
     def wrap(store: MetadataStore) -> MetadataStore:
@@ -337,7 +340,7 @@ async def test_appends_go_on_where_they_are_while_the_metadata_store_is_away(
 
     cluster = await opened.enter_async_context(cluster_of(3, tmp_path, wrap))
     client = await opened.enter_async_context(cluster.client())
-    config = ROLLING.model_copy(update={"repair_timeout_s": 0.2})
+    config = ROLLING.model_copy(update={"repair_timeout_s": 5, "unavailable_retry_s": 3600})
     log = await open_log(cluster, client, config)
     stores[0].is_away = True
     payloads = [b"%d" % number for number in range(20)]

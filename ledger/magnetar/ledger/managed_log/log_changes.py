@@ -129,13 +129,16 @@ class LedgerChanges:
         self._repair_until_s = self._clock.monotonic_s() + self._config.repair_timeout_s
         self._start()
 
-    def want_rotation(self) -> asyncio.Future[None]:
+    def want_rotation(self, *, at_once: bool = False) -> asyncio.Future[None]:
         """Ask for the next ledger; the result is done when appends go to it.
 
-        It fails with the LedgerError that made it impossible.
+        It fails with the LedgerError that made it impossible. `at_once`: a rotation that failed
+        before, and waits, is tried now.
         """
         if self._rotated is None:
             self._rotated = asyncio.get_running_loop().create_future()
+            self._start()
+        elif at_once:
             self._start()
         return self._rotated
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 from tests.standalone import is_ready_line
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 
 
 class ProcessCluster:

@@ -37,7 +37,7 @@ from tests.processes import (
 )
 from tests.standalone import is_ready_line
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
 _ANY_PORTS = {

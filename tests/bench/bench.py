@@ -28,6 +28,7 @@ from tests.bench.fanout_bench import FanoutBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
+from tests.bench.patience import wait_for_the_disk
 from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Paired, Report, measure
@@ -212,6 +213,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # The client's log belongs to a person; killed bookies make it say a lot.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    wait_for_the_disk()
     machine = describe_machine()
     sys.stderr.write(
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_gb} GB, {machine.system}, "

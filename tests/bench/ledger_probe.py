@@ -14,17 +14,21 @@ from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.writer import LedgerWriter
+from tests.waiting import until
 
 _SIZE_BYTES = 1024
 _BATCH = 50
-_STEADY_S = 0.5
-"""Time to measure before and after the kill."""
+_STEADY_ACKS = 200
+"""Batches, before the kill."""
+_SETTLE_S_MAX = 120.0
 _TAIL_INTERVAL_S = 0.005
+_PATIENT = LedgerSettings(request_timeout_s=60)
+"""A disk that stands still is no failure of a bookie."""
 
 
 @asynccontextmanager
 async def open_client(
-    metadata_url: str, settings: LedgerSettings | None = None
+    metadata_url: str, settings: LedgerSettings = _PATIENT
 ) -> AsyncIterator[LedgerClient]:
     store = await open_store(metadata_url)
     client = LedgerClient(
@@ -128,15 +132,22 @@ async def measure_ensemble_change(
         writer = await _create(client)
         window = _FullWindow(writer, in_flight)
         window.fill()
-        await asyncio.sleep(_STEADY_S)
+        await until(
+            lambda: len(window.acknowledged_at_s) >= _STEADY_ACKS or window.error is not None,
+            "a steady state",
+            within_s=_SETTLE_S_MAX,
+        )
         killed_at_s = time.perf_counter()
         kill(writer.metadata.last_fragment.bookies[0])
-        await asyncio.sleep(_STEADY_S)
+        await until(
+            lambda: window.settled_at_s > 0 or window.error is not None,
+            "the ensemble changes",
+            within_s=_SETTLE_S_MAX,
+        )
         window.is_stopped = True
         await window.drained
         if window.error is not None:
             raise window.error
-        assert window.settled_at_s, "the ensemble did not change"
         await writer.close()
         times = window.acknowledged_at_s
         before = [at for at in times if at < killed_at_s]
@@ -158,7 +169,7 @@ async def measure_tail(metadata_url: str, *, entries: int) -> list[float]:
     Writer and reader have connections of their own and share this process, hence its clock. There
     is a pause after each entry: its LAC comes by the explicit way, not with the next entry.
     """
-    settings = LedgerSettings(explicit_lac_interval_ms=1)
+    settings = _PATIENT.model_copy(update={"explicit_lac_interval_ms": 1})
     async with open_client(metadata_url, settings) as writing, open_client(metadata_url) as reading:
         writer = await _create(writing)
         reader = await reading.open(writer.ledger_id)

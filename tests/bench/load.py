@@ -11,7 +11,8 @@ from typing import Any
 from tests.bench.figures import Latency, Rate
 from tests.processes import ROOT, magnetar_command, magnetar_environment
 
-_TIMEOUT_S = 300
+_TIMEOUT_S = 600
+"""Of a load that is quick on a machine of its own."""
 
 
 class LoadFailedError(Exception):

@@ -42,11 +42,24 @@ class UpkeepBench:
         found = gc_bench.adds_beside_compaction(
             self._report.directory / "compaction", megabytes=self._extent.compacted_mb
         )
+        name = f"bookie, adds while {self._extent.compacted_mb} MB are compacted"
+        if "ratio" not in found:
+            self._report.add(
+                Figure(
+                    name=f"{name}: nothing was measured",
+                    unit="MB/s",
+                    value=0.0,
+                    target=">= 0.8 of without",
+                    met=False,
+                    details=found,
+                )
+            )
+            return
         beside, idle = _number(found, "adds_beside_mb_per_s"), _number(found, "adds_idle_mb_per_s")
         ratio = _number(found, "ratio")
         self._report.add(
             Figure(
-                name=f"bookie, adds while {self._extent.compacted_mb} MB are compacted",
+                name=name,
                 unit="MB/s",
                 value=beside,
                 target=">= 0.8 of without",

@@ -24,6 +24,8 @@ BACKLOG = 100
 QUEUE = 30
 KEYS = 7
 PARTITIONS = 3
+SEND_TIMEOUT_MS = 120_000
+"""The longer a broker is gone, the longer clients rest before they look again: up to a minute."""
 MARKER = 7_000
 """The number of a message that is published when everything else must have come."""
 
@@ -56,6 +58,7 @@ class Setting:
             "batching_enabled": self.is_batched,
             "batching_type": pulsar.BatchingType.KeyBased,
             "batching_max_publish_delay_ms": 5,
+            "send_timeout_millis": SEND_TIMEOUT_MS,
         }
         return self.client.create_producer(self.topic, **{**batching, **options})
 
@@ -113,12 +116,12 @@ class Setting:
         """Wait until all acknowledgements, which clients collect, have reached the broker."""
         wait_until(lambda: not self.backlog(), "everything is acknowledged")
 
-    def wait_attached(self, consumers: int) -> None:
+    def wait_attached(self, consumers: int, *, name: str = "s") -> None:
         """Wait until so many consumers of the subscription are there: behind an interruption they
         come back one by one, and the first one gets everything until the next is there."""
 
         def are_there() -> bool:
-            found = [each["subscriptions"]["s"]["consumers"] for each in self.stats()]
+            found = [each["subscriptions"][name]["consumers"] for each in self.stats()]
             return all(len(each) == consumers for each in found)
 
         wait_until(are_there, f"{consumers} consumers")

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pulsar
@@ -131,11 +132,18 @@ def negative_acknowledgements(setting: Setting) -> Iterator[None]:
     assert_drained(setting, consumer)
 
 
+def _wait_back(setting: Setting, consumer: pulsar.Consumer) -> None:
+    """Wait until the only consumer is connected again: before, it can seek nowhere."""
+    setting.wait_attached(1, name=consumer.subscription_name())
+    wait_until(consumer.is_connected, "the consumer knows of it, too")
+
+
 def seek_to_the_start(setting: Setting) -> Iterator[None]:
     consumer = setting.subscribe()
     send(setting.producer(), range(50))
     acknowledge(consumer, take(consumer, 50))
     yield
+    _wait_back(setting, consumer)
     consumer.seek(pulsar.MessageId.earliest)
     again = take(consumer, 50)
     assert_exact(again, range(50))
@@ -152,6 +160,7 @@ def seek_by_time(setting: Setting) -> Iterator[None]:
     send(producer, range(20, 40))
     acknowledge(consumer, take(consumer, 40))
     yield
+    _wait_back(setting, consumer)
     consumer.seek(between_ms)
     again = take(consumer, 20)
     assert_exact(again, range(20, 40))
@@ -267,16 +276,16 @@ def seek_into_a_batch(setting: Setting) -> Iterator[None]:
     consumer = setting.subscribe(name="all")
     sixth = take(consumer, 10)[5]
     consumer.close()
+    part = replace(setting, topic=setting.part_of(sixth), is_partitioned=False)
     left_of = {
-        setting.subscribe(
-            topic=setting.part_of(sixth), name=name, start_message_id_inclusive=is_inclusive
-        ): left
+        part.subscribe(name=name, start_message_id_inclusive=is_inclusive): left
         for name, is_inclusive, left in (("from it", True, 5), ("behind it", False, 4))
     }
     for consumer in left_of:
         acknowledge(consumer, take(consumer, 10))
     yield
     for consumer, left in left_of.items():
+        _wait_back(part, consumer)
         consumer.seek(sixth.message_id())
         acknowledge(consumer, take(consumer, left))
     send(producer, [KEYS])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pulsar
 
@@ -81,7 +82,7 @@ def patterns(setting: Setting) -> Iterator[None]:
     def producer(name: str) -> pulsar.Producer:
         if setting.is_partitioned:
             setting.admin("PUT", "/partitions", PARTITIONS, topic=name)
-        return setting.client.create_producer(name, batching_enabled=setting.is_batched)
+        return replace(setting, topic=name).producer()
 
     producers = [producer(name) for name in names[:2]]
     pattern = f"{re.escape(setting.topic)}-[abc]"
@@ -98,6 +99,8 @@ def patterns(setting: Setting) -> Iterator[None]:
     for each in producers:
         each.send(each.topic().encode())
     assert receive_from(2) == set(names[:2])
+    for name in names[:2]:
+        replace(setting, topic=name).settle()
     yield
     producers.append(producer(names[2]))
     for each in producers:
@@ -111,7 +114,7 @@ def non_persistent(setting: Setting) -> Iterator[None]:
     topic = f"non-{setting.topic}"
     if setting.is_partitioned:
         setting.admin("PUT", "/partitions", PARTITIONS, topic=topic)
-    producer = setting.client.create_producer(topic, batching_enabled=setting.is_batched)
+    producer = replace(setting, topic=topic).producer()
     consumer = setting.subscribe(topic=topic)
 
     def comes_through() -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 
-_READY_TIMEOUT_S = 30.0
+_READY_TIMEOUT_S = 120.0
 
 
 class ZooKeeper:

@@ -47,9 +47,8 @@ _JVM_FLAGS = (
 )
 _SINGLE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-_READY_TIMEOUT_S = 20.0
-_ENSEMBLE_READY_TIMEOUT_S = 60.0
-"""The others of an ensemble may be started later, by hand."""
+_READY_TIMEOUT_S = 60.0
+"""Those of an ensemble may be started one by one, by hand; a busy machine is slow to start any."""
 _POLL_INTERVAL_S = 0.05
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10
@@ -238,8 +237,7 @@ class ZooKeeperServer:
         return path
 
     async def _wait_ready(self, process: asyncio.subprocess.Process) -> None:
-        timeout_s = _ENSEMBLE_READY_TIMEOUT_S if self._members else _READY_TIMEOUT_S
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if process.returncode is not None:
                 raise DeployError(
@@ -250,7 +248,7 @@ class ZooKeeperServer:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
         others = "; are the other servers of the ensemble up?" if self._members else ""
-        raise DeployError(f"ZooKeeper did not serve within {timeout_s:.0f} s{others}")
+        raise DeployError(f"ZooKeeper did not serve within {_READY_TIMEOUT_S:.0f} s{others}")
 
 
 async def four_letter_word(host: str, port: int, word: str) -> str:

@@ -14,7 +14,7 @@ from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
 from tests.standalone import Standalone, is_ready_line
 from tests.waiting import wait_until
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
 IMPATIENT = {"MAGNETAR_METADATA_CONNECT_TIMEOUT_S": "0.5"}
 
 
@@ -132,7 +132,7 @@ def test_a_signal_breaks_a_start_off(tmp_path: Path) -> None:
     )
     # It waits a minute for a bookie that makes the cluster.
     wait_until(metadata.exists, "the broker starts")
-    assert broker.terminate(10) == 0
+    assert broker.terminate() == 0
     assert "start_broken_off" in broker.log_path.read_text()
 
 

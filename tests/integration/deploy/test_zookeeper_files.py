@@ -22,7 +22,7 @@ from tests.processes import HOST, free_ports
 from tests.waiting import wait_until
 
 FOLDER = DEPLOY / "zookeeper"
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 class Server:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.command_server import commands
 from tests.processes import ROOT, magnetar_environment
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True)

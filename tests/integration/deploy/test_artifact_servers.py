@@ -91,7 +91,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 def page(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             body: bytes = answer.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -137,7 +137,8 @@ def test_a_killed_server_is_reported_and_started_again(command: Command) -> None
     # One that was told to stop stays down.
     os.kill(after["pid"], signal.SIGTERM)
     wait_until(lambda: not command.server("bookie-1")["running"], "the bookie is dead")
-    assert '"status": "status 0"' in process.log_path.read_text()
+    # The record says so first.
+    wait_until(lambda: '"status": "status 0"' in process.log_path.read_text(), "it is reported")
     assert process.terminate(90) == 0
 
 

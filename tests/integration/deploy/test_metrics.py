@@ -16,7 +16,7 @@ from tests.standalone import Standalone, is_ready_line
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -61,11 +61,11 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
         from_page = {"Origin": "http://elsewhere.example"}
         page = urllib.request.Request(f"{http_url}/gc", method="POST", headers=from_page)
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(page, timeout=10)
+            urllib.request.urlopen(page, timeout=60)
         assert refused.value.code == 403
         refused.value.close()
         asked = urllib.request.Request(f"{http_url}/gc?major=true", method="POST")
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             assert answer.status == 202
         rounds = 'magnetar_bookie_gc_rounds_total{bookie="b1"} 1.0'
         deadline_s = time.monotonic() + 10

@@ -80,8 +80,7 @@ async def stored(settings: LinkSettings, directory: Path) -> AsyncIterator[tuple
     try:
         async with cluster.client(link_network(settings)) as client:
             writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            for value in VALUES:
-                await writer.add(value)
+            await asyncio.gather(*map(writer.add, VALUES))
             await writer.close()
             metadata = (await client.manager.read(writer.ledger_id)).metadata
             yield ledger_part(metadata, 0, len(VALUES) - 1), bookie.port

@@ -73,6 +73,14 @@ class Socket:
             ids.append(answer["messageId"])
         return ids
 
+    async def publish_ahead(self, *payloads: str) -> None:
+        """Send messages that must be stored, and only then read the answers."""
+        for payload in payloads:
+            await self.send({"payload": b64encode(payload.encode()).decode()})
+        for _ in payloads:
+            answer = await self.receive()
+            assert answer["result"] == "ok", answer
+
     # -- consumers and readers
 
     async def message(self) -> tuple[str, str]:

@@ -98,7 +98,11 @@ async def test_who_does_not_want_encrypted_messages_gets_the_others(
 ) -> None:
     producer = await asyncio.to_thread(
         lambda: client.create_producer(
-            topic.url, encryption_key="key", crypto_key_reader=keys, batching_enabled=True
+            topic.url,
+            encryption_key="key",
+            crypto_key_reader=keys,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=60_000,  # a batch is what is flushed
         )
     )
     for payload in (b"one", b"two"):

@@ -29,7 +29,8 @@ class Pair:
         config.write_text(
             f"[broker]\ntoken_secret_key = '{secret}'\nauthorization = true\n"
             f"super_users = ['root', 'broker']\nbroker_client_token = 'file://{token}'\n"
-            + "\n".join(self._settings)
+            # The first HTTP request costs so much that its broker would be given no bundles.
+            "load_cpu_cores = 100\n" + "\n".join(self._settings)
         )
         bookie, *ports = free_ports(5)
         self.ports, self.http_ports = ports[:2], ports[2:]

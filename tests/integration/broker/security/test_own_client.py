@@ -86,7 +86,7 @@ async def test_an_expiring_token_is_asked_for_again_and_the_connection_goes_on(
     def supply() -> bytes:
         if given:
             asked_again.set()
-        lives_s = 2 if not given else 3600
+        lives_s = 4 if not given else 3600
         token = token_for("acme-admin", exp=int(time.time()) + lives_s).encode()
         given.append(token)
         return token
@@ -127,9 +127,10 @@ async def test_a_file_with_a_fresh_token_is_read_when_the_broker_asks(
     path.write_text(token_for("acme-admin", exp=int(time.time()) + 3))
     settings = ClientSettings(authentication=TokenAuthentication(path=path))
     async with Client(server.url, settings) as client:
-        producer = await client.producer(TOPIC + "-file")
-        path.write_text(token_for("acme-admin"))
         connection = await client._lookup.service_connection()
+        # Before anything that has to be stored: that may take longer than the first token lives.
+        path.write_text(token_for("acme-admin"))
+        producer = await client.producer(TOPIC + "-file")
         async with asyncio.timeout(30):
             while connection._answering is None:
                 await producer.send(b"until it is asked for")

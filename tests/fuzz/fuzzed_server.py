@@ -23,6 +23,7 @@ force_delete_tenant = true
 write_cache_bytes_max = 8_000_000
 read_cache_bytes_max = 2_000_000
 index_cache_bytes_max = 2_000_000
+write_cache_full_wait_ms_max = 60_000
 
 [metadata]
 operation_timeout_s = 300.0

@@ -5,11 +5,15 @@ answer than where it ends. Nothing of it is for anything else.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.processes import HOST
+from tests.waiting import until
 
 _ANSWER_BYTES_MAX = 64 << 20
+_TRY_AGAIN = 503
+_TRY_AGAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,22 @@ class PipelinedHttp:
             found += (await self._reader.readexactly(size + 2))[:-2]
         await self._reader.readexactly(2)
         return found
+
+
+async def tried_again(port: int, request: Request, answer: Answer) -> Answer:
+    """The answer; of a request that was answered with a 503 the first that is none, if one comes in
+    time, as tools ask then."""
+
+    async def is_another() -> bool:
+        nonlocal answer
+        answers = await http.ask([request])
+        answer = answers[0] if answers else answer
+        return answer.status != _TRY_AGAIN
+
+    if answer.status != _TRY_AGAIN:
+        return answer
+    http = PipelinedHttp(port)
+    with suppress(AssertionError):
+        await until(is_another, within_s=_TRY_AGAIN_S)
+    await http.close()
+    return answer

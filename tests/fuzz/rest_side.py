@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,20 +18,17 @@ from tests.fuzz.findings import Findings
 from tests.fuzz.fuzzed_server import FuzzedServer
 from tests.fuzz.json_mutations import ODD_VALUES, spoil_json, spoil_text, text_of
 from tests.fuzz.patience import within
-from tests.fuzz.pipelined_http import Answer, PipelinedHttp, Request
+from tests.fuzz.pipelined_http import Answer, PipelinedHttp, Request, tried_again
 from tests.integration.broker.http.endpoints import schemas, topics, upper
 from tests.integration.broker.http.endpoints.rows import NAMESPACE, NS, PARTED, PLAIN, TENANT, Row
 from tests.integration.broker.raw_connection import RawConnection, send_frame
 from tests.processes import HOST
-from tests.waiting import until
 
 INPUTS_PER_CASE = 20
 CASES_PER_SERVER = 5_000
 _CASES_PER_ROUND = 500
 _CASES_AT_ONCE = 4
 _CASE_TIMEOUT_S = 120
-_TRY_AGAIN = 503
-_TRY_AGAIN_S = 30.0
 _MESSAGES = 4
 
 _ROWS: tuple[Row, ...] = tuple(
@@ -138,8 +134,7 @@ class _Target:
                 self._findings.add(f"seed {seed}: not answered in time: one of {left[0]}, …")
                 return
             for request, answer in zip(left, answers, strict=False):
-                if answer.status == _TRY_AGAIN:
-                    answer = await self._try_again(request, answer)
+                answer = await tried_again(self._server.http_port, request, answer)
                 if answer.status >= 500:
                     text = answer.body[:300].decode("utf-8", "replace")
                     self._findings.add(f"seed {seed}: {request}: {answer.status} {text}")
@@ -147,21 +142,6 @@ class _Target:
                 self._findings.add(f"seed {seed}: no answer to {left[0]}")
                 return
             left = left[len(answers) :]
-
-    async def _try_again(self, request: Request, answer: Answer) -> Answer:
-        """As tools do with a 503. The last answer: the first that is none, if one comes in time."""
-
-        async def is_another() -> bool:
-            nonlocal answer
-            answers = await http.ask([request])
-            answer = answers[0] if answers else answer
-            return answer.status != _TRY_AGAIN
-
-        http = PipelinedHttp(self._server.http_port)
-        with suppress(AssertionError):
-            await until(is_another, within_s=_TRY_AGAIN_S)
-        await http.close()
-        return answer
 
     async def round(self, seeds: range) -> None:
         await self._make()
@@ -233,8 +213,10 @@ class _Target:
         return list(json.loads((await self._ask("GET", path)).body))
 
     async def _ask(self, method: str, path: str, body: object = None) -> Answer:
+        """What the fuzzer itself wants; cases whose connections have ended may still go on."""
         request = Request(method, path, _body(body))
-        return (await within(_CASE_TIMEOUT_S, self._http.ask([request])))[0]
+        (answer,) = await within(_CASE_TIMEOUT_S, self._http.ask([request]))
+        return await tried_again(self._server.http_port, request, answer)
 
 
 async def fuzz(seeds: range, directory: Path, findings: Findings) -> None:

@@ -24,7 +24,7 @@ async def test_a_callback_that_holds_the_loop_makes_it_late() -> None:
     (family,) = watch.collect()
     assert family.name == "magnetar_event_loop_lateness_seconds"
     counts = {sample.labels.get("le"): sample.value for sample in family.samples}
-    assert counts["+Inf"] - counts["0.01"] == 1
+    assert counts["+Inf"] - counts["0.01"] >= 1
 
 
 async def test_a_stopped_watch_strikes_no_more() -> None:

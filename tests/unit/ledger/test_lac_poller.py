@@ -38,10 +38,20 @@ SETTINGS = LedgerSettings(
 )
 
 
+class HandClock(SystemClock):
+    """Stands until it is moved."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
 class Polls:
     """A poller, and the requests it has sent that are not answered."""
 
     def __init__(self, settings: LedgerSettings = SETTINGS, *, ack_quorum: int = 2) -> None:
+        self.clock = HandClock()
         self.waiting: dict[str, list[tuple[LongPoll, OnReply]]] = {}
         self.sent: list[tuple[str, LongPoll]] = []
         self.entries: list[tuple[int, list[bytes]]] = []
@@ -51,7 +61,7 @@ class Polls:
             CODEC,
             self.bound,
             channels=cast(ChannelPool, self),
-            clock=SystemClock(),
+            clock=self.clock,
             settings=settings,
             order=sorted,
             on_entries=lambda first, payloads: self.entries.append((first, payloads)),
@@ -62,6 +72,11 @@ class Polls:
 
     def wait(self, entry_id: int = -1, timeout_s: float = 60.0) -> "asyncio.Task[None]":
         return asyncio.ensure_future(self.poller.wait_beyond(entry_id, timeout_s))
+
+    def time_is_up(self) -> None:
+        """For all that wait, before their timers say so."""
+        for waiter in list(self.poller._waiters):
+            self.poller._on_time_up(waiter)
 
     async def polled(self, *bookies: str) -> None:
         """Wait until exactly these have a request."""
@@ -147,6 +162,7 @@ async def test_after_nothing_new_a_poll_lasts_twice_as_long_up_to_a_bound() -> N
         await polls.polled("a", "b", "c")
         waits.append(polls.waiting["a"][0][0].wait_ms)
         polls.reply("a")
+        polls.clock.now_s += 0.014
     assert waits == [4, 8, 14, 14]
     await polls.polled("a", "b", "c")
     polls.reply("a", lac=0)  # news, though not enough
@@ -171,6 +187,7 @@ async def test_a_bookie_that_allows_less_time_is_not_asked_more_often() -> None:
     assert "c" in polls.waiting
     polls.reply("c", status=Status.NO_SUCH_LEDGER)
     assert tuple(polls.waiting) == ("b",)
+    polls.clock.now_s += 0.1
     await polls.polled("a", "b")
     polls.poller.fail(LedgerClosedError("the test is over"))
 
@@ -203,6 +220,7 @@ async def test_a_member_that_failed_is_asked_again() -> None:
     for bookie_id in ("a", "b", "c"):
         polls.reply(bookie_id, is_lost=True)
     assert polls.waiting == {}
+    polls.clock.now_s += SETTINGS.reconnect_delay_s
     await polls.polled("a", "b")
     polls.poller.fail(LedgerClosedError("the test is over"))
 
@@ -232,12 +250,11 @@ async def test_a_damaged_entry_that_comes_along_is_not_taken() -> None:
 
 async def test_a_wait_ends_when_enough_members_had_nothing() -> None:
     polls = Polls()
-    waiting = polls.wait(timeout_s=0.05)
+    waiting = polls.wait()
     await polls.polled("a", "b")
     polls.reply("b")
     await polls.polled("a", "c")
-    await until(lambda: len(polls.waiting.get("a", ())) == 2)
-    # The time is up: those that said nothing yet are asked without waiting.
+    polls.time_is_up()  # those that said nothing yet are asked without waiting
     assert [poll.wait_ms for _, poll in polls.sent[-2:]] == [0, 0]
     assert not waiting.done()
     polls.waiting["c"].pop(0)

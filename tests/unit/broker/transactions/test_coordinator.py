@@ -21,6 +21,7 @@ from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
 from tests.waiting import until
 
+YEAR_MS = 365 * 24 * 3_600_000
 LIMITS = CoordinatorLimits(
     open_max=5,
     timeout_max_ms=60_000,
@@ -188,9 +189,23 @@ async def test_a_number_that_may_have_been_given_out_is_not_given_out_again() ->
     second.close()
 
 
+class HandClock(SystemClock):
+    """Its wall clock may be ahead; the other one stands until it is moved."""
+
+    def __init__(self, *, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 async def test_one_whose_time_is_over_is_aborted_also_by_the_next_owner() -> None:
     log, told = Log(), Told()
-    first = await owner(log, told)
+    first = await owner(log, told, clock=HandClock())
     txn = await first.begin(30)
     await first.join(txn, ["a"])
     cast(Any, first)._topic.is_closed = True
@@ -203,30 +218,22 @@ async def test_one_whose_time_is_over_is_aborted_also_by_the_next_owner() -> Non
     second.close()
 
 
-class AheadClock(SystemClock):
-    """Its wall clock is ahead."""
-
-    ahead_ms = 365 * 24 * 3_600_000
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms
-
-
 async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> None:
     """It would hold back every reader of its topics for a year."""
-    log, told, clock = Log(), Told(), AheadClock()
+    log, told, clock = Log(), Told(), HandClock(ahead_ms=YEAR_MS)
     coordinator = await owner(log, told, clock=clock)
     txn = await coordinator.begin(30)
     await coordinator.join(txn, ["a"])
     clock.ahead_ms = 0
+    clock.now_s += 0.03
     await until(lambda: told.ends == [("a", txn, False)])
     coordinator.close()
 
 
 async def test_what_was_begun_by_a_clock_ahead_has_its_timeout_at_the_next_owner() -> None:
     log, told = Log(), Told()
-    first = await owner(log, told, clock=AheadClock())
-    txn = await first.begin(300)
+    first = await owner(log, told, clock=HandClock(ahead_ms=YEAR_MS))
+    txn = await first.begin(30)
     await first.join(txn, ["a"])
     cast(Any, first)._topic.is_closed = True
     first.close()

@@ -47,9 +47,15 @@ class JumpingClock:
     def __init__(self) -> None:
         self.jumped_s = 0.0
         self.wall_jumped_s = 0.0
+        self._stands_at_s: float | None = None
+
+    def stand_still(self) -> None:
+        """From now on only jumps move it."""
+        self._stands_at_s = time.monotonic()
 
     def monotonic_s(self) -> float:
-        return time.monotonic() + self.jumped_s
+        now_s = time.monotonic() if self._stands_at_s is None else self._stands_at_s
+        return now_s + self.jumped_s
 
     def boot_s(self) -> float:
         return self.monotonic_s()
@@ -267,8 +273,9 @@ async def test_a_process_that_was_stopped_looks_before_it_believes_an_overdue_ti
     """The bookie is back, and the events of that are still on their way."""
     world = World()
     world.store.come("b1", "b2", "b3")
-    async with world.term(lost_bookie_recovery_delay_s=0.4):
+    async with world.term(lost_bookie_recovery_delay_s=0.05):
         await until(lambda: world.metrics.bookies_registered == 3)
+        world.clock.stand_still()
         world.store.go("b3")
         await world.looked()
         world.clock.jumped_s += 3600.0

@@ -46,7 +46,7 @@ class SizedMachine(BookieMachine):
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the registration to be so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not is_so():
                 self._changed.clear()
                 await self._changed.wait()

@@ -112,14 +112,16 @@ async def test_a_bookie_whose_checkpoints_have_a_bug_ends(
     monkeypatch.setattr(EntryStorage, "flush", flush)
     async with machine.bookie(flush_interval_s=0.1) as (_, client):
         await add(client, LEDGER, 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await client.wait_closed()
     assert [str(error) for error in machine.fatal] == ["a bug"]
 
 
 async def test_adds_wait_for_room_in_the_write_cache(machine: BookieMachine) -> None:
     """Far more than the cache holds, all at once: slower, but every add is stored."""
-    async with machine.bookie(write_cache_bytes_max=64 << 10) as (bookie, client):
+    async with machine.bookie(
+        write_cache_bytes_max=64 << 10, write_cache_full_wait_ms_max=60_000
+    ) as (bookie, client):
         for i in range(300):
             client.send(add_request(i, LEDGER, i, payload=b"x" * 4000))
         for i in range(300):

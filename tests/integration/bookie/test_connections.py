@@ -174,7 +174,7 @@ async def test_b23_clients_that_take_no_replies_are_cut_when_they_hold_too_much(
             _, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
             writer.write(request)
             lazy.append(writer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while bookie.metrics.slow_clients_cut < 2:
                 assert (await add(client, LEDGER, 100)).status == Status.OK
         for writer in lazy:

@@ -312,7 +312,7 @@ async def test_b18_an_io_error_of_a_flush_ends_the_bookie(
     monkeypatch.setattr(EntryStorage, "flush", flush)
     async with machine.bookie(flush_interval_s=0.02) as (_, client):
         assert (await add(client, 0, 0)).status == Status.OK
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await client.wait_closed()
     assert [type(error) for error in machine.fatal] == [StorageIOError]
     monkeypatch.undo()

@@ -33,7 +33,7 @@ from tests.integration.ledger.cluster import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(120)
 
 PAYLOADS = [f"entry {number:04} ".encode() * 60 for number in range(40)]
 
@@ -170,10 +170,13 @@ async def test_the_scrubber_finds_a_flip_that_nobody_read(cluster: Cluster) -> N
         await flip_on(cluster, "b1", 5, settings)
         metrics = cluster.bookies["b1"].metrics.integrity
         await wait_until(lambda: metrics.healed_entries > 0 and metrics.heals_waiting == 0)
-        assert metrics.scrub_damages == 1
+        # Each pass reports it until it is healed; the one under way then may be the last.
         passes = metrics.scrub_passes
-        await wait_until(lambda: metrics.scrub_passes >= passes + 2)
-        assert metrics.scrub_damages == 1, "what is healed is not reported again"
+        await wait_until(lambda: metrics.scrub_passes > passes)
+        damages = metrics.scrub_damages
+        assert damages >= 1
+        await wait_until(lambda: metrics.scrub_passes > passes + 2)
+        assert metrics.scrub_damages == damages, "what is healed is not reported again"
         await cluster.wait_known(client, "b1")
         assert await read_at(client, "b1", ledger_id, 5) == Status.OK
 

@@ -143,7 +143,7 @@ async def test_b22_a_change_of_mode_registers_the_new_kind_before_it_removes_the
             machine.sized.used_percent = percent
             await bookie.disks.look()
             await machine.until_registered(readonly=is_readonly)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while steps[-1][:2] != ("delete", paths[not is_readonly]):
                     done.clear()
                     await done.wait()

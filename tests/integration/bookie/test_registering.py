@@ -98,7 +98,7 @@ async def test_a_bookie_whose_disk_is_out_of_order_for_a_moment_registers_later(
         monkeypatch.setattr(machine.disk, "read_file", fail_once)
         tell(SessionState.EXPIRED)
         tell(SessionState.CONNECTED)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while registry.resolve("b1") is None or not failures:
                 changed.clear()
                 await changed.wait()

@@ -82,7 +82,7 @@ async def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def until_exists(store: MetadataStore, path: str) -> None:
     changed = asyncio.Event()
     watch = store.watch(path, lambda event: changed.set())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await store.exists(path) is None:
             await changed.wait()
             changed.clear()
@@ -103,7 +103,7 @@ async def test_a_bookie_without_a_registration_is_read_only_until_it_has_one(sto
     story.tell(SessionState.CONNECTED)
     await until_exists(story.store, PATH)
     # The reply to a request that comes after the registration is seen.
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await story.add(2)).status != Status.OK:
             pass
     assert story.fatal == []
@@ -145,7 +145,7 @@ async def test_a_second_loss_during_the_registration_is_not_missed(
 
     monkeypatch.setattr(BookieRegistry, "register", register_and_lose)
     story.tell(SessionState.CONNECTED)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await story.add(0)).status != Status.OK:
             pass
     assert losses == 2

@@ -256,7 +256,9 @@ async def test_b04_a_checkpoint_with_only_a_fence_flushes_it(machine: Machine, l
 async def test_b05_a_full_shard_completes_no_checkpoint(machine: Machine) -> None:
     """It flushes again and again while the other one cannot; the journals keep everything."""
     async with machine.killed_bookie(
-        write_cache_bytes_max=64 << 10, journal_file_bytes_max=8 << 10
+        write_cache_bytes_max=64 << 10,
+        write_cache_full_wait_ms_max=60_000,
+        journal_file_bytes_max=8 << 10,
     ) as (bookie, client):
         await add_to_all(client, 0, 1)
         machine.flush_worker(1).hold()

@@ -52,7 +52,7 @@ class Rest:
 
     def __init__(self, server: Standalone) -> None:
         self.server = server
-        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
+        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=60)
         self.first = (0, 0)
         """Ledger and entry of the first message."""
 
@@ -77,7 +77,11 @@ class Rest:
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
-    with Standalone(tmp_path_factory.mktemp("endpoints") / "data") as server:
+    directory = tmp_path_factory.mktemp("endpoints")
+    # It is well as long as its disk answers at all.
+    config = directory / "magnetar.toml"
+    config.write_text("[broker]\nhealth_check_timeout_ms = 30_000\n")
+    with Standalone(directory / "data", arguments=["--config", str(config)]) as server:
         rest = Rest(server)
         cluster = {"allowedClusters": ["standalone"]}
         assert rest("PUT", "/admin/v2/tenants/acme", cluster).status == 204

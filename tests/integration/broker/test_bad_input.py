@@ -53,7 +53,8 @@ class _HealthyClient:
         """Wait until so many further messages are acknowledged."""
         with self._progress:
             goal = self.published + more
-            assert self._progress.wait_for(lambda: self.published >= goal or self._error, 30)
+            # Each of them is synced to the disk.
+            assert self._progress.wait_for(lambda: self.published >= goal or self._error, 120)
             assert self._error is None, self._error
 
     def stop(self) -> None:

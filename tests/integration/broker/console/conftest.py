@@ -79,11 +79,13 @@ def _fill(client: "pulsar.Client") -> None:
     mixed = client.create_producer(
         "persistent://shop/orders/mixed",
         batching_enabled=True,
+        batching_max_publish_delay_ms=60_000,  # a batch is what is flushed
         compression_type=pulsar.CompressionType.LZ4,
     )
-    mixed.send(b'{"big": 12345678901234567890, "list": [1, {}]}')
-    mixed.send("Grüße".encode())
-    mixed.send(bytes(range(256)))
+    large_numbers = b'{"big": 12345678901234567890, "list": [1, {}]}'
+    for payload in (large_numbers, "Grüße".encode(), bytes(range(256))):
+        mixed.send_async(payload, None)
+        mixed.flush()
     for number in range(3):
         mixed.send_async(f"batched {number}".encode(), None, properties={"n": str(number)})
     mixed.flush()

@@ -1,6 +1,6 @@
 """What each view of the console tells, on a real server in a real browser."""
 
-from playwright.sync_api import expect
+from playwright.sync_api import Request, expect
 
 from tests.integration.broker.console.browser import OpenConsole
 from tests.integration.broker.console.conftest import rest
@@ -196,8 +196,11 @@ def test_nothing_is_asked_while_nobody_looks_and_seldom_while_nobody_answers(
     console: OpenConsole,
 ) -> None:
     tab = console()
-    asked: list[str] = []
-    tab.page.on("request", lambda request: asked.append(request.url))
+    asked: list[Request] = []
+    ended: list[Request] = []
+    tab.page.on("request", lambda request: asked.append(request))
+    tab.page.on("requestfinished", lambda request: ended.append(request))
+    tab.page.on("requestfailed", lambda request: ended.append(request))
     tab.open(f"{TOPIC}/placed")
     expect(tab.row("Subscriptions", "audit")).to_be_visible()
     # Asks again by itself ...
@@ -205,12 +208,14 @@ def test_nothing_is_asked_while_nobody_looks_and_seldom_while_nobody_answers(
     # ... not while the tab is in the background ...
     hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true}); "
     tell = "document.dispatchEvent(new Event('visibilitychange'))"
-    tab.page.wait_for_load_state("networkidle")
     tab.page.evaluate(hide % "true" + tell)
-    tab.page.wait_for_timeout(1000)  # What was just being asked is not meant.
-    before = len(asked)
+    # What is just being asked, however long it takes, and what follows on it, are not meant.
+    before = (0, 0)
+    while len(ended) < len(asked) or before != (len(asked), len(ended)):
+        before = (len(asked), len(ended))
+        tab.page.wait_for_timeout(1000)
     tab.page.wait_for_timeout(3500)  # more than an interval has to pass
-    assert len(asked) == before
+    assert (len(asked), len(ended)) == before
     with tab.page.expect_request("**/stats?*"):
         tab.page.evaluate(hide % "false" + tell)
     # ... and less and less often when there is no answer, which is said.

@@ -175,8 +175,9 @@ class ServerProcess:
         self._process.kill()
         self.wait_exit(30)
 
-    def terminate(self, timeout_s: float = 30) -> int:
-        """SIGTERM, and wait for the orderly end; kills if there is none."""
+    def terminate(self, timeout_s: float = 120) -> int:
+        """SIGTERM, and wait for the orderly end, for which a broker alone may take 30 s; kills if
+        there is none."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self.wait_exit(timeout_s)

@@ -9,14 +9,16 @@ ARGS ?=
 # Where `make run` keeps its data.
 DATA ?= data
 
-# Tests that need the processor alone and no time of day, and those with processes, sockets and waits.
+# Tests that need the processor alone and no time of day; those that strike at whole clusters, for
+# minutes each; and all others with processes, sockets and waits.
 COMPUTING := tests/property tests/simulation
-SERVING := tests/integration tests/compatibility tests/fuzz tests/chaos
+STRIKING := tests/chaos
+SERVING := tests/integration tests/compatibility tests/fuzz
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test computing clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test computing striking clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -75,20 +77,23 @@ test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
 	@sh deploy/bootstrap/chromium.sh
 	@sh deploy/bootstrap/linters.sh $(VENV)/bin
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check ARGS=
-	@echo "Beside what waits for servers, and giving way to it, runs what needs the processor alone: property"
-	@echo "tests, simulations, and the benchmark in its short form. It is shown last."
-	@nice -n 10 $(MAKE) --no-print-directory computing > $(VENV)/computing.log 2>&1 & \
-	computing=$$!; trap 'kill $$computing 2>/dev/null' EXIT INT TERM; \
+	@echo "Beside what waits for servers runs, giving way to it, what needs the processor alone: property tests,"
+	@echo "simulations, and the benchmark in its short form; then drills with whole clusters. They are shown last."
+	@$(MAKE) --no-print-directory --keep-going --jobs=1 computing striking > $(VENV)/beside.log 2>&1 & \
+	beside=$$!; trap 'kill $$beside 2>/dev/null' EXIT INT TERM; \
 	$(BIN)/pytest $(SERVING) $(ARGS) || test $$? = 5; served=$$?; \
-	wait $$computing; computed=$$?; trap - EXIT INT TERM; \
-	cat $(VENV)/computing.log; \
-	test $$served = 0 && test $$computed = 0
+	wait $$beside; struck=$$?; trap - EXIT INT TERM; \
+	cat $(VENV)/beside.log; \
+	test $$served = 0 && test $$struck = 0
 
 # 5 is the status of pytest when ARGS choose none of the tests.
 computing: $(VENV)/.stamp-test
 	@echo "The benchmark must run; its figures are rough, taken beside tests, and judge nothing."
-	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	$(BIN)/pytest -o cache_dir=.pytest_cache/computing $(COMPUTING) $(ARGS) || test $$? = 5
+	nice -n 10 $(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
+	nice -n 10 $(BIN)/pytest -o cache_dir=.pytest_cache/computing $(COMPUTING) $(ARGS) || test $$? = 5
+
+striking: $(VENV)/.stamp-test
+	$(BIN)/pytest -o cache_dir=.pytest_cache/striking $(STRIKING) $(ARGS) || test $$? = 5
 
 clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server; needs go, java with mvn, and npm
 	$(BIN)/pytest tests/clients $(ARGS)

@@ -4,9 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
+from tests.processes import (
+    HOST,
+    ServerProcess,
+    free_ports,
+    magnetar_command,
+    magnetar_environment,
+)
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
+_PATIENCE = {"MAGNETAR_LEDGER_REQUEST_TIMEOUT_S": "30"}
+"""A sync that stalls makes no second ledger, where tests count them. A test may set its own."""
 
 EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
 """How a traceback looks in a log for people, in a JSON log, and as asyncio reports it."""
@@ -77,6 +85,7 @@ class Standalone:
             ],
             log_path=self.log_path,
             is_ready=is_ready_line,
+            environment={**_PATIENCE, **magnetar_environment()},
         )
         self.ready_s = self._process.wait_ready(timeout_s)
         return self.ready_s

@@ -19,9 +19,11 @@ from tests.processes import ROOT, magnetar_environment
 SETTINGS = MetadataSettings(
     session_timeout_ms=4000, operation_timeout_s=20, embedded_poll_interval_ms=10
 )
-"""A session ends soon enough for who waits for that, and not because a busy machine held the client
-for a second."""
-WAIT_S = 20.0
+"""A session ends soon enough for who waits for that."""
+LONG_SESSION = SETTINGS.model_copy(update={"session_timeout_ms": 30_000})
+"""A client leaves a ZooKeeper server that was silent for a third of the session; one that waits for
+its disk is silent for seconds."""
+WAIT_S = 60.0
 """Nothing that a test waits for takes this long, unless it never comes."""
 
 
@@ -30,10 +32,12 @@ class Stores:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        # A handle on an embedded store looks for dead sessions three times in one of its own.
+        self.settings = LONG_SESSION if url.startswith("zk:") else SETTINGS
         self._open: list[MetadataStore] = []
 
-    async def open(self, settings: MetadataSettings = SETTINGS) -> MetadataStore:
-        store = await open_store(self.url, settings=settings)
+    async def open(self, settings: MetadataSettings | None = None) -> MetadataStore:
+        store = await open_store(self.url, settings=settings or self.settings)
         self._open.append(store)
         return store
 

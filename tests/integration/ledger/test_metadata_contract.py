@@ -17,11 +17,13 @@ from magnetar.ledger.metadata import MetadataStore, SessionState, Versioned, Wat
 from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
 from tests.integration.ledger.metadata_stores import (
     SETTINGS,
+    WAIT_S,
     Events,
     Stores,
     owner_process,
     wait_deleted,
 )
+from tests.waiting import until
 
 # --- nodes ---------------------------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ async def test_the_session_of_a_process_that_is_stopped_expires_and_it_is_told(
 
 
 async def test_a_session_lives_on_without_any_operation(stores: Stores) -> None:
-    owner, observer = await stores.open(), await stores.open()
+    owner, observer = await stores.open(SETTINGS), await stores.open()
     events = Events()
     await owner.create("/owned", ephemeral=True)
     observer.watch("/owned", events)
@@ -291,12 +293,13 @@ async def test_a_session_lives_on_without_any_operation(stores: Stores) -> None:
         await wait_deleted(observer, "/clock")
     assert await observer.exists("/owned") == 0
     assert events.seen == []
-    assert owner.session_state is SessionState.CONNECTED
+    await until(lambda: owner.session_state is SessionState.CONNECTED)
 
 
-async def test_a_fresh_handle_is_connected_and_knows_its_timeout(store: MetadataStore) -> None:
+async def test_a_fresh_handle_is_connected_and_knows_its_timeout(stores: Stores) -> None:
+    store = await stores.open()
     assert store.session_state is SessionState.CONNECTED
-    assert store.session_timeout_ms == SETTINGS.session_timeout_ms
+    assert store.session_timeout_ms == stores.settings.session_timeout_ms
 
 
 async def test_a_closed_handle_answers_unavailable(stores: Stores) -> None:
@@ -391,7 +394,7 @@ async def test_after_the_last_change_there_is_an_event(
             await writer.set("/a", b"%d" % n, version=n)
 
     changing = asyncio.ensure_future(change())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while version < 50:
             await looked.get()
             version = (await store.get("/a")).version

@@ -15,13 +15,12 @@ from magnetar.ledger.metadata import (
     open_store,
 )
 from tests.integration.ledger.candidates import candidate, wait_until
-from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S, Events
+from tests.integration.ledger.metadata_stores import LONG_SESSION, WAIT_S, Events
 from tests.zookeeper_fixture import ZooKeeper
 
-IMPATIENT = MetadataSettings(session_timeout_ms=1000, operation_timeout_s=0.3, connect_timeout_s=1)
-PATIENT = SETTINGS.model_copy(update={"session_timeout_ms": 10_000})
-"""A server that comes back counts a session's time from its own start on: a client that a busy
-machine keeps from connecting for a second is still the one it was."""
+SETTINGS = LONG_SESSION.model_copy(update={"connect_timeout_s": WAIT_S})
+SHORTER_SESSION = SETTINGS.model_copy(update={"session_timeout_ms": 10_000})
+"""For those that wait for a third of it, after which a silent server is left."""
 
 
 @pytest.fixture
@@ -61,7 +60,8 @@ class States:
 async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     server: ZooKeeper,
 ) -> None:
-    store = await open_store(f"{server.url}/killed", settings=IMPATIENT)
+    settings = SETTINGS.model_copy(update={"operation_timeout_s": 5})
+    store = await open_store(f"{server.url}/killed", settings=settings)
     done: set[str] = set()
     unknown: set[str] = set()
     started = asyncio.Event()
@@ -74,16 +74,18 @@ async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
                 done.add(path)
             except UnknownOutcomeError:
                 unknown.add(path)
-                return
+                break
             except MetadataUnavailableError:
-                return
+                break
             if n == 50:
                 started.set()
+        started.set()
 
     writers = [asyncio.ensure_future(write(worker)) for worker in range(8)]
     await started.wait()
     await asyncio.to_thread(server.kill)
     await asyncio.gather(*writers)
+    assert done
     # Mostly some are unknown; now and then the kill comes when all that was sent is answered.
     await asyncio.to_thread(server.start)
     await store.close()
@@ -141,7 +143,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_t
     server: ZooKeeper,
 ) -> None:
     relay = Relay(server)
-    store = await open_store(f"{await relay.start()}/silent", settings=PATIENT)
+    store = await open_store(f"{await relay.start()}/silent", settings=SHORTER_SESSION)
     states = States(store)
     await store.create("/owned", ephemeral=True)
     relay.silent = 1
@@ -156,7 +158,7 @@ async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_tim
     server: ZooKeeper,
 ) -> None:
     relay = Relay(server)
-    store = await open_store(f"{await relay.start()}/hushed", settings=PATIENT)
+    store = await open_store(f"{await relay.start()}/hushed", settings=SHORTER_SESSION)
     states = States(store)
     await store.create("/owned", ephemeral=True)
 
@@ -181,7 +183,7 @@ async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_tim
 async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
     server: ZooKeeper,
 ) -> None:
-    store = await open_store(f"{server.url}/killed", settings=PATIENT)
+    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
     states = States(store)
     await store.create("/a", b"kept")
     await store.create("/owned", ephemeral=True)
@@ -252,7 +254,8 @@ async def test_a_watch_made_while_the_server_is_away_works_when_it_is_back(
 async def test_without_a_connection_a_call_is_unavailable_in_time_and_changes_nothing(
     server: ZooKeeper,
 ) -> None:
-    store = await open_store(server.url, settings=IMPATIENT)
+    settings = SETTINGS.model_copy(update={"operation_timeout_s": 0.3})
+    store = await open_store(server.url, settings=settings)
     states = States(store)
     await asyncio.to_thread(server.kill)
     await states.wait_for(SessionState.SUSPENDED)
@@ -263,6 +266,8 @@ async def test_without_a_connection_a_call_is_unavailable_in_time_and_changes_no
     assert store.session_state is SessionState.SUSPENDED
     await asyncio.to_thread(server.start)
     await states.wait_for(SessionState.CONNECTED)
+    await store.close()
+    store = await open_store(server.url, settings=SETTINGS)
     assert await store.exists("/never") is None
     await store.close()
 
@@ -278,7 +283,7 @@ async def test_a_cancelled_write_is_seen_by_the_next_read(store: MetadataStore) 
 async def test_no_server_at_all_is_unavailable_in_time(server: ZooKeeper) -> None:
     server.kill()
     with pytest.raises(MetadataUnavailableError):
-        await open_store(server.url, settings=IMPATIENT)
+        await open_store(server.url, settings=MetadataSettings(connect_timeout_s=1))
 
 
 async def test_closing_while_the_server_is_away_ends(

@@ -1,7 +1,8 @@
 """One bookie process by itself: how much of the disk, and of the page cache, reaches the client.
 
-The bookie has its own defaults. Writes are judged beside a plain file that is written and synced in
-the same minute, reads beside plain reads of the very files that they come from.
+The bookie has its own defaults, but for patience.py. Writes are judged beside a plain file that is
+written and synced in the same minute, reads beside plain reads of the very files that they come
+from.
 """
 
 import statistics

@@ -16,7 +16,6 @@ from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
-from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.wire import Op
 from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
 from tests.integration.ledger.filtered_network import FilteredNetwork
@@ -30,7 +29,8 @@ from tests.integration.ledger.log_parts import (
     read_all,
 )
 
-IMPATIENT = CONFIG.model_copy(update={"repair_timeout_s": 0.2})
+WAIT_S = 30.0
+"""Nothing that a test waits for takes this long, unless it never comes."""
 
 
 class SlowStore:
@@ -90,16 +90,16 @@ async def opened() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def within_s(seconds: float, is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
+async def soon(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
         await wait_until(is_so)
 
 
-async def draining(cluster: Cluster, opened: AsyncExitStack, config: LogConfig) -> Draining:
+async def draining(cluster: Cluster, opened: AsyncExitStack) -> Draining:
     network = FilteredNetwork()
     client = await opened.enter_async_context(cluster.client(network))
     store = SlowStore(cluster.store)
-    log = await open_log(cluster, client, config, store)  # type: ignore[arg-type]
+    log = await open_log(cluster, client, CONFIG, store)  # type: ignore[arg-type]
     await append(log, [b"before"]).outcome
     first = log.last_confirmed.ledger_id
     network.holds = lambda frame: frame.op == Op.ADD and frame.ledger_id == first
@@ -108,7 +108,7 @@ async def draining(cluster: Cluster, opened: AsyncExitStack, config: LogConfig) 
     state = Draining(log, network, store, batches)
     for number in range(2):  # one by one: the second tells the bookies that the first is confirmed
         batches.append(append(log, [b"b%d" % number]))
-        await within_s(5, lambda: state.second.last_add_confirmed == number)  # noqa: B023
+        await soon(lambda: state.second.last_add_confirmed == number)  # noqa: B023
     return state
 
 
@@ -121,20 +121,22 @@ async def read_exactly(reader: LogReader, count: int) -> list[bytes]:
 
 
 async def positions(batches: list[Batch]) -> list[Position]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         return [await batch.outcome for batch in batches]
 
 
 async def test_a_ledger_that_drains_while_its_follower_leaves_the_list_reports_nothing_of_it(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:
-    state = await draining(cluster, opened, IMPATIENT)
+    state = await draining(cluster, opened)
+    impatient = CONFIG.model_copy(update={"repair_timeout_s": 0.2})
+    state.log._changes._config = impatient  # not before: all had to be set up in that time
     state.store.after.clear()
     writes = state.store.done
     # The second ledger fails; the first neither drains nor fails until the repair is overdue.
     state.second._fail(LedgerWriteError("two bookies are gone"))
     batches = [*state.batches, append(state.log, [b"c0"])]
-    await within_s(1.5, lambda: state.store.done > writes)  # the list names the second no more
+    await soon(lambda: state.store.done > writes)  # the list names the second no more
     state.network.release()  # the first drains now
     await asyncio.sleep(0.05)
     state.store.after.set()
@@ -154,14 +156,14 @@ async def test_a_ledger_that_drains_while_its_follower_leaves_the_list_reports_n
 async def test_a_reader_goes_on_behind_a_ledger_only_when_the_list_says_that_it_is_closed(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:
-    state = await draining(cluster, opened, CONFIG)
+    state = await draining(cluster, opened)
     other = await opened.enter_async_context(cluster.client())
     reader = await open_reader(cluster, other)
     # The owner drops the second ledger, and its write of the list is late.
     state.store.before.clear()
     begun = state.store.begun
     state.first._fail(LedgerWriteError("two bookies are gone"))
-    await within_s(5, lambda: state.store.begun > begun)
+    await soon(lambda: state.store.begun > begun)
     # Meanwhile somebody who wants to take over closes the first one.
     await other.open_and_recover(state.first.ledger_id)
     read = await read_exactly(reader, 3)
@@ -185,7 +187,7 @@ async def test_a_reader_goes_on_behind_a_ledger_only_when_the_list_says_that_it_
 async def test_a_reader_goes_on_once_the_next_owner_has_recorded_the_end(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:
-    state = await draining(cluster, opened, CONFIG)
+    state = await draining(cluster, opened)
     other = await opened.enter_async_context(cluster.client())
     reader = await open_reader(cluster, other, EARLIEST)
     await other.open_and_recover(state.first.ledger_id)
@@ -211,11 +213,11 @@ async def test_a_ledger_that_fails_with_everything_reported_is_closed_and_skippe
     assert first is not None
     store.before.clear()
     rotating = asyncio.ensure_future(log.rotate())
-    await within_s(5, lambda: store.begun > 1)
+    await soon(lambda: store.begun > 1)
     first._fail(LedgerWriteError("two bookies are gone"))  # nobody waits for anything of it
     store.before.set()
     await rotating
-    await within_s(5, lambda: log.ledgers[0].is_closed)
+    await soon(lambda: log.ledgers[0].is_closed)
     store.before.clear()
     late = await append(log, [b"5"]).outcome
     assert await read_all(log) == [b"%d" % number for number in range(6)]
@@ -227,12 +229,12 @@ async def test_a_ledger_that_fails_with_everything_reported_is_closed_and_skippe
 async def test_who_waits_for_a_rotation_hears_at_once_that_the_log_was_fenced(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:
-    state = await draining(cluster, opened, CONFIG)
+    state = await draining(cluster, opened)
     again = asyncio.ensure_future(state.log.rotate())  # waits for the one that is under way
     await asyncio.sleep(0)
     other = await opened.enter_async_context(cluster.client())
     later = await open_log(cluster, other)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(LogFencedError):
             await again
     await state.log.close()
@@ -285,7 +287,7 @@ async def test_a_bug_in_a_change_of_ledgers_fails_appends_instead_of_keeping_the
     writer = log._appender.writer
     assert writer is not None
     writer._fail(LedgerWriteError("two bookies are gone"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(LogUnavailableError):
             await append(log, [b"two"]).outcome
         log._ledgers.take_spare = take_spare  # type: ignore[method-assign]
@@ -298,7 +300,7 @@ async def test_a_bug_in_a_change_of_ledgers_fails_appends_instead_of_keeping_the
 async def test_nobody_waits_for_a_ledger_to_drain_when_the_log_has_given_up(
     cluster: Cluster, opened: AsyncExitStack
 ) -> None:
-    state = await draining(cluster, opened, IMPATIENT)
+    state = await draining(cluster, opened)
     changes, appender = state.log._changes, state.log._appender
     # As after a ledger that failed long ago, and nothing was confirmed since.
     changes._confirmed_at_failure = appender.confirmed_batches
@@ -311,6 +313,6 @@ async def test_nobody_waits_for_a_ledger_to_drain_when_the_log_has_given_up(
             await batch.outcome
     task = changes._task
     assert task is not None
-    await within_s(10, task.done)
+    await soon(task.done)
     state.network.release()
     await state.log.close()

@@ -15,7 +15,8 @@ from magnetar.ledger.ports import Network
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 
-CLIENT_SETTINGS = LedgerSettings(request_timeout_s=2, reconnect_delay_s=0.05)
+CLIENT_SETTINGS = LedgerSettings(request_timeout_s=30, reconnect_delay_s=0.05)
+"""All bookies share a disk, and one sync of it may take seconds: no request expires by that."""
 
 
 def no_fatal_errors(error: BaseException) -> None:

@@ -74,7 +74,7 @@ async def read_all(log: ManagedLog) -> list[bytes]:
 async def read_on(reader: LogReader, count: int) -> list[bytes]:
     """The next `count` payloads; waits for them."""
     payloads: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(payloads) < count:
             entries = await reader.read(entries_max=count - len(payloads), wait_s=10)
             payloads += [entry.payload for entry in entries]

@@ -69,7 +69,7 @@ class Scene:
         for _ in range(count):
             self.written.append(b"%d" % len(self.written))
             batches.append(append(self.log, self.written[-1:]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await asyncio.gather(*(batch.outcome for batch in batches))
 
     @property
@@ -90,7 +90,7 @@ class Scene:
     async def log_after(self) -> ManagedLog:
         """The log as its owner goes on with it, or the next owner if that one is down."""
         if self.down == "client":
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 self.log = await open_log(self.cluster, self.other)
         return self.log
 
@@ -108,7 +108,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def test_create(scene: Scene) -> None:
     await scene.fail()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         log = await ManagedLog.create(
             scene.other,
             scene.cluster.store,
@@ -126,7 +126,7 @@ async def test_open(scene: Scene) -> None:
     await scene.log.rotate()
     await scene.append(2)
     await scene.fail()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         log = await open_log(scene.cluster, scene.other)
     assert await read_all(log) == scene.written
     await log.close()
@@ -183,7 +183,7 @@ async def test_rotate(scene: Scene) -> None:
     log = await scene.log_after()
     await scene.append(1)
     before = log.ledgers[-1].ledger_id
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await log.rotate()
     assert log.ledgers[-1].ledger_id > before
     await scene.append(2)
@@ -203,7 +203,7 @@ async def test_open_with_two_members_unknown_waits_for_one_of_them(tmp_path: Pat
             await open_log(cluster, scene.other)
         await cluster.start_bookie(gone[0])
         await cluster.wait_known(scene.other, gone[0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             log = await open_log(cluster, scene.other)
         assert await read_all(log) == scene.written
         await log.close()

@@ -16,14 +16,13 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.metadata.store import Watch, WatchCallback
-from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.writer import LedgerWriter
 from tests.bookie_parts import BookieClient
-from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
+from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of, wait_until
 from tests.integration.ledger.filtered_network import FilteredNetwork
 
-EXPLICIT = LedgerSettings(request_timeout_s=2, explicit_lac_interval_ms=1)
+EXPLICIT = CLIENT_SETTINGS.model_copy(update={"explicit_lac_interval_ms": 1.0})
 
 
 @pytest.fixture
@@ -265,7 +264,9 @@ async def test_the_end_of_a_wait_needs_enough_members_that_know_of_nothing(
 async def test_polls_last_longer_each_time_and_are_few(
     client: LedgerClient, cluster: Cluster, network: FilteredNetwork
 ) -> None:
-    settings = LedgerSettings(request_timeout_s=2, long_poll_first_ms=50, long_poll_ms_max=200)
+    settings = CLIENT_SETTINGS.model_copy(
+        update={"long_poll_first_ms": 50, "long_poll_ms_max": 200}
+    )
     polls: list[int] = []
 
     def count(port: int, frame: Frame) -> Frame:
@@ -280,8 +281,8 @@ async def test_polls_last_longer_each_time_and_are_few(
         reader = await other.open(writer.ledger_id)
         assert await reader.wait_beyond(-1, timeout_s=0.8) == -1
         await reader.close()
-    # Two members, each after 50, 150, 350, 550 and 750 ms.
-    assert 6 <= len(polls) <= 12
+    # Two members, each after 50, 150, 350, 550 and 750 ms at the earliest.
+    assert len(polls) <= 12
 
 
 async def test_a_dead_member_makes_way_for_another(
@@ -290,11 +291,11 @@ async def test_a_dead_member_makes_way_for_another(
     writer = await create(client)
     await writer.add(b"0")
     reader = await other.open(writer.ledger_id)
-    waiting = asyncio.ensure_future(reader.wait_beyond(-1, timeout_s=30))
+    waiting = asyncio.ensure_future(reader.wait_beyond(-1, timeout_s=60))
     await wait_until(lambda: cluster.long_polls == 2)
     await cluster.stop_bookie("b1")
     await writer.add(b"1")
-    assert await asyncio.wait_for(waiting, 10) == 0
+    assert await asyncio.wait_for(waiting, 30) == 0
     await reader.close()
 
 
@@ -318,10 +319,10 @@ async def test_who_waits_hears_of_the_close(
     writer = await create(client)
     await writer.add(b"0")
     reader = await other.open(writer.ledger_id)
-    waiting = asyncio.ensure_future(reader.wait_beyond(0, timeout_s=10))
+    waiting = asyncio.ensure_future(reader.wait_beyond(0, timeout_s=60))
     await wait_until(lambda: cluster.long_polls == 2)
     await writer.close()
-    assert await asyncio.wait_for(waiting, 2) == 0
+    assert await asyncio.wait_for(waiting, 30) == 0
     assert reader.is_ledger_closed
     assert await reader.wait_beyond(0, timeout_s=10) == 0
     await reader.close()
@@ -333,11 +334,11 @@ async def test_who_waits_hears_of_the_deletion(
     writer = await create(client)
     await writer.add(b"0")
     reader = await other.open(writer.ledger_id)
-    waiting = asyncio.ensure_future(reader.wait_beyond(0, timeout_s=10))
+    waiting = asyncio.ensure_future(reader.wait_beyond(0, timeout_s=60))
     await wait_until(lambda: cluster.long_polls == 2)
     await client.delete(writer.ledger_id)
     with pytest.raises(NoSuchLedgerError):
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, 30)
     await reader.close()
 
 
@@ -404,7 +405,7 @@ async def test_a_striped_ledger_is_followed_too(
         batches = reader.follow()
         for number in range(20):
             await writer.add(b"%d" % number)
-            assert await asyncio.wait_for(anext(batches), 5) == [b"%d" % number]
+            assert await asyncio.wait_for(anext(batches), 30) == [b"%d" % number]
         await writer.close()
         with pytest.raises(StopAsyncIteration):
             await anext(batches)
@@ -480,7 +481,7 @@ async def test_a_new_fragment_is_noticed_by_who_follows(tmp_path: Path) -> None:
             if number == 5:
                 await cluster.stop_bookie(writer.metadata.last_fragment.bookies[1])
             await writer.add(b"%d" % number)
-            assert await asyncio.wait_for(anext(batches), 10) == [b"%d" % number]
+            assert await asyncio.wait_for(anext(batches), 30) == [b"%d" % number]
         assert reader.metadata.state is LedgerState.OPEN
         await reader.close()
 

@@ -382,7 +382,7 @@ async def test_a_wrong_password_opens_nothing_and_fences_nothing(
 
 
 async def append_until_refused(log: ManagedLog) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             await append(log, [b"more"]).outcome
 

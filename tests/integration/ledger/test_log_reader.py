@@ -9,6 +9,7 @@ import pytest
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
+    LedgerWriteError,
     LogClosedError,
     LogDataLossError,
     LogTrimmedError,
@@ -119,7 +120,9 @@ async def test_rule_9_4_a_reader_does_not_cross_a_ledger_that_is_still_draining(
         assert not two.outcome.done()
         assert not three.outcome.done(), "rule 9.2: not before what was appended earlier"
         assert held == []
-        await asyncio.wait([two.outcome, three.outcome])  # the first ledger's requests time out
+        assert log._appender.draining is not None
+        log._appender.draining._fail(LedgerWriteError("two bookies are gone"))
+        await asyncio.wait([two.outcome, three.outcome])
         network.filter = lambda port, frame: frame
         assert await read_on(reader, 2) == [b"two", b"three"]
         await reader.close()

@@ -267,7 +267,7 @@ async def test_without_bookies_appends_fail_in_time_and_go_on_when_they_are_back
     log = await open_log(cluster.store, client, IMPATIENT)
     for name in ("b1", "b2"):
         await cluster.stop_bookie(name)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await wait_until(lambda: len(client.registry.writable()) == 1)
         with pytest.raises(LogUnavailableError):
             await append(log, [b"one"]).outcome

@@ -46,7 +46,7 @@ async def rotating(
 
 
 async def places(batches: list[Batch]) -> list[bytes]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.gather(*(batch.outcome for batch in batches))
     return [batch.payloads[0] for batch in sorted(batches, key=lambda each: each.outcome.result())]
 

@@ -84,7 +84,7 @@ async def test_a_full_ledger_is_followed_by_the_next_and_nothing_is_lost(
     await asyncio.gather(*(batch.outcome for batch in batches))
     for at in range(100, 200, 5):
         await append(log, payloads[at : at + 5]).outcome
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(log.ledgers) <= 2:  # sizes are soft: appends go on while the next one is made
             payloads.append(b"%05d" % len(payloads))
             await append(log, payloads[-1:]).outcome

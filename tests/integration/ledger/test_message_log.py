@@ -64,7 +64,7 @@ def numbered(first: int, last: int) -> list[Message]:
 
 async def payloads(reader: MessageReader, count: int, at_once: int = 1000) -> list[bytes]:
     found: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(found) < count:
             stored = await reader.read(messages_max=min(at_once, count - len(found)), wait_s=10)
             found += [each.message.payload for each in stored]
@@ -82,7 +82,7 @@ async def test_messages_come_back_under_ids_that_strictly_increase(
     ids.append(await log.append(batches[-1]))
     reader = await open_reader(cluster, client)
     found: list[tuple[MessageId, Message]] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(found) < sum(map(len, batches)):
             found += await reader.read(messages_max=7, wait_s=10)
     assert [each for each, _ in found] == [each for group in ids for each in group]

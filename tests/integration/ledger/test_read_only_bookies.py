@@ -39,7 +39,7 @@ async def until(client: LedgerClient, is_so: Callable[[], bool]) -> None:
     """Wait for a change of the registrations that the client sees."""
     changed = asyncio.Event()
     client.registry.on_change(changed.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             changed.clear()
             await changed.wait()

@@ -68,7 +68,7 @@ async def until_items(healing: Healing, *ledger_ids: int) -> None:
             pass
 
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await look()
     except TimeoutError:
         raise AssertionError(f"expected items of {ledger_ids}, there are {found}") from None

@@ -24,16 +24,12 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING
 from magnetar.ledger.wire import Flag, Op, Status, encode_block, encode_read_body
-from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of
 from tests.waiting import until
 
-WAIT_S = 20.0
-CLIENT = LedgerSettings(
-    request_timeout_s=2,
-    reconnect_delay_s=0.05,
-    failed_member_rest_s=0.0,
-    follow_up_time_s=0.0,
-    repair_publish_delay_s=0.0,
+WAIT_S = 60.0
+CLIENT = CLIENT_SETTINGS.model_copy(
+    update={"failed_member_rest_s": 0.0, "follow_up_time_s": 0.0, "repair_publish_delay_s": 0.0}
 )
 """Holes are published at once."""
 WORKER = WorkerSettings(

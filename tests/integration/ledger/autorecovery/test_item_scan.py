@@ -14,7 +14,7 @@ from magnetar.ledger.replication_lock import UnreleasedLocks
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Finder:

@@ -9,17 +9,16 @@ import pytest
 from kazoo.client import KazooClient
 
 from magnetar.ledger.autorecovery.worker import Worker
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.metadata.zookeeper import ZooKeeperStore
 from magnetar.ledger.wire import Frame, Op
 from tests.integration.ledger.autorecovery.healing import CLIENT, WORKER, Healing
 from tests.integration.ledger.cluster import Cluster
 from tests.integration.ledger.filtered_network import FilteredNetwork
+from tests.integration.ledger.metadata_stores import LONG_SESSION
 from tests.zookeeper_fixture import ZooKeeper
 
 PAYLOADS = [b"entry %d" % number for number in range(10)]
-SESSIONS = MetadataSettings(session_timeout_ms=4000, operation_timeout_s=20)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
 async def healing_on(
     server: ZooKeeper, directory: Path, network: FilteredNetwork | None = None
 ) -> AsyncIterator[Healing]:
-    store = await open_store(server.url, settings=SESSIONS)
+    store = await open_store(server.url, settings=LONG_SESSION)
     cluster = Cluster(store, directory)
     try:
         for number in range(1, 5):
@@ -69,7 +68,7 @@ async def test_a_session_that_ends_ends_the_attempt_and_the_next_one_succeeds(
         await healing.lose(lost)
         await healing.report_lost(lost, metadata.ledger_id)
         network.holds = is_answer_to_add
-        own_store = await open_store(server.url, settings=SESSIONS)
+        own_store = await open_store(server.url, settings=LONG_SESSION)
         assert isinstance(own_store, ZooKeeperStore)
         worker = Worker(
             healing.client,

@@ -13,59 +13,37 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.gc.garbage_collector import log_collector_options
 from magnetar.bookie.gc.gc_preview import preview_logs, survey_all
 from magnetar.bookie.gc.id_set import IdSet
-from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.replication_lock import lock_path
-from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
+from magnetar.ledger.system import SystemClock, SystemDisk
 from magnetar.ledger.wire import Flag, Frame, Status
 from tests.bookie_parts import BookieClient, add_request, packets_in, packets_of, read_request
+from tests.integration.bookie.bookie_machine import BookieMachine, store_in
 from tests.waiting import until
 
 PAYLOAD = b"x" * 1000
 ENTRIES = 50
 
 
-class Cluster:
-    """Metadata, and one bookie that comes and goes."""
+class Cluster(BookieMachine):
+    """Metadata, and one bookie that comes and goes; a few ledgers fill one of its entry logs."""
 
-    def __init__(self, store: MetadataStore, directory: Path) -> None:
-        self.store = store
-        self.directory = directory
-        self.manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
-        self.fatal: list[BaseException] = []
-
-    @asynccontextmanager
-    async def bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
-        values: dict[str, object] = {
-            "bookie_id": "b1",
-            "data_directory": self.directory / "b1",
-            "port": 0,
-            "registration_wait_s": 0.2,
+    def __init__(self, store: MetadataStore, place: Path) -> None:
+        super().__init__(store, place)
+        self.options = {
             "entry_log_bytes_max": 64 << 10,
             "gc_brake_ledgers_min": 3,
             "gc_interval_s": 0,
-            **options,
         }
-        bookie = Bookie(
-            BookieSettings.model_validate(values),
-            self.store,
-            clock=SystemClock(),
-            network=SystemNetwork(),
-            disk=SystemDisk(),
-            random=random.Random(),
-            on_fatal=self.fatal.append,
-        )
-        await bookie.start()
-        client = await BookieClient.connect(bookie.port)
-        try:
-            yield bookie, client
-        finally:
-            client.close()
-            await bookie.stop()
-            assert self.fatal == []
+        self.manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
+
+    @asynccontextmanager
+    async def bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
+        async with super().bookie(**options) as both:
+            yield both
+        assert self.fatal == []
 
     async def make_ledger(self, *bookies: str) -> int:
         def make(ledger_id: int, token: int) -> LedgerMetadata:
@@ -94,7 +72,7 @@ class Cluster:
         return ledgers
 
     def log_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.directory.glob("b1/ledgers*/**/*.log"))
+        return sum(path.stat().st_size for path in self.place.glob("b1/ledgers*/**/*.log"))
 
 
 async def add(client: BookieClient, ledger_id: int, first: int, flags: int = 0) -> Frame:
@@ -115,9 +93,8 @@ async def status_of(client: BookieClient, ledger_id: int) -> Status:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
-    yield Cluster(store, tmp_path)
-    await store.close()
+    async with store_in(tmp_path) as store:
+        yield Cluster(store, tmp_path)
 
 
 async def test_space_of_deleted_ledgers_comes_back_and_the_rest_stays(cluster: Cluster) -> None:
@@ -141,7 +118,7 @@ async def test_space_of_deleted_ledgers_comes_back_and_the_rest_stays(cluster: C
 
 
 async def test_several_directories_are_all_collected(cluster: Cluster) -> None:
-    directories = [cluster.directory / "b1" / f"ledgers-{number}" for number in range(3)]
+    directories = [cluster.data / f"ledgers-{number}" for number in range(3)]
     async with cluster.bookie(ledger_directories=directories) as (bookie, client):
         ledgers = await cluster.fill(bookie, client, 9)
         before = cluster.log_bytes()
@@ -246,7 +223,7 @@ async def test_a_stop_while_a_compaction_runs_leaves_nothing_behind(cluster: Clu
         for ledger_id in ledgers[:3]:
             await cluster.manager.delete(ledger_id)
         forced = asyncio.ensure_future(bookie.gc.force(major=True))
-        logs = cluster.directory / "b1" / "ledgers" / "entry-logs"
+        logs = cluster.data / "ledgers" / "entry-logs"
         await until(lambda: list(logs.glob("*.compacting")) != [])
     forced.cancel()
     async with cluster.bookie() as (bookie, client):
@@ -279,7 +256,7 @@ async def test_the_preview_tells_what_a_round_does(cluster: Cluster) -> None:
         ledgers = await cluster.fill(bookie, client)
         for ledger_id in ledgers[:5]:
             await cluster.manager.delete(ledger_id)
-        logs = str(cluster.directory / "b1" / "ledgers" / "entry-logs")
+        logs = str(cluster.data / "ledgers" / "entry-logs")
         options = log_collector_options(bookie.parts.settings)
         finished = await bookie.parts.shards[0].maintenance.finished_logs()
         usages = [each for each in survey_all(logs, SystemDisk()) if each.log_id in finished]

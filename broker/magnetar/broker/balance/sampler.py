@@ -90,7 +90,8 @@ class LoadSampler:
         return Sampling(self, owned, now_s=now_s, is_base=is_base)
 
     def weights_of(self, bundle: BundleId) -> Sequence[tuple[int, float]]:
-        """Hash and cost of each topic of a bundle, as of the last sample: for a split by load."""
+        """Hash and cost of each topic of a bundle, as of whatever sample came last: for a split by
+        load."""
         return self._weights.get(bundle, [])
 
 

@@ -34,13 +34,18 @@ _given_ports: set[int] = set()
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on now, and none that was given before.
 
-    They lie below the range the system takes for outgoing connections and for whoever binds port
-    0: until the server that they are for listens, nobody else gets them by chance.
+    They lie below the range that the system takes for outgoing connections and for sockets bound to
+    port 0. Workers of one parallel run draw from disjoint sets of ports, so two of them never give
+    the same port before a server listens on it.
     """
-    ports = []
-    for _ in range(count):
-        ports.append(free_port(HOST, _given_ports))
-        _given_ports.add(ports[-1])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports: list[int] = []
+    while len(ports) < count:
+        port = free_port(HOST, _given_ports)
+        _given_ports.add(port)
+        if port % workers == worker:
+            ports.append(port)
     return ports
 
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from magnetar.deploy.cluster_ports import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy")
 HOST = "127.0.0.1"
 
+_GONE_WITHIN_S = 120.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -106,6 +108,15 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
+def _is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended: a zombie holds no port."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX"
+
+
 def cpu_s_of(pid: int) -> float:
     """CPU seconds that a process has used so far, user and system, all threads."""
     # The second field is the command's name in brackets and may hold blanks.
@@ -176,9 +187,18 @@ class ServerProcess:
         return status
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait until it is gone, with the processes that it started.
+
+        These end by themselves when it does, each in its own time; until then they have the ports.
+        """
+        below = descendants_of(self.pid)
         self._process.kill()
-        self.wait_exit(30)
+        self.wait_exit(_GONE_WITHIN_S)
+        wait_until(
+            lambda: not any(map(_is_running, below)),
+            f"the end of what {self.command} had started",
+            within_s=_GONE_WITHIN_S,
+        )
 
     def terminate(self, timeout_s: float = 120) -> int:
         """SIGTERM, and wait for the orderly end, for which a broker alone may take 30 s; kills if

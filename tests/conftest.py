@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hypothesis import settings
 
 from tests import proven
 from tests.command_server import commands
-from tests.processes import fork_servers
+from tests.processes import ROOT, fork_servers
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 6 << 30
@@ -62,8 +63,11 @@ fork_servers(
 )
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
-    # pytest reads it when a test first asks for a folder.
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+    # pytest reads it when a test first asks for a folder. A checkout has a folder of its own: what a
+    # run that was killed left behind, mounts among it, concerns nobody else.
+    _root = _MEMORY / f"magnetar-tests-{os.getuid()}-{zlib.crc32(bytes(ROOT)):08x}"
+    _root.mkdir(mode=0o700, exist_ok=True)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_root))
 
 _has_failed = pytest.StashKey[bool]()
 

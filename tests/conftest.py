@@ -63,7 +63,7 @@ fork_servers(
 )
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
-    # pytest reads it when a test first asks for a folder. A checkout has a folder of its own: what a
+    # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a
     # run that was killed left behind, mounts among it, concerns nobody else.
     _root = _MEMORY / f"magnetar-tests-{os.getuid()}-{zlib.crc32(bytes(ROOT)):08x}"
     _root.mkdir(mode=0o700, exist_ok=True)

@@ -157,7 +157,9 @@ async def test_passwords_wait_for_each_other_up_to_a_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["basil", "basil:plain", ":hash", f"x:{BCRYPT}x", "x:$2b$31$" + "a" * 53]
+    "line",
+    ["basil", "basil:plain", ":hash", f"x:{BCRYPT}x", "x:$2b$31$" + "a" * 53],
+    ids=["no hash", "plain text", "no name", "too long", "too many rounds"],  # salts differ
 )
 def test_a_line_that_is_no_hash_is_named_by_its_number(line: str) -> None:
     with pytest.raises(SecurityConfigError, match="line 2") as caught:

@@ -78,13 +78,16 @@ def _replay_keys(family: str) -> dict[str, str]:
     # Simulators are not imported by runs that have nothing to do with them.
     from tests.simulation import mutate as ledgers
     from tests.simulation.cluster import mutate as clusters
+    from tests.simulation.cluster.mutations.registry import mutation as cluster_mutation
     from tests.simulation.mutations.mutation import files_changed_by
+    from tests.simulation.mutations.registry import mutation
+    from tests.simulation.mutations.storage_registry import storage_mutation
     from tests.simulation.storing import mutate as storage
 
     caught, found = {
-        LEDGERS: (ledgers.CAUGHT, ledgers.mutation),
-        CLUSTERS: (clusters.CAUGHT, clusters.mutation),
-        STORAGE: (storage.CAUGHT, storage.storage_mutation),
+        LEDGERS: (ledgers.CAUGHT, mutation),
+        CLUSTERS: (clusters.CAUGHT, cluster_mutation),
+        STORAGE: (storage.CAUGHT, storage_mutation),
     }[family]
     catches: dict[str, object] = json.loads(caught.read_text())
     return {

@@ -270,6 +270,11 @@ class SimStore:
         found = await self._call("children", path, lambda: self._server.tree.children(path))
         return cast(list[str], found)
 
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return await self.exists(path) is None
+
     async def catch_up(self) -> None:
         await self._call("catch_up", "/", lambda: None)
 

@@ -41,7 +41,9 @@ class Server:
 
 
 @contextmanager
-def standalone(directory: Path, *, redirection: str = "", **streams: int) -> Iterator[Server]:
+def standalone(
+    directory: Path, *, redirection: str = "", stdout: int | None = None, stderr: int | None = None
+) -> Iterator[Server]:
     port, http_port = free_ports(2)
     command = (
         f'exec "$0" -m magnetar.deploy.entry standalone --data "$1" --port {port} '
@@ -50,7 +52,8 @@ def standalone(directory: Path, *, redirection: str = "", **streams: int) -> Ite
     process = subprocess.Popen(
         ["sh", "-c", command, sys.executable, str(directory / "data")],
         env=magnetar_environment(),
-        **streams,
+        stdout=stdout,
+        stderr=stderr,
     )
     try:
         server = Server(process, port, http_port)

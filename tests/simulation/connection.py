@@ -239,6 +239,8 @@ class Connection:
         for hold in fabric.holds:
             if message.fits(hold.match):
                 hold.take(message, pipe)
+                if hold.is_overtaken:
+                    return
                 break
         pipe.push(message)
 

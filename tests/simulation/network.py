@@ -76,9 +76,12 @@ class Fabric:
         ledger_id: int | None = None,
         entry: int | None = None,
         flags: int | None = None,
+        overtaken: bool = False,
     ) -> Hold:
         """Hold every matching frame from now on; see `Hold`."""
-        hold = Hold(self.holds, Match(client, bookie, op, reply, ledger_id, entry, flags))
+        assert reply or not overtaken, "requests arrive in order"
+        match = Match(client, bookie, op, reply, ledger_id, entry, flags)
+        hold = Hold(self.holds, match, overtaken=overtaken)
         self.holds.append(hold)
         return hold
 

@@ -4,10 +4,10 @@ What a log confirms and what is read of it becomes part of the history, and so L
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar, TypeVarTuple, Unpack
 
-from magnetar.ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError, LogError
+from magnetar.ledger.errors import LedgerFencedError, LedgerWriteError, LogError
 from magnetar.ledger.log import LogEntry, ManagedLog
 from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.position import EARLIEST, Position
@@ -20,6 +20,7 @@ from tests.simulation.history import Began, Ended, LogAppended, LogRead
 from tests.simulation.simulation import Simulation
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 PATH = "/managed-ledgers/log"
 CONFIG = LogConfig(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -88,7 +89,11 @@ class SimLog:
         return batch
 
     def append_batch(self, batch: Batch) -> None:
-        self.client.process.context.copy().run(self.log.append, batch)
+        self.here(self.log.append, batch)
+
+    def here(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """Call something of the log, in its process."""
+        self.client.process.context.copy().run(call, *args)
 
     async def add(self, *payloads: bytes) -> Position:
         """Append a batch and wait until it is confirmed.
@@ -98,19 +103,13 @@ class SimLog:
         """
         return await self.append(*payloads).outcome
 
-    def fail(
-        self,
-        writer: LedgerWriter,
-        error: LedgerError | None = None,
-    ) -> None:
-        """Have a ledger fail, as if two of its bookies were gone."""
-        failure = error or LedgerWriteError("two bookies are gone")
-        self.client.process.context.copy().run(writer._fail, failure)
+    def fail(self, writer: LedgerWriter) -> None:
+        """Have a ledger fail."""
+        self.here(writer._fail, LedgerWriteError("two bookies are gone"))
 
     def fence(self) -> None:
         """Have the log hear that another owner took it over."""
-        error = LedgerFencedError("by another client")
-        self.client.process.context.copy().run(self.log._appender.fence, error)
+        self.here(self.log._appender.fence, LedgerFencedError("by another client"))
 
     # Each as a task of the process; `await` it, or go on.
 
@@ -191,15 +190,21 @@ async def client_of(sim: Simulation, name: str) -> SimClient:
     return sim.clients.get(name) or await sim.client(name, PATIENT)
 
 
-async def open_log(sim: Simulation, name: str = "w", config: LogConfig = CONFIG) -> SimLog:
+async def open_log(
+    sim: Simulation, name: str = "w", config: LogConfig = CONFIG, *, apart: bool = False
+) -> SimLog:
     """A client takes the log over, or creates it.
+
+    `apart`: the list has a session of its own with the metadata store, so that what is held of it
+    does not stop what the client asks about ledgers.
 
     Raises:
         LogError: as `ManagedLog.open`.
     """
     client = await client_of(sim, name)
+    store = sim.store.open(client.process) if apart else client.store
     opening = ManagedLog.open(
-        client.ledgers, client.store, PATH, config, clock=client.clock, random=client.random
+        client.ledgers, store, PATH, config, clock=client.clock, random=client.random
     )
     return SimLog(client, await client.run(client.operation("open log", -1, opening)))
 

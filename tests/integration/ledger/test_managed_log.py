@@ -20,7 +20,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
-from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
+from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of, wait_until
 from tests.integration.ledger.log_parts import CONFIG, PATH, append, open_log, read_all
 
 
@@ -296,3 +296,16 @@ async def test_delete_removes_the_node_and_its_ledgers(
     await log.delete()
     assert await cluster.store.exists(PATH) is None
     assert [ledger_id async for ledger_id in client.manager.ledger_ids()] == []
+
+
+async def test_a_batch_of_very_many_small_payloads_fits_the_frames(cluster: Cluster) -> None:
+    # Bookies take seconds for it, many of them on a busy machine.
+    patient = CLIENT_SETTINGS.model_copy(update={"request_timeout_s": 120})
+    async with cluster.client(settings=patient) as client:
+        log = await open_log(cluster, client)
+        payloads = [b"%06d" % number for number in range(220_000)]
+        async with asyncio.timeout(200):
+            await append(log, payloads).outcome
+        assert len(log.ledgers) == 1
+        assert log.last_confirmed.entry_id == len(payloads) - 1
+        await log.close()

@@ -1,6 +1,6 @@
 """What a test or a plan does to single frames: hold, lose, answer in the bookie's place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from magnetar.ledger.wire import Status
@@ -132,6 +132,14 @@ class Loss:
     def __init__(self, match: Rule, count: int) -> None:
         self.match = match
         self.count = count
+
+
+class Alteration:
+    """The bodies of matching answers arrive changed, as from a bookie that lies."""
+
+    def __init__(self, match: Rule, change: Callable[[bytes], bytes]) -> None:
+        self.match = match
+        self.change = change
 
 
 class Forgery:

@@ -209,9 +209,13 @@ async def open_log(
     return SimLog(client, await client.run(client.operation("open log", -1, opening)))
 
 
-async def open_reader(sim: Simulation, name: str = "r", start: Position = EARLIEST) -> SimLogReader:
+async def open_reader(
+    sim: Simulation, name: str = "r", start: Position = EARLIEST, *, password: bytes = b""
+) -> SimLogReader:
     client = await client_of(sim, name)
-    opening = LogReader.open(client.ledgers, client.store, PATH, clock=client.clock, start=start)
+    opening = LogReader.open(
+        client.ledgers, client.store, PATH, clock=client.clock, start=start, password=password
+    )
     return SimLogReader(client, await client.run(client.operation("open log", -1, opening)))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
     LedgerClosedError,
@@ -19,8 +20,9 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.bookie_requests import ask
 from magnetar.ledger.system import SystemNetwork
-from magnetar.ledger.wire import HEADER, HEADER_BYTES, RESPONSE, Frame, Op
+from magnetar.ledger.wire import HEADER, HEADER_BYTES, RESPONSE, Frame, Op, Status
 from magnetar.ledger.writer import LedgerWriter
 from tests.integration.ledger.cluster import CLIENT_SETTINGS, Cluster, cluster_of
 from tests.integration.ledger.filtered_network import FilteredNetwork
@@ -230,6 +232,29 @@ async def test_a_bookie_remembers_fences_and_entries_across_a_restart(
     # writer must hear of the fence, or at least never get an acknowledgement.
     with pytest.raises((LedgerFencedError, LedgerWriteError)):
         await writer.add(b"too late")
+
+
+async def test_an_explicit_lac_survives_restarts_of_the_bookies(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    """Once through the flush at a stop, once through the journal alone is in the bookie's tests."""
+    writer = await create(client)
+    await writer.add(b"only")
+    metadata = writer.metadata
+    body = master_key(metadata.password) + codec_for(metadata).seal_lac(0)
+    for name in ("b1", "b2", "b3"):
+        told = await ask(
+            client.channels, name, Op.WRITE_LAC, body, ledger_id=writer.ledger_id, entry_id=0
+        )
+        assert told.status == Status.OK
+    for _ in range(2):
+        for name in ("b1", "b2", "b3"):
+            await cluster.stop_bookie(name)
+            await cluster.start_bookie(name)
+        async with cluster.client() as later:
+            reader = await later.open(writer.ledger_id)
+            assert await reader.read_last_add_confirmed() == 0
+            await reader.close()
 
 
 async def test_a_closed_ledger_takes_no_adds_and_closing_again_is_fine(

@@ -214,6 +214,11 @@ class SimStore:
     def session_timeout_ms(self) -> int:
         return int(self._server.session_timeout_s * 1000)
 
+    @property
+    def waiting(self) -> list[tuple[str, str]]:
+        """Kind and path of what was asked and is not done, in order."""
+        return [(each.kind, each.path) for each in self._queue]
+
     async def get(self, path: str) -> Versioned:
         check_path(path)
         return cast(Versioned, await self._call("get", path, lambda: self._server.tree.get(path)))

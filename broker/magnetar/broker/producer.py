@@ -65,7 +65,7 @@ class PublishBatch:
         self.checks = producer.checks
         """What looks at the metadata of each message, if anything does."""
         self.payloads: list[bytes] = []
-        """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
+        """The entries: what the client sent, from the 0x0e01 magic on."""
         self.counts: list[int] = []
         """Messages in each entry."""
         self.sequence_ids: list[int] = []

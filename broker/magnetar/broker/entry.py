@@ -2,8 +2,8 @@
 
 An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
 pulsar-frame.md). The broker changes nothing of it, but for the transaction's id, which it adds to
-metadata that lack it (`transactions/markers.py`), and looks only into the metadata. `admit` does that
-for every published message: one look at the fixed head, one CRC, and one at the metadata.
+metadata that lack it (`transactions/markers.py`), and looks only into the metadata. `admit` does
+that for every published message: one look at the fixed head, one CRC, and one at the metadata.
 """
 
 import re

@@ -28,11 +28,18 @@ class WireClient:
         self._request_ids = 0
 
     @classmethod
-    async def open(cls, port: int, *, version: int = 20, host: str = "127.0.0.1") -> "WireClient":
+    async def open(
+        cls,
+        port: int,
+        *,
+        version: int = 20,
+        host: str = "127.0.0.1",
+        client_version: str = "test",
+    ) -> "WireClient":
         client = cls(*await asyncio.open_connection(host, port))
         client.send(
             BaseCommand.CONNECT,
-            connect=pb.CommandConnect(client_version="test", protocol_version=version),
+            connect=pb.CommandConnect(client_version=client_version, protocol_version=version),
         )
         await client.next(BaseCommand.CONNECTED)
         return client

@@ -70,7 +70,7 @@ async def test_a_reader_without_a_start_in_the_topic_begins_at_its_initial_posit
 ) -> None:
     harness = Harness()
     harness.log.store(entry(), entry(), entry())
-    named = {} if start is None else {"start_message_id": id_of(start)}
+    named: dict[str, Any] = {} if start is None else {"start_message_id": id_of(start)}
     client = await consuming(harness, durable=False, initialPosition=initial, **named)
     producer = harness.client()
     await producer.produce()

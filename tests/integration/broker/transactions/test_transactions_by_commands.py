@@ -1,7 +1,9 @@
 """Transactions by single commands, as other clients send them: what SEND says, and what END_TXN
 is answered."""
 
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -57,3 +59,30 @@ async def test_a_message_whose_metadata_name_another_transaction_is_refused(
         refused = await client.next(BaseCommand.SEND_ERROR)
         assert refused.send_error.error == pb.ServerError.MetadataError
         await client.close()
+
+
+@pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
+async def test_an_end_is_not_answered_twice_but_to_clients_that_may_not_have_heard(
+    tmp_path: Path, action: pb.TxnAction
+) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client, again = await WireClient.open(server.port), await WireClient.open(server.port)
+        txn = await client.begin(TOPIC)
+        assert not (await client.end(txn, action)).HasField("error")
+        assert (await client.end(txn, action)).error == pb.ServerError.TransactionNotFound
+        assert not (await again.end(txn, action)).HasField("error")
+        assert (await again.end(txn, action)).error == pb.ServerError.TransactionNotFound
+        own = await WireClient.open(server.port, client_version="Magnetar-Python-0.1.0")
+        for _ in range(2):
+            assert not (await own.end(txn, action)).HasField("error")
+        for each in (client, again, own):
+            await each.close()
+
+
+def test_coordinators_are_found_over_http_as_over_the_binary_protocol(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        name = "persistent/pulsar/system/transaction_coordinator_assign"
+        with urlopen(f"{server.http_url}/admin/v2/{name}/partitions") as answer:
+            assert json.load(answer)["partitions"] == 4
+        with urlopen(f"{server.http_url}/lookup/v2/topic/{name}-partition-3") as answer:
+            assert json.load(answer)["brokerUrl"] == server.url

@@ -109,9 +109,8 @@ def test_headers_hold_credentials() -> None:
     assert credentials_of({"authorization": "Bearer x"}, query_token="y").data == b"x"
     assert credentials_of({"x-original-principal": "p"}).original_principal == "p"
     assert credentials_of({"authorization": "Digest x"}).method == "Digest"
-    for wrong in ("Basic !!",):
-        with pytest.raises(AuthenticationError):
-            credentials_of({"authorization": wrong})
+    with pytest.raises(AuthenticationError):
+        credentials_of({"authorization": "Basic !!"})
 
 
 def test_credentials_show_nothing_of_themselves() -> None:

@@ -149,7 +149,7 @@ async def test_without_a_ring_a_newcomer_gets_half_of_the_widest_range_as_in_pul
             for point in (found.start, found.end)
         )
         return [
-            [tuple(found) for found in dispatcher.selector.ranges_of(each)]
+            [(found.start, found.end) for found in dispatcher.selector.ranges_of(each)]
             for each in dispatcher.consumers
         ]
 

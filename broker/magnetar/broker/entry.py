@@ -1,8 +1,9 @@
 """What the broker looks at in an entry: its checksum, and how many messages it holds.
 
 An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
-pulsar-frame.md). The broker never changes it and looks only into the metadata. `admit` does that
-for every published message: one look at the fixed head, one CRC, and one at the metadata.
+pulsar-frame.md). The broker changes nothing of it, but for the transaction's id, which it adds to
+metadata that lack it (`transactions/markers.py`), and looks only into the metadata. `admit` does
+that for every published message: one look at the fixed head, one CRC, and one at the metadata.
 """
 
 import re

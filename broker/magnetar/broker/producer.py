@@ -18,7 +18,7 @@ import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.deduplication.sequence_ids import Verdict
-from magnetar.broker.errors import BrokerPersistenceError, RequestError, TopicTerminatedError
+from magnetar.broker.errors import BrokerPersistenceError, RequestError
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
@@ -65,7 +65,7 @@ class PublishBatch:
         self.checks = producer.checks
         """What looks at the metadata of each message, if anything does."""
         self.payloads: list[bytes] = []
-        """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
+        """The entries: what the client sent, from the 0x0e01 magic on."""
         self.counts: list[int] = []
         """Messages in each entry."""
         self.sequence_ids: list[int] = []
@@ -311,8 +311,8 @@ class Producer:
         if self.is_closed:
             return
         # A fenced or closed log says nothing about the message: the client is told to look the
-        # topic up again, and resends by itself.
-        if not isinstance(error, (LogFencedError, LogClosedError)):
+        # topic up again, and resends by itself. So it does to a terminated one, and hears of that.
+        if not isinstance(error, (LogFencedError, LogClosedError, LogTerminatedError)):
             _log.warning(
                 "publish_failed",
                 topic=str(self.topic.name),
@@ -320,14 +320,9 @@ class Producer:
                 messages=batch.messages,
                 error=str(error),
             )
-            self.peer.write(self._errors(batch, self._reason(error)))
+            text = f"{self.topic.name}: the message could not be stored: {error}"
+            self.peer.write(self._errors(batch, BrokerPersistenceError(text)))
         self.close_by_broker()
-
-    def _reason(self, error: LedgerError) -> RequestError:
-        if isinstance(error, LogTerminatedError):
-            return TopicTerminatedError(f"{self.topic.name} is terminated")
-        text = f"{self.topic.name}: the message could not be stored: {error}"
-        return BrokerPersistenceError(text)
 
     def _go_on(self) -> None:
         """Answer what waited for the answers before it; report when nothing is under way."""

@@ -30,6 +30,8 @@ from magnetar.broker.security import Topic as TopicResource
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.errors import AlreadyStoredError
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.markers import id_in, with_transaction
 from magnetar.ledger.position import EARLIEST
 from magnetar.sdk.wire import BaseCommand, Send, TopicName, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -118,6 +120,9 @@ class Publishing(ConnectionPart):
                 raise BrokerMetadataError(
                     f"a message with the sequence ids from {sequence_id} to {highest_id}"
                 )
+            if txn is not None and id_in(metadata_of(payload)) is None:
+                payload = with_transaction(payload, TransactionId(*txn))
+                metadata, size = metadata_of(payload), len(payload)
             if batch.checks:
                 seen = metadata_of(payload) if metadata is None else metadata
                 for check in batch.checks:

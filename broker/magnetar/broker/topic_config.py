@@ -24,6 +24,7 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
             round_robin_messages_max=settings.round_robin_messages_max,
             failover_delay_ms=settings.failover_delay_ms,
             chunked_messages_max=settings.chunked_messages_max,
+            key_shared_splits_ranges=not settings.key_shared_consistent_hashing,
             look_ahead_per_consumer_max=settings.look_ahead_per_consumer_max,
             look_ahead_per_subscription_max=settings.look_ahead_per_subscription_max,
             look_ahead_bytes_max=settings.look_ahead_bytes_max,

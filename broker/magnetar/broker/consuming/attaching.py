@@ -156,8 +156,11 @@ class Attacher(ConnectionPart):
             since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
             return await position_at_time(topic.log, since_ms), ()
         if not request.durable and request.HasField("start_message_id"):
-            return position_of(request.start_message_id), ()
-        if request.durable and request.initialPosition == CommandSubscribe.Earliest:
+            start = position_of(request.start_message_id)
+            # A start beyond the end names no message: the initial position decides, as without it.
+            if start <= topic.log.last_confirmed:
+                return start, ()
+        if request.initialPosition == CommandSubscribe.Earliest:
             return EARLIEST, ()
         return LATEST, ()
 

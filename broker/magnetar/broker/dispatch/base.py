@@ -36,6 +36,7 @@ class DispatchLimits:
     round_robin_messages_max: int
     failover_delay_ms: int
     chunked_messages_max: int
+    key_shared_splits_ranges: bool
     look_ahead_per_consumer_max: int
     look_ahead_per_subscription_max: int
     look_ahead_bytes_max: int

@@ -24,7 +24,7 @@ from magnetar.broker.dispatch.keys import Key, KeyBook
 from magnetar.broker.dispatch.left_behind import LeftBehind
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX
-from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
+from magnetar.broker.dispatch.selectors import HashRanges, selector_of
 from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
@@ -41,7 +41,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         """`mode`: that of the first consumer; the others have the same."""
         super().__init__(context)
         self.mode = mode
-        self.selector: Selector = HashRanges() if mode.is_sticky else HashRing()
+        self.selector = selector_of(mode, splits_ranges=context.limits.key_shared_splits_ranges)
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
         self.left = LeftBehind(context, self.book, hash_of=self._hash_of, wake=self.wake)
 

@@ -1,8 +1,11 @@
-"""Which consumer of a Key_Shared subscription gets a hash: by a ring, or by the ranges they name.
+"""Which consumer of a Key_Shared subscription gets a hash: by a ring, by ranges that are split, or
+by the ranges they name.
 
 AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
 or after it. A consumer that comes or goes moves only the hashes between its points and the ones
-before them. STICKY gives a hash to the consumer that named a range with it, or to nobody.
+before them. By setting, it gives a newcomer half of the widest range instead: shares are even with
+a number of consumers that is a power of two, and moves are those of one neighbour. STICKY gives a
+hash to the consumer that named a range with it, or to nobody.
 
 Source: protocol sheet section 11. Pure.
 """
@@ -14,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from magnetar.broker.consumer import Consumer, HashRange
+from magnetar.broker.consumer import Consumer, HashRange, KeySharedMode
 from magnetar.broker.errors import ConsumerAssignError
 from magnetar.broker.sticky_key import (
     AUTO_SPLIT_HASHES,
@@ -113,6 +116,51 @@ class HashRing(Selector):
         self._owners = [ring[point] for point in self._points]
 
 
+class SplitRanges(Selector):
+    """AUTO_SPLIT by ranges, as Pulsar has it with subscriptionKeySharedUseConsistentHashing=false.
+
+    All hashes are covered: a range reaches from behind the end of the one before it to its own.
+    Unlike on a ring, who has what depends on the order in which the consumers came.
+    """
+
+    hash_of = staticmethod(sticky_range_hash)
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        """Ascending, each included; the last one is `STICKY_HASHES`."""
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        ends = self._ends
+        if not ends:
+            ends.append(STICKY_HASHES)
+            self._owners.append(consumer)
+            return
+        sizes = [end - start for start, end in pairwise((0, *ends))]
+        widest = sizes.index(max(sizes))
+        ends.insert(widest, ends[widest] - sizes[widest] // 2)
+        self._owners.insert(widest, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self._owners:
+            return
+        at = self._owners.index(consumer)
+        del self._owners[at]
+        # What is behind takes it over; behind the last range there is none but the one before it.
+        del self._ends[at if at < len(self._owners) else at - 1 if at else 0]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        ends = self._ends
+        return self._owners[bisect_left(ends, key_hash)] if ends else None
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        return [
+            HashRange(start + 1 if start else 0, min(end, STICKY_HASHES - 1))
+            for (start, end), owner in zip(pairwise((0, *self._ends)), self._owners, strict=True)
+            if owner is consumer
+        ]
+
+
 def _append_range(ranges: list[HashRange], following: HashRange) -> None:
     """Append, as one range with the last one if it follows on it."""
     if ranges and ranges[-1].end + 1 == following.start:
@@ -166,6 +214,13 @@ class HashRanges(Selector):
     def _set(self, claims: list[_Claim]) -> None:
         self._claims = sorted(claims, key=lambda claim: claim.start)
         self._starts = [claim.start for claim in self._claims]
+
+
+def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
+    """The selector of a new dispatcher. `splits_ranges`: instead of a ring; see `SplitRanges`."""
+    if mode.is_sticky:
+        return HashRanges()
+    return SplitRanges() if splits_ranges else HashRing()
 
 
 def check_ranges(ranges: Sequence[HashRange], *, of: str) -> None:

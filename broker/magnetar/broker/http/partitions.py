@@ -5,9 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, StrictInt
 
+from magnetar.broker import naming
 from magnetar.broker.errors import PartitionCountError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.transactions.ids import COORDINATORS
 
 DOMAINS = ("persistent", "non-persistent")
 
@@ -65,6 +67,9 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionedTopicMetadata:
         """How many partitions. 404: it does not exist, and was not to be."""
+        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
+        if name == COORDINATORS and context.coordinators.is_enabled:
+            return PartitionedTopicMetadata(partitions=await context.coordinators.prepare())
         name = await context.topic(domain, tenant, namespace, topic)
         record = await partitioned.find(name)
         if record is None:

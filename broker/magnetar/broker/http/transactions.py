@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import JsonValue
 
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.security import Action, Topic
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
 from magnetar.broker.transactions.errors import (
@@ -24,12 +25,14 @@ from magnetar.broker.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
+from magnetar.sdk.wire import parse_topic_name
 
 _PREFIX = "/admin/v3/transactions"
 
 
 def transactions_router(context: HttpContext) -> APIRouter:
-    """The routes of transactions. All are for super users; 503: transactions are off."""
+    """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
+    are off."""
     router = APIRouter(tags=["transactions"], prefix=_PREFIX)
     coordinators = context.coordinators
 
@@ -99,13 +102,29 @@ def transactions_router(context: HttpContext) -> APIRouter:
         return {str(number): each for number, each in stats}
 
     @router.get("/transactionMetadata/{most}/{least}")
-    async def transaction_metadata(most: int, least: int) -> dict[str, Any]:
-        """A transaction that has not ended everywhere."""
+    async def transaction_metadata(most: int, least: int, request: Request) -> dict[str, Any]:
+        """A transaction that has not ended everywhere. Anybody may ask; the owner and the topics
+        are told to those who may look these topics up."""
         txn = TransactionId(most, least)
         found = (await coordinator(most)).state.transactions.get(least)
         if found is None:
             raise NotThereError(f"there is no transaction {txn}, or it has ended")
-        return _metadata(found)
+        return await _seen(found, request)
+
+    async def _seen(found: Transaction, request: Request) -> dict[str, Any]:
+        identity, authorizer = request.state.identity, context.authorizer
+        whole = _metadata(found)
+        if authorizer.is_super_user(identity) or found.owner == identity.role:
+            return whole
+
+        async def may_see(topic: str) -> bool:
+            return await authorizer.may(identity, Action.LOOKUP, Topic(parse_topic_name(topic)))
+
+        for part in ("producedPartitions", "ackedPartitions"):
+            whole[part] = {
+                topic: each for topic, each in whole[part].items() if await may_see(topic)
+            }
+        return whole | {"owner": ""}
 
     @router.get("/slowTransactions/{timeout}")
     async def slow_transactions(timeout: int, coordinatorId: int | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
 from magnetar.broker.dispatch.failover import choose_active, tell_active
 from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
+from magnetar.broker.dispatch.selectors import HashRanges, selector_of
 from magnetar.broker.entry import MARKER
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
@@ -28,7 +28,9 @@ class PassingDispatcher(Dispatcher):
         super().__init__(context)
         self.sub_type = consumer.sub_type
         self.mode = consumer.key_shared
-        self.selector: Selector = HashRanges() if self.mode.is_sticky else HashRing()
+        self.selector = selector_of(
+            self.mode, splits_ranges=context.limits.key_shared_splits_ranges
+        )
         self.dropped_messages = 0
         self._turn = 0
         self._active: Consumer | None = None

@@ -103,6 +103,8 @@ class Topic:
         self.is_closed = False
         self.is_draining = False
         """It moves: no more publishes are taken, and those under way are being answered."""
+        self.is_terminating = False
+        """It is about to take no more messages, for good; its log takes none by now."""
         self._in_flight = 0
         """Batches that the log has not answered."""
         self._drained: asyncio.Future[None] | None = None

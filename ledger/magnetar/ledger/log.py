@@ -472,7 +472,7 @@ class ManagedLog:
         `close` to end the rest.
         """
         if not self._is_closed:
-            self._appender.fence(LogFencedError(f"{self.path}: {reason}"))
+            self._appender.fence(LogFencedError(f"{self.path}: {reason}"), is_own=True)
 
     async def delete(self) -> None:
         """Close the log and remove it: the node first, then its ledgers.

@@ -109,6 +109,8 @@ class Connection:
         self.client_version = ""
         self.listener: str | None = None
         """The listener that it looked topics up by; None: it has looked none up."""
+        self.is_partial_producer = False
+        self.heard_ms = services.clock.wall_ms()
         self.is_writable = True
         self.is_closed = False
         self.publishing = Publishing(self)
@@ -155,6 +157,10 @@ class Connection:
         """The handshake is done."""
         return self._is_connected
 
+    @property
+    def role(self) -> str:
+        return self.login.identity.role
+
     # Input
 
     def receive(self, data: bytes) -> None:
@@ -181,6 +187,7 @@ class Connection:
 
     def _handle(self, frames: list[tuple[bytes, bytes]]) -> None:
         """Handle what the turn has room for; the rest waits for others."""
+        self.heard_ms = self.services.clock.wall_ms()  # once, whatever the commands note it for
         count = self._shares.requests_left
         now, self._frames = (
             (frames, []) if len(frames) <= count else (frames[:count], frames[count:])
@@ -268,6 +275,7 @@ class Connection:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
         self.client_version = connect.client_version
+        self.is_partial_producer = connect.feature_flags.supports_partial_producer
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
         self.login.begin(connect, self._welcome)
 

@@ -11,6 +11,7 @@ import struct
 
 from google.protobuf.message import DecodeError
 
+from magnetar.broker.chunks import CHUNKS_TAG
 from magnetar.broker.errors import MessageChecksumError
 from magnetar.sdk.wire import (
     MalformedPayloadError,
@@ -101,18 +102,28 @@ def messages_of(entry: bytes) -> int:
     Entries that cannot be read count as one message: they are delivered as they are, and the
     client, which sees the same damage, discards and acknowledges them.
     """
+    return look_into(entry)[0]
+
+
+def look_into(entry: bytes) -> tuple[int, bool]:
+    """Messages in a stored entry, see `messages_of`, and whether it may be a chunk.
+
+    One look at the metadata answers both questions; False as the second answer is certain.
+    """
     try:
         magic, _, size = _HEAD.unpack_from(entry)
         if magic == _CHECKSUM_MAGIC:
             raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+            may_be_chunk = CHUNKS_TAG in raw
             if _BATCH_TAG not in raw and _MARKER_TAG not in raw:
-                return 1  # a field that is there has its tag there: nothing to parse
+                return 1, may_be_chunk  # a field that is there has its tag there: nothing to parse
             metadata = _parse_metadata(raw)
         else:
             metadata, _ = split_payload(entry)
+            may_be_chunk = metadata.num_chunks_from_msg > 1
     except (struct.error, DecodeError, MalformedPayloadError):
-        return 1
-    return messages_in(metadata)
+        return 1, False
+    return messages_in(metadata), may_be_chunk
 
 
 def messages_in(metadata: MessageMetadata) -> int:

@@ -138,7 +138,9 @@ class Publishing(ConnectionPart):
             messages = 1
         else:
             messages = messages_in(metadata)
-            if messages == MARKER or metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
+            if metadata.num_chunks_from_msg > 1:
+                batch.note_chunk()
+            elif messages == MARKER or metadata.deliver_at_time:
                 batch.is_plain = False
         batch.payloads.append(payload)
         batch.counts.append(messages)

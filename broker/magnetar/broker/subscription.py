@@ -39,6 +39,7 @@ from magnetar.broker.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.transactions.held_cursor import HeldCursor
 from magnetar.broker.transactions.pending_acks import PendingAckState
@@ -88,6 +89,7 @@ class Subscription:
         seek_return_timeout_ms: int,
         gate: TrimGate,
         on_abandoned: Callable[["Subscription"], None],
+        opened_ms: int,
     ) -> None:
         """`gate`: its topic's. `on_abandoned`: a non-durable one has lost its last consumer."""
         self.topic = topic
@@ -101,9 +103,21 @@ class Subscription:
         """What transactions hold back, if there were any."""
         self._sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
+        self.last_flow_ms = 0
+        """When a consumer gave credit last, ms since the epoch; 0: never."""
+        self.last_advanced_ms = 0
+        """When the mark-delete position moved last, ms since the epoch; 0: not since it was
+        opened."""
+        self._last_sent_ms = 0
+        """Of consumers that have left, as the next."""
+        self._last_acked_ms = 0
+        self._mark: Position | None = None
+        """The mark-delete position when somebody acknowledged last."""
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
+        self._meter = Meter(0, 0, since_ms=opened_ms)
+        """Of what has expired, and what was dropped."""
         self.last_used_s = 0.0
         """When it was last seen in use, monotonic."""
         self.seen_written_ms = -1
@@ -140,6 +154,48 @@ class Subscription:
             size += consumer.bytes_out
             again += consumer.messages_redelivered
         return messages, size, again
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters for the rates, once per interval."""
+        self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
+        for consumer in self.consumers:
+            consumer.sample(now_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Entries that grew too old, and messages dropped, per second of the last minute."""
+        return self._meter.per_s(now_ms, self.expired_entries, self.messages_dropped)
+
+    @property
+    def last_sent_ms(self) -> int:
+        """When a consumer was sent messages last, ms since the epoch; 0: never."""
+        return max([self._last_sent_ms, *(each.sent_ms for each in self.consumers)])
+
+    @property
+    def last_acked_ms(self) -> int:
+        """When a consumer acknowledged anything last, ms since the epoch; 0: never."""
+        return max([self._last_acked_ms, *(each.acked_ms for each in self.consumers)])
+
+    @property
+    def messages_dropped(self) -> int:
+        """Messages that were not kept and that nobody could take."""
+        return 0
+
+    def moved(self) -> None:
+        """Note that the mark-delete position was moved by other means than acknowledgements of
+        consumers."""
+        if self.context is not None:
+            mark = self.context.cursor.mark_delete
+            if mark != self._mark:
+                self._mark = mark
+                self.last_advanced_ms = self.context.wall_ms()
+
+    def _acked_by(self, consumer: Consumer, cursor: SubscriptionCursor) -> None:
+        """Note when somebody acknowledged, and whether that moved the mark-delete position."""
+        consumer.acked_ms = consumer.peer.heard_ms
+        mark = cursor.mark_delete
+        if mark is not self._mark and mark != self._mark:
+            self._mark = mark
+            self.last_advanced_ms = consumer.acked_ms
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -246,6 +302,7 @@ class Subscription:
         assert self.dispatcher is not None
         self._stop_return_timer()
         self.was_used = True
+        self._mark = self.cursor.mark_delete
         self.dispatcher.add(consumer)
         if self.context.log.terminated is not None:
             # After the answer to its SUBSCRIBE.
@@ -292,6 +349,8 @@ class Subscription:
             size + consumer.bytes_out,
             again + consumer.messages_redelivered,
         )
+        self._last_sent_ms = max(self._last_sent_ms, consumer.sent_ms)
+        self._last_acked_ms = max(self._last_acked_ms, consumer.acked_ms)
         if self.dispatcher is not None:
             self.dispatcher.remove(consumer)
         if not self.is_durable and not self.consumers and not self.lock.locked():
@@ -309,6 +368,9 @@ class Subscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         """More credit."""
         consumer.permits += permits
+        self.last_flow_ms = consumer.flow_ms = consumer.peer.heard_ms
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = consumer.flow_ms
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
@@ -323,13 +385,16 @@ class Subscription:
             final = min(final, last.entry_id)
         if first > final or ledger_id < 0:
             return
-        context.cursor.ack_range(ledger_id, first, final)
+        new = context.cursor.ack_range(ledger_id, first, final)
+        self._acked_by(consumer, context.cursor)
         if context.trace is not None:
             context.trace.acked_range(ledger_id, first, final)
         if dispatcher.keeps_accounts:
             dispatcher.acked(
                 consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
             )
+        else:
+            consumer.messages_acked += new
         if context.early is not None and context.early.after is not None:
             context.early.acked([Position(ledger_id, each) for each in range(first, final + 1)])
         if context.log.terminated is not None:
@@ -340,11 +405,14 @@ class Subscription:
         context, dispatcher = self.context, self.dispatcher
         assert context is not None
         assert dispatcher is not None
-        context.cursor.ack_many(positions)
+        new = context.cursor.ack_many(positions)
+        self._acked_by(consumer, context.cursor)
         if context.trace is not None:
             context.trace.acked_each(positions)
         if dispatcher.keeps_accounts:
             dispatcher.acked(consumer, positions)
+        else:
+            consumer.messages_acked += new
         if context.early is not None and context.early.after is not None:
             context.early.acked(positions)
         if context.log.terminated is not None:
@@ -363,20 +431,28 @@ class Subscription:
             return
         if cursor.ack_batch(position, words, max(batch_size, 0)):
             dispatcher.acked(consumer, (position,))
+            if not dispatcher.keeps_accounts:
+                consumer.messages_acked += 1
             if self.context is not None and self.context.trace is not None:
                 self.context.trace.acked_each((position,))
         else:
             dispatcher.partly_acked(position)
+        self._acked_by(consumer, cursor)
         self.tell_end()
 
     def acknowledge_through(
-        self, position: Position, words: Sequence[int], batch_size: int
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
     ) -> None:
         """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
         assert self.dispatcher is not None
         if isinstance(self.dispatcher, SingleActiveDispatcher):
-            self.cursor.ack_cumulative(position, words, max(batch_size, 0))
+            cursor = self.cursor
+            before, singly = cursor.mark_delete, cursor.individual_count
+            cursor.ack_cumulative(position, words, max(batch_size, 0))
             assert self.context is not None
+            passed = self.context.log.entries_between(before, cursor.mark_delete)
+            consumer.messages_acked += max(0, passed - (singly - cursor.individual_count))
+            self._acked_by(consumer, cursor)
             if self.context.trace is not None:
                 self.context.trace.acked_through(_before(position) if words else position)
             early = self.context.early
@@ -444,6 +520,7 @@ class Subscription:
                 async with self._gate.placing():
                     position, words = await find()
                     await self.cursor.reset(position, words)
+                    self._mark = self.cursor.mark_delete  # set, and not advanced
                     self.placed(position)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error

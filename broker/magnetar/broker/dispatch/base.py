@@ -57,6 +57,11 @@ class Delays(Skipped, Protocol):
         """Entries that are remembered."""
         ...
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the subscription alone takes for that."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
@@ -72,6 +77,8 @@ class DispatchContext:
     cursor: SubscriptionCursor
     tenure: Tenure
     """The right to send anything."""
+    wall_ms: Callable[[], int]
+    """The time, for statistics."""
     limits: DispatchLimits
     policies: Callable[[], EffectivePolicies]
     """What counts for the topic now: unacknowledged messages, rates."""
@@ -152,6 +159,11 @@ class Dispatcher(ABC):
     def waiting_entries(self) -> int:
         """Entries that wait here, to be sent again or for somebody who can take them."""
         return 0
+
+    @property
+    def is_reading_again(self) -> bool:
+        """Whether entries that were sent before, or left behind, are being read."""
+        return False
 
     @property
     def read_after(self) -> Position:
@@ -312,6 +324,15 @@ class Dispatcher(ABC):
         self.context.cursor.ack_many(markers)
 
 
+def _open_chunks(run: Run, start: int, stop: int, acks: SubscriptionCursor) -> int:
+    """Count the chunks from index `start` to before `stop` that are not acknowledged."""
+    first = run.first_entry_id
+    return sum(
+        start <= at < stop and not acks.is_acked(Position(run.ledger_id, first + at))
+        for at in run.chunks
+    )
+
+
 class SingleActiveDispatcher(Dispatcher):
     """All entries, in order, to one consumer at a time: what Exclusive and Failover share."""
 
@@ -353,6 +374,8 @@ class SingleActiveDispatcher(Dispatcher):
                 markers=markers,
                 wanted=self._wanted,
             )
+            if run.chunks:
+                consumer.chunks_out += _open_chunks(run, index, encoded.stop, context.cursor)
             source.advance(run, encoded.stop)
             consumer.permits -= encoded.messages
             turn.spend(encoded.messages, encoded.size_bytes)
@@ -362,6 +385,8 @@ class SingleActiveDispatcher(Dispatcher):
             messages, size_bytes = turn.spent
             consumer.messages_out += messages
             consumer.bytes_out += size_bytes
+            consumer.entries_out += len(parts) // 2  # a frame is what precedes an entry, and that
+            consumer.was_sent(context.wall_ms())
             peer.write(b"".join(parts))
             if context.trace is not None:
                 context.trace.sent_through(source.after, consumer)

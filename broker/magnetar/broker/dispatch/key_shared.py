@@ -25,7 +25,7 @@ from magnetar.broker.dispatch.left_behind import LeftBehind
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX
 from magnetar.broker.dispatch.selectors import HashRanges, selector_of
-from magnetar.broker.entry import MARKER, messages_of
+from magnetar.broker.entry import MARKER, look_into
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
 
@@ -112,13 +112,20 @@ class KeySharedDispatcher(AccountedDispatcher):
     ) -> int:
         """Send an entry that waited, or forget it; returns the messages sent."""
         key = self.left.take(position)
-        messages = messages_of(entry)
+        messages, is_chunk = look_into(entry)
         if messages == MARKER or self.context.cursor.is_acked(position):
             self.accounts.redelivery_counts.pop(position, None)
             sent = 0
         else:
             sent = self._send_one(
-                consumer, position, entry, messages, turn, outgoing, key_hash=key.hash
+                consumer,
+                position,
+                entry,
+                messages,
+                turn,
+                outgoing,
+                is_chunk=is_chunk,
+                key_hash=key.hash,
             )
             self.book.hand(key, consumer)
         self.book.forget_if_idle(key)
@@ -216,7 +223,8 @@ class KeySharedDispatcher(AccountedDispatcher):
             sent_bytes = self._append(parts, consumer, run.ledger_id, ids, entries, words)
             self._hand_out(consumer, run.ledger_id, ids, costs, [key for _, key in share[:done]])
             messages = sum(costs)
-            self.accounts.charge(consumer, messages, sent_bytes)
+            chunks = run.chunks_among(ids) if run.chunks else 0
+            self.accounts.charge(consumer, messages, sent_bytes, entries=len(ids), chunks=chunks)
             turn.spend(messages, sent_bytes)
         for index, key in share[done:]:
             self._leave(run, index, key)
@@ -294,6 +302,10 @@ class KeySharedDispatcher(AccountedDispatcher):
     @property
     def waiting_entries(self) -> int:
         return len(self.left)
+
+    @property
+    def is_reading_again(self) -> bool:
+        return self.left.is_reading
 
     def _why_waiting(self) -> Reason | None:
         if self.left.is_reading:

@@ -51,6 +51,8 @@ class KeyBook:
         self._is_unordered = is_unordered
         self.keys: dict[int, Key] = {}
         self.waiting: dict[Position, Key] = {}
+        self.drained = 0
+        """How many keys have changed hands after their former holder gave up what it had."""
         self._ready: dict[Consumer, list[Position]] = {}
         """For each consumer a heap: the first waiting entry of each key that it can be sent."""
 
@@ -86,8 +88,11 @@ class KeyBook:
             key.in_hand -= 1
             if key.in_hand:
                 continue
-            was_draining = key.holder is not key.owner
+            holder, was_draining = key.holder, key.holder is not key.owner
             key.holder = None
+            if was_draining and holder is not None:
+                holder.drained_hashes += 1
+                self.drained += 1
             if not key.waiting:
                 del keys[key_hash]
             elif was_draining:

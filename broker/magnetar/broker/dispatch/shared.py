@@ -153,7 +153,8 @@ class SharedDispatcher(AccountedDispatcher):
                 to = chosen
             elif chunk is not None:
                 continue
-            self._send_one(to, position, entry, messages, turn, outgoing)
+            is_chunk = chunk is not None
+            self._send_one(to, position, entry, messages, turn, outgoing, is_chunk=is_chunk)
             if not self.accounts.allowance(consumer):
                 break
         return True
@@ -201,7 +202,13 @@ class SharedDispatcher(AccountedDispatcher):
                 consumer.pending.put(run.ledger_id, picked.ids, picked.messages)
                 sent_messages = sum(picked.messages)
                 credit -= sent_messages
-                self.accounts.charge(consumer, sent_messages, sent_bytes)
+                self.accounts.charge(
+                    consumer,
+                    sent_messages,
+                    sent_bytes,
+                    entries=len(picked.ids),
+                    chunks=run.chunks_among(picked.ids) if run.chunks else 0,
+                )
                 turn.spend(sent_messages, sent_bytes)
             if turn.is_over or not consumer.is_ready or self.accounts.is_blocked:
                 break
@@ -277,7 +284,8 @@ class SharedDispatcher(AccountedDispatcher):
             return False
         to = self._chosen(chunk, consumer, position)
         if to is not None and to is not consumer:
-            self._send_one(to, position, run.entries[index], messages, turn, outgoing)
+            entry = run.entries[index]
+            self._send_one(to, position, entry, messages, turn, outgoing, is_chunk=True)
         return to is not consumer
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
@@ -341,6 +349,10 @@ class SharedDispatcher(AccountedDispatcher):
     def waiting_entries(self) -> int:
         """Entries that wait to be sent again, or for their consumer."""
         return len(self._replay.waiting) + sum(map(len, self._parked.values()))
+
+    @property
+    def is_reading_again(self) -> bool:
+        return self._replay.is_reading
 
     def _why_waiting(self) -> Reason | None:
         return Reason.READING if self._replay.is_reading else None

@@ -32,6 +32,7 @@ class PassingDispatcher(Dispatcher):
             self.mode, splits_ranges=context.limits.key_shared_splits_ranges
         )
         self.dropped_messages = 0
+        """Messages that nobody could take; see `Subscription.messages_dropped`."""
         self._turn = 0
         self._active: Consumer | None = None
 
@@ -62,6 +63,11 @@ class PassingDispatcher(Dispatcher):
                 elif is_new:
                     asyncio.get_running_loop().call_soon(self._tell, consumer)
 
+    @property
+    def active(self) -> Consumer | None:
+        """The one consumer that gets everything, of Exclusive and Failover."""
+        return self._active
+
     def _tell(self, *consumers: Consumer) -> None:
         for consumer in consumers:
             tell_active(consumer, is_active=consumer is self._active)
@@ -83,6 +89,7 @@ class PassingDispatcher(Dispatcher):
         if self.sub_type == KEY_SHARED:
             hashes = self.selector.hashes_of(run.key_hashes)
         outgoing: dict[Consumer, list[bytes]] = {}
+        chunks = run.chunks
         for index, entry in enumerate(run.entries):
             messages = run.messages[index]
             if messages == MARKER:
@@ -105,7 +112,12 @@ class PassingDispatcher(Dispatcher):
             consumer.permits -= messages
             consumer.messages_out += messages
             consumer.bytes_out += len(entry)
+            consumer.entries_out += 1
+            if chunks and index in chunks:
+                consumer.chunks_out += 1
+        now_ms = self.context.wall_ms() if outgoing else 0
         for consumer, parts in outgoing.items():
+            consumer.was_sent(now_ms)
             consumer.peer.write(b"".join(parts))
 
     def _choose(self, key_hash: int) -> Consumer | None:

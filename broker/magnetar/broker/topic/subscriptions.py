@@ -170,6 +170,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 seek_return_timeout_ms=self._seek_return_timeout_ms,
                 gate=self._topic.gate,
                 on_abandoned=self._forget,
+                opened_ms=self._topic.clock.wall_ms(),
             )
         elif subscription.is_durable != is_durable:
             kind = "durable" if subscription.is_durable else "not durable"
@@ -211,6 +212,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             reads=self._reads,
             cursor=cursor,
             tenure=topic.tenure,
+            wall_ms=topic.clock.wall_ms,
             limits=topic.limits.dispatch,
             policies=lambda: topic.policies,
             on_progress=on_progress,

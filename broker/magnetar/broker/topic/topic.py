@@ -30,12 +30,13 @@ from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.last_message import LastMessage
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
-from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.broker.topic.surroundings import OldestEntry, TopicLimits, TopicLog
 from magnetar.broker.tracing import TopicTrace
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LogClosedError
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
@@ -57,10 +58,14 @@ class Topic:
         limits: TopicLimits,
         tenure: Tenure = ALWAYS,
         policies: EffectivePolicies = DEFAULTS,
+        *,
+        clock: Clock,
     ) -> None:
         """`tenure`: the right to serve it. `policies`: what counts for it now."""
         self.name = name
         self.limits = limits
+        self.clock = clock
+        self.loaded_s = clock.monotonic_s()
         self.tenure = tenure
         self.policies = policies
         """What counts now; see `apply_policies`."""
@@ -119,8 +124,15 @@ class Topic:
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0
-        self.meter = Meter()
-        """Of those two."""
+        self.chunks_in = 0
+        self.messages_dropped = 0
+        """Messages that a topic without a store took no notice of: too many at once."""
+        self.meter = Meter(0, 0, 0, since_ms=clock.wall_ms())
+        """Of messages, bytes and what was dropped."""
+        self.oldest_seen: OldestEntry | None = None
+        """The oldest entry of its backlogs when statistics were last asked for."""
+        self.last_publish_s = 0.0
+        """When the newest message arrived, monotonic; 0: none since the topic was loaded."""
         self.entries_in = 0
         self.messages_failed = 0
         self.trimmed_ledgers = 0
@@ -159,6 +171,8 @@ class Topic:
         self.entries_in += len(batch.payloads)
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
+        self.chunks_in += len(batch.chunks)
+        self.last_publish_s = batch.arrived_s
         if batch.transactions is not None and self.transactions is not None:
             self.transactions.buffer.stored(batch, ledger_id, first_entry_id)
         if self.deduplication is not None:
@@ -173,6 +187,7 @@ class Topic:
             batch.payloads,
             messages=batch.counts,
             is_plain=batch.is_plain,
+            chunk_indexes=batch.chunks,
         )
         self.cache.add(run)
         self._wake_soon()
@@ -318,13 +333,24 @@ class Topic:
             await self.deduplication.settled(producer_name)
 
     def sample(self, now_ms: int) -> None:
-        """For the rates, once per interval."""
-        self.meter.sample(now_ms, self.messages_in, self.bytes_in)
+        """Note the counters for the rates, once per interval."""
+        self.meter.sample(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
         for producer in self.producers.values():
-            producer.meter.sample(now_ms, producer.messages_in, producer.bytes_in)
+            producer.sample(now_ms)
         for subscription in self.subscriptions.values():
-            for consumer in subscription.consumers:
-                consumer.sample(now_ms)
+            subscription.sample(now_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Messages and bytes published, and messages dropped, per second of the last minute."""
+        return self.meter.per_s(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
+
+    @property
+    def last_publish_ms(self) -> int:
+        """When the newest message arrived, ms since the epoch; 0: none since it was loaded."""
+        if not self.last_publish_s:
+            return 0
+        ago_s = max(0.0, self.clock.monotonic_s() - self.last_publish_s)
+        return self.clock.wall_ms() - int(ago_s * 1000)
 
     # Cursors
 

@@ -174,7 +174,7 @@ class TopicProducer(Producer[T]):
         self._lane.give_entry(body, messages, sequence_id, extra)
         self._room.hold(self.pending_bytes)
 
-    async def send_many(self, values: Sequence[T]) -> None:
+    async def send_many(self, values: Sequence[T | None]) -> None:
         payloads = self._values.payloads(values)
         with self._room.turn() as turn:
             if payloads is None:

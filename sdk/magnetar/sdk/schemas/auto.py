@@ -53,6 +53,12 @@ class AutoConsumeSchema(VersionedSchema[object]):
         self._check_version(version)
         return self._schemas[version].decode(data, b"", key)
 
+    def decode_null(self, version: bytes = b"", key: bytes | None = None) -> object:
+        if not version:
+            return None
+        self._check_version(version)
+        return self._schemas[version].decode_null(b"", key)
+
     def add_version(self, version: bytes, info: SchemaInfo) -> None:
         schema = schema_of(info)
         self._remember(version)

@@ -39,6 +39,19 @@ def test_a_separated_key_is_the_messages() -> None:
     assert SEPARATED.decode(bytes([0, 0, 0, 1]), key=b"k") == value
 
 
+def test_a_separated_value_may_be_missing_in_both_directions() -> None:
+    value: KeyValue[str, int] = KeyValue("k", None)
+    assert (SEPARATED.is_null(value), SEPARATED.encode_key(value)) == (True, b"k")
+    assert SEPARATED.decode_null(key=b"k") == value
+    nothing: KeyValue[str, int] = KeyValue(None, None)
+    assert (SEPARATED.is_null(nothing), SEPARATED.is_null_key(nothing)) == (True, True)
+    assert SEPARATED.decode_null() == nothing
+    assert not SEPARATED.is_null_key(value)
+    # Inline, the payload says what is missing.
+    assert (INLINE.is_null(value), INLINE.is_null_key(nothing)) == (False, False)
+    assert INLINE.decode_null(key=b"k") is None
+
+
 @pytest.mark.parametrize("raw", [b"", b"\0\0\0\5a", b"\xff" * 3, b"\xff" * 9, b"\x80" + bytes(7)])
 def test_bytes_that_are_no_pair_are_told(raw: bytes) -> None:
     with pytest.raises(SchemaValueError):
@@ -74,6 +87,10 @@ def test_auto_consume_reads_each_version_with_its_own_schema() -> None:
         schema.add_version(version, info)
     assert schema.decode(b"text", b"a") == "text"
     assert schema.decode(INLINE.encode(KeyValue("k", 1)), b"b") == KeyValue("k", 1)
+    assert SEPARATED.info is not None
+    schema.add_version(b"c", SEPARATED.info)
+    assert schema.decode_null(b"c", b"k") == KeyValue("k", None)
+    assert (schema.decode_null(b"a"), schema.decode_null()) == (None, None)
     with pytest.raises(SchemaValueError):
         schema.encode(b"")
 

@@ -94,14 +94,14 @@ class Message:
     @property
     def key_bytes(self) -> bytes | None:
         """The key as bytes: those that its producer gave, if it gave bytes."""
-        key = self.given_key
+        key = None if self.is_null_key else self.given_key
         return key.encode() if isinstance(key, str) else key
 
     @property
     def given_key(self) -> str | bytes | None:
         """The key as its producer gave it, text or bytes: to be sent on."""
         own = self._own
-        if own.null_partition_key or not own.HasField("partition_key"):
+        if not own.HasField("partition_key"):
             return None
         key = own.partition_key
         if not own.partition_key_b64_encoded:

@@ -155,7 +155,8 @@ class Producer(ABC, Generic[T]):
     ) -> None:
         """Send a body that is compressed or encrypted already, as `metadata` says, by itself.
 
-        What a producer adds (its name, sequence id, publish time) must not be in `metadata`.
+        What a producer adds (its name, sequence id, publish time) must not be in `metadata`; a
+        schema version goes before the producer's own, an empty one says that there is none.
 
         Raises:
             PendingLimitError, MessageTooLargeError, AlreadyClosedError: as `send_nowait`.

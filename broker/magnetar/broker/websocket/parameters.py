@@ -110,6 +110,8 @@ class ConsumerParameters:
     """Beyond it a message is a dead letter; None: never."""
     dead_letter_topic: str
     """Empty: `{topic}-{subscription}-DLQ`."""
+    dead_letter_subscription: str
+    """A subscription that the dead letter topic has before its first message; empty: none."""
     pull: bool
     on_encrypted: CryptoFailureAction
 
@@ -136,6 +138,7 @@ class ConsumerParameters:
             nack_delay_ms=min(_DAY_MS, _default(query, "negativeAckRedeliveryDelay", 0, 60_000)),
             redeliveries_max=_number(query, "maxRedeliverCount", 1, _INT_MAX),
             dead_letter_topic=query.get("deadLetterTopic", ""),
+            dead_letter_subscription=query.get("deadLetterInitialSubscription", ""),
             pull=query.get("pullMode", "").lower() == "true",
             on_encrypted=_crypto(query),
         )

@@ -35,6 +35,9 @@ class OutgoingMessage:
     """It has no value at all, which is not the same as an empty one: a tombstone."""
     is_null_key: bool = False
     """KEY_VALUE, SEPARATED: its value has no key."""
+    schema_version: bytes | None = None
+    """Of the topic's schema, if it was not encoded with the producer's; empty: with none. Such a
+    message is sent by itself."""
 
     @property
     def is_plain(self) -> bool:
@@ -47,6 +50,7 @@ class OutgoingMessage:
             and self.deliver_at_ms is None
             and not self.is_null
             and not self.is_null_key
+            and self.schema_version is None
         )
 
     @property
@@ -73,6 +77,7 @@ class OutgoingMessage:
                 deliver_at_time=self.deliver_at_ms,
                 null_value=self.is_null or None,
                 null_partition_key=self.is_null_key or None,
+                schema_version=self.schema_version or None,
             )
         except (TypeError, AttributeError):
             raise TypeError(self._misfit()) from None

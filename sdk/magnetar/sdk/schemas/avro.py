@@ -3,6 +3,7 @@
 Needs the package fastavro (`pip install magnetar[avro]`), which is loaded when a schema is made.
 """
 
+import copy
 import io
 import json
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ class _AvroBase(VersionedSchema[T]):
         self._to, self._back = to, back
         self._avro = _fastavro()
         self._own = self._parse(raw)
+        # fastavro puts the default itself into each value that lacks the field.
+        self._has_shared_defaults = _has_containers(self._own)
         self._others: dict[bytes, tuple[object, object]] = {}
         """By version: what was written with, and our own definition as it can read that."""
 
@@ -54,6 +57,8 @@ class _AvroBase(VersionedSchema[T]):
         writer, reader = self._others.get(version, (self._own, None))
         try:
             plain = self._avro.schemaless_reader(io.BytesIO(data), writer, reader)
+            if reader is not None and self._has_shared_defaults:
+                plain = copy.deepcopy(plain)
             return cast("T", plain if self._back is None else self._back(plain))
         except _FOREIGN as error:
             raise SchemaValueError(
@@ -82,6 +87,18 @@ class _AvroBase(VersionedSchema[T]):
         except (*_FOREIGN, RecursionError) as error:
             raise SchemaDefinitionError(f"no Avro definition: {error}") from error
         return parsed
+
+
+def _has_containers(definition: object) -> bool:
+    """Whether a default anywhere in a definition is a list or a dict."""
+    if isinstance(definition, list):
+        return any(map(_has_containers, definition))
+    return isinstance(definition, dict) and (
+        isinstance(definition.get("default"), list | dict)
+        or any(
+            _has_containers(definition.get(part)) for part in ("type", "fields", "items", "values")
+        )
+    )
 
 
 class AvroSchema(_AvroBase[T]):

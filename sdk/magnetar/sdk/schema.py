@@ -155,6 +155,14 @@ class Schema(Generic[T]):
         """
         raise NotImplementedError
 
+    def check(self, data: bytes) -> None:
+        """Whether others can read a payload, too.
+
+        Raises:
+            SchemaValueError: they cannot.
+        """
+        self.decode(data)
+
     def decode_null(self, version: bytes = b"", key: bytes | None = None) -> T | None:
         """The value of a message that says it has none.
 

@@ -86,7 +86,7 @@ class AutoProduceSchema(Schema[bytes]):
     def encode(self, value: bytes) -> bytes:
         BYTES.encode(value)
         if self._schema is not None:
-            self._schema.decode(value)
+            self._schema.check(value)
         return value
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:

@@ -1,7 +1,7 @@
 """What `magnetar produce`, `consume` and `read` do.
 
 Payloads that are no UTF-8 are printed with replacement characters, and as base64 in JSON, so that
-nothing is lost there.
+nothing is lost there: a message without a value has the payload null, a key of bytes is base64.
 """
 
 import asyncio
@@ -230,11 +230,17 @@ def _as_json(message: Message) -> str:
     fields: dict[str, object] = {
         "id": str(message.message_id),
         "publish_time_ms": message.publish_time_ms,
-        "key": message.key,
+        "key": None,
         "properties": dict(message.properties),
     }
+    key = message.given_key
+    if isinstance(key, bytes):
+        del fields["key"]
+        fields["key_base64"] = base64.b64encode(key).decode()
+    elif not message.is_null_key:
+        fields["key"] = key
     try:
-        fields["payload"] = message.data.decode()
+        fields["payload"] = None if message.is_null else message.data.decode()
     except UnicodeDecodeError:
         fields["payload_base64"] = base64.b64encode(message.data).decode()
     return json.dumps(fields)

@@ -1,5 +1,6 @@
 """The daily tools and the tour, as a person runs them."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.sdk import Client
 from tests.integration.deploy.commands import Ended, magnetar, module
 from tests.processes import HOST, free_ports, magnetar_command, magnetar_environment
 from tests.standalone import Standalone
@@ -68,6 +70,21 @@ def test_ctrl_c_ends_publishing_though_no_line_comes(server: Standalone) -> None
     with producing(server, "silence") as process:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def test_json_tells_nulls_and_keys_of_bytes_from_text(server: Standalone) -> None:
+    async def send() -> None:
+        async with Client(server.url) as client, await client.producer("marks") as producer:
+            await producer.send(None, key="gone")
+            await producer.send(b"", key=b"\xff")
+            await producer.send(b"\xff")
+
+    asyncio.run(send())
+    lines = run(server, "read", "marks", "--json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [each.get("payload", ...) for each in found] == [None, "", ...]
+    assert [each.get("key", ...) for each in found] == ["gone", ..., None]
+    assert found[1]["key_base64"] == found[2]["payload_base64"] == "/w=="
 
 
 def test_key_and_properties_arrive(server: Standalone) -> None:

@@ -26,6 +26,7 @@ from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.reader import Reader
+from magnetar.sdk.schemas import BYTES, AutoTextSchema, Schema
 from magnetar.sdk.settings import (
     ConsumerSettings,
     InitialPosition,
@@ -127,10 +128,18 @@ async def produce(
     payloads: AsyncIterator[bytes],
     key: str | None,
     properties: dict[str, str],
+    as_is: bool,
 ) -> None:
-    """Publish everything, and return when all of it is durable."""
+    """Publish everything, and return when all of it is durable.
+
+    Payloads are text that is encoded by the topic's schema, or go `as_is`.
+    """
     settings = ProducerSettings(pending_messages_max=2 * _FLUSH_EVERY)
-    async with _client(url) as client, await client.producer(topic, settings) as producer:
+    schema: Schema[bytes] = BYTES if as_is else AutoTextSchema()
+    async with (
+        _client(url) as client,
+        await client.producer(topic, settings, schema=schema) as producer,
+    ):
         count = 0
         async for payload in payloads:
             count += 1

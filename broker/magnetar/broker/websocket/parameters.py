@@ -66,10 +66,17 @@ class ProducerParameters:
     compression: Compression
     encryption_keys: tuple[EncryptionKey, ...]
     """Its client encrypts the messages; empty: it does not."""
+    encodes_text: bool
+    """Payloads are text, to be encoded by the topic's schema."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ProducerParameters":
         """Raises: UpgradeRefusedError: 400."""
+        encodes_text = query.get("encodeBySchema", "").lower() == "true"
+        if encodes_text and query.get("encryptionKeys"):
+            raise UpgradeRefusedError(
+                400, "encodeBySchema: who encrypts messages encodes them before"
+            )
         first = _number(query, "initialSequenceId", -1, _LONG_MAX - 1)
         routing = query.get("messageRoutingMode", "")
         batching = query.get("batchingEnabled", "").lower() == "true"
@@ -90,6 +97,7 @@ class ProducerParameters:
             pending_messages_max=_number(read, "maxPendingMessages", 0, _INT_MAX) or None,
             compression=_choice(query, "compressionType", _BY_COMPRESSION, Compression.NONE),
             encryption_keys=parse_keys(query.get("encryptionKeys", "")),
+            encodes_text=encodes_text,
         )
 
 

@@ -23,6 +23,7 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import PendingLimitError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producer import Producer
+from magnetar.sdk.schemas import BYTES, AutoTextSchema, Schema
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -86,7 +87,11 @@ class ProducerSession:
     async def _open(self, topics: list[TopicName]) -> None:
         client = self._links.client_for(self._topic)
         settings = self._producer_settings()
-        making = [asyncio.ensure_future(client.producer(str(each), settings)) for each in topics]
+        schema: Schema[bytes] = AutoTextSchema() if self._parameters.encodes_text else BYTES
+        making = [
+            asyncio.ensure_future(client.producer(str(each), settings, schema=schema))
+            for each in topics
+        ]
         try:
             made = await asyncio.gather(*making, return_exceptions=True)
         except asyncio.CancelledError:

@@ -124,3 +124,16 @@ class AvroObjectSchema(_AvroBase[object]):
 
     def for_topic(self) -> "AvroObjectSchema":
         return AvroObjectSchema(self._raw)
+
+    def encode_strictly(self, value: object) -> bytes:
+        """`encode` of a value that people wrote: a field that the definition lacks is no oversight.
+
+        Raises:
+            SchemaValueError: the value does not fit.
+        """
+        out = io.BytesIO()
+        try:
+            self._avro.schemaless_writer(out, self._own, value, strict_allow_default=True)
+        except _FOREIGN as error:
+            raise SchemaValueError(f"a value that does not fit: {error!r}") from error
+        return out.getvalue()

@@ -117,10 +117,20 @@ class JsonObjectSchema(Schema[object]):
         return found
 
     def check(self, data: bytes) -> None:
-        try:
-            json.loads(data, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            raise SchemaValueError(f"a payload that is no JSON: {error}") from error
+        parse_json(data)
+
+
+def parse_json(data: bytes) -> object:
+    """What is in a payload of JSON, as every parser of JSON would read it.
+
+    Raises:
+        SchemaValueError: it is none, or JSON to Python alone (NaN).
+    """
+    try:
+        found: object = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SchemaValueError(f"a payload that is no JSON: {error}") from error
+    return found
 
 
 def _refuse_constant(name: str) -> object:

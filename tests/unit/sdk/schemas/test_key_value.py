@@ -4,10 +4,15 @@ import pytest
 
 from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError
 from magnetar.sdk.schemas import (
+    DOUBLE,
+    INSTANT,
     INT32,
     STRING,
     AutoConsumeSchema,
     AutoProduceSchema,
+    AutoTextSchema,
+    AvroObjectSchema,
+    JsonObjectSchema,
     KeyValue,
     KeyValueEncoding,
     KeyValueSchema,
@@ -93,6 +98,61 @@ def test_auto_consume_reads_each_version_with_its_own_schema() -> None:
     assert (schema.decode_null(b"a"), schema.decode_null()) == (None, None)
     with pytest.raises(SchemaValueError):
         schema.encode(b"")
+
+
+_ITEM = {
+    "type": "record",
+    "name": "Item",
+    "fields": [
+        {"name": "name", "type": ["null", "string"]},
+        {"name": "count", "type": "long", "default": 1},
+    ],
+}
+
+
+def test_text_is_encoded_by_the_topics_schema() -> None:
+    avro = AvroObjectSchema(_ITEM)
+    for info, text, payload in (
+        (None, b"\xffanything", b"\xffanything"),
+        (STRING.info, "ä".encode(), "ä".encode()),
+        (JsonObjectSchema(_ITEM).info, b'{"name": "a"}', b'{"name": "a"}'),
+        (avro.info, b'{"name": "a", "count": 2}', avro.encode({"name": "a", "count": 2})),
+        (avro.info, b'{"name": null}', avro.encode({"name": None, "count": 1})),
+        (INT32.info, b" -5", INT32.encode(-5)),
+        (DOUBLE.info, b"2", DOUBLE.encode(2.0)),
+    ):
+        schema = AutoTextSchema().for_topic()
+        schema.adopt(info)
+        assert schema.encode(text) == payload
+        assert schema.info == info
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        (AvroObjectSchema(_ITEM).info, b"plain text"),
+        (AvroObjectSchema(_ITEM).info, b'{"name": "a", "coutn": 2}'),
+        (AvroObjectSchema(_ITEM).info, b'{"count": "many"}'),
+        (AvroObjectSchema(_ITEM).info, b"[1]"),
+        (JsonObjectSchema(_ITEM).info, b"{"),
+        (JsonObjectSchema(_ITEM).info, b'"text"'),
+        (JsonObjectSchema(_ITEM).info, b'{"count": NaN}'),
+        (STRING.info, b"\xff"),
+        (INT32.info, b"1.5"),
+        (INT32.info, b"many"),
+        (INSTANT.info, b"2001-02-03T04:05:06Z"),
+        (INLINE.info, b'{"key": "k", "value": 1}'),
+        (SchemaInfo(SchemaType.PROTOBUF, b"{}"), b"{}"),
+        (SchemaInfo(SchemaType.AVRO, b"{"), b"{}"),
+    ],
+)
+def test_text_that_the_topics_schema_does_not_take_is_refused_with_its_name(
+    info: SchemaInfo, text: bytes
+) -> None:
+    schema = AutoTextSchema()
+    schema.adopt(info)
+    with pytest.raises(SchemaValueError, match=f"the topic's schema is {info.type.value}: "):
+        schema.encode(text)
 
 
 def test_auto_produce_takes_what_the_topics_schema_can_read() -> None:

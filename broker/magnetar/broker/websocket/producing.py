@@ -14,6 +14,7 @@ from magnetar.broker.websocket.producer_core import (
     ProducerCore,
     deliver_at_ms,
     encoded_metadata,
+    sent_key,
 )
 from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.routing import Router
@@ -144,8 +145,8 @@ class ProducerSession:
                 producer.send_encoded_nowait(publish.payload, metadata, on_sent=on_sent)
             else:
                 producer.send_nowait(
-                    publish.payload,
-                    key=publish.key,
+                    None if publish.is_null else publish.payload,
+                    key=sent_key(publish),
                     properties=publish.properties,
                     event_time_ms=publish.event_time_ms,
                     deliver_at_ms=due_ms,

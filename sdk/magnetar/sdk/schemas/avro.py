@@ -47,8 +47,10 @@ class _AvroBase(VersionedSchema[T]):
         out = io.BytesIO()
         try:
             plain: object = value if self._to is None else self._to(value)
+            if self._to is None:  # What it would write otherwise may be another value: 1 for 1.5.
+                self._avro.validate(plain, self._own)
             self._avro.schemaless_writer(out, self._own, plain)
-        except _FOREIGN as error:
+        except (*_FOREIGN, self._avro.validation.ValidationError) as error:
             raise SchemaValueError(f"a value that does not fit: {error}") from error
         return out.getvalue()
 
@@ -133,7 +135,8 @@ class AvroObjectSchema(_AvroBase[object]):
         """
         out = io.BytesIO()
         try:
+            self._avro.validate(value, self._own)
             self._avro.schemaless_writer(out, self._own, value, strict_allow_default=True)
-        except _FOREIGN as error:
+        except (*_FOREIGN, self._avro.validation.ValidationError) as error:
             raise SchemaValueError(f"a value that does not fit: {error!r}") from error
         return out.getvalue()

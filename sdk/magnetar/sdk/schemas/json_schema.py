@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 from pydantic import TypeAdapter
@@ -13,6 +14,10 @@ from magnetar.sdk.schemas.records import shape_of
 
 _STAND_FOR_ODD = (b"null", b"NaN", b"Infinity")
 """What pydantic may write for numbers that JSON has no form for; in most payloads is none."""
+
+
+_LARGE = re.compile(rb"\d{10}")
+"""In what JSON writes of a whole number that may be too large for 32 bits."""
 
 
 def _odd_number(plain: object, written: object) -> tuple[str, float] | None:
@@ -51,6 +56,8 @@ class JsonSchema(Schema[T]):
         definition = json.dumps(shape.avro)
         self.info = SchemaInfo(SchemaType.JSON, definition.encode())
         self._has_reals = '"double"' in definition or '"float"' in definition
+        self._to_avro = shape.to_avro
+        """Refuses whole numbers that the definition has no room for, as AVRO would."""
         self._renamed = shape.renamed
         self._kind = kind
         self._adapter = TypeAdapter(kind)
@@ -64,7 +71,9 @@ class JsonSchema(Schema[T]):
             raw = self._adapter.dump_json(value, by_alias=True, warnings="error")
             if self._has_reals and any(each in raw for each in _STAND_FOR_ODD):
                 self._check_numbers(value, raw)
-        except PydanticSerializationError as error:
+            if self._to_avro is not None and _LARGE.search(raw):
+                self._to_avro(value)
+        except (PydanticSerializationError, TypeError, ValueError) as error:
             raise SchemaValueError(f"{self._kind.__name__}: {error}") from error
         return raw
 

@@ -16,6 +16,8 @@ that name, `Shape.renamed` gives what it reads.
 
 import dataclasses
 import json
+import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -52,6 +54,32 @@ _PLAIN: dict[object, object] = {
     datetime: {"type": "long", "logicalType": "timestamp-millis"},
     date: {"type": "int", "logicalType": "date"},
 }
+
+
+def _int32(value: object) -> int:
+    number = operator.index(value)  # type: ignore[arg-type]  # Others are refused by that.
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number} does not fit into the 32 bits of an int")
+    return number
+
+
+def _int64(value: object) -> int:
+    number = operator.index(value)  # type: ignore[arg-type]  # Others are refused by that.
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} does not fit into the 64 bits of a long")
+    return number
+
+
+def _float32(value: object) -> object:
+    if isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
+        raise ValueError(f"{value} does not fit into the 32 bits of a float")
+    return value
+
+
+_FLOAT_MAX = float.fromhex("0x1.fffffep+127")
+_NUMBERS: dict[str, Convert] = {"int": _int32, "long": _int64, "float": _float32}
+"""What Avro has no room for: written all the same, it would be read as another number, or not at
+all. fastavro writes the whole part of what is to be a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +129,12 @@ class _Shapes:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin is Annotated:
             asked = [each.name for each in arguments[1:] if isinstance(each, AvroType)]
-            return Shape(asked[0]) if asked else self.of(arguments[0], where)
+            if asked:
+                return Shape(asked[0], _NUMBERS.get(asked[0]))
+            return self.of(arguments[0], where)
         if kind in _PLAIN:
-            return Shape(_PLAIN[kind])
+            avro = _PLAIN[kind]
+            return Shape(avro, _NUMBERS.get(avro) if isinstance(avro, str) else None)
         if kind is type(None):
             return Shape("null")
         if origin in (typing.Union, types.UnionType):

@@ -407,6 +407,51 @@ def test_a_value_of_another_class_is_refused() -> None:
             schema.encode(VALUE)  # type: ignore[arg-type]  # That is the point.
 
 
+@dataclass
+class Narrow:
+    small: Int32 = 0
+    large: int = 0
+    ratio: Float32 = 0.0
+    many: list[Int32] = field(default_factory=list)
+    maybe: int | None = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Narrow(small=1 << 31),
+        Narrow(small=-(1 << 31) - 1),
+        Narrow(large=1 << 63),
+        Narrow(many=[0, 1 << 40]),
+        Narrow(maybe=-(1 << 70)),
+        Narrow(large=1.5),  # type: ignore[arg-type]  # That is the point.
+    ],
+)
+def test_a_number_that_the_definition_has_no_room_for_is_refused(value: Narrow) -> None:
+    for schema in (AvroSchema(Narrow), JsonSchema(Narrow)):
+        with pytest.raises(SchemaValueError):
+            schema.encode(value)
+
+
+def test_numbers_at_the_bounds_of_their_types_pass() -> None:
+    value = Narrow(-(1 << 31), -(1 << 63), 3.4028234663852886e38, [(1 << 31) - 1], (1 << 63) - 1)
+    for schema in (AvroSchema(Narrow), JsonSchema(Narrow)):
+        assert schema.decode(schema.encode(value)) == value
+    avro = AvroSchema(Narrow)
+    assert math.isnan(avro.decode(avro.encode(Narrow(ratio=math.nan))).ratio)
+    with pytest.raises(SchemaValueError, match="32 bits of a float"):
+        avro.encode(Narrow(ratio=1e300))
+
+
+@pytest.mark.parametrize("value", [1.5, 1 << 63, "1"])
+def test_a_dict_is_written_as_it_is_or_not_at_all(value: object) -> None:
+    fields = [{"name": "x", "type": "long"}]
+    schema = AvroObjectSchema({"type": "record", "name": "R", "fields": fields})
+    assert schema.decode(schema.encode({"x": 1})) == {"x": 1}
+    with pytest.raises(SchemaValueError, match="x"):
+        schema.encode({"x": value})
+
+
 @pytest.mark.parametrize("raw", [b"", b"\xff" * 20, b"{", b"\x02"])
 def test_bytes_that_are_no_value_are_told(raw: bytes) -> None:
     for schema in (AvroSchema(Everything), JsonSchema(Everything)):

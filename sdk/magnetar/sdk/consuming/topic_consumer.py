@@ -79,7 +79,13 @@ class TopicConsumer(Consumer):
         self._acknowledger = self._own_acknowledger = acknowledger
         self._owns_letters = letters is None
         if letters is None and settings.dead_letters is not None:
-            letters = DeadLetters(context, topic, subscription, settings.dead_letters)
+            letters = DeadLetters(
+                context,
+                topic,
+                subscription,
+                settings.dead_letters,
+                has_schema=schema is not None,
+            )
         self._letters = letters
         self._opening = EntryOpening(
             source,

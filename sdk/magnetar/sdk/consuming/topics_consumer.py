@@ -76,7 +76,13 @@ class TopicsConsumer(Consumer):
             name=f"topics of {name}",
         )
         if first is not None and (settings.dead_letters is not None or settings.retry_topic):
-            self._letters = DeadLetters(context, first, subscription, settings.dead_letters)
+            self._letters = DeadLetters(
+                context,
+                first,
+                subscription,
+                settings.dead_letters,
+                has_schema=schema is not None,
+            )
         self._member_settings = replace(settings, name=member_name)
 
     # -- public, where several topics differ from one

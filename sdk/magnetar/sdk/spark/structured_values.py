@@ -1,12 +1,13 @@
 """Values of JSON and AVRO schemas as columns.
 
 JSON is parsed by Arrow, all values of a batch at once; when that does not like them (numbers as
-texts, bytes as texts), one after the other. AVRO is read with the version of the schema that each
-message was written with; columns are matched by name.
+texts, bytes as texts, NaN and infinity in words), one after the other. AVRO is read with the
+version of the schema that each message was written with; columns are matched by name.
 """
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,12 @@ class StructuredValues:
                 )
         self._schema = to_arrow_schema(wanted, timezone="UTC")
         self._is_json = is_json
+        # What a column of this name may hold, where it holds numbers with a point.
+        self._odd_numbers = {
+            each.name: read
+            for each in self._schema
+            if (read := _odd_numbers(each.type)) is not None
+        }
         self._avro: dict[int, Any] = {}
         if not is_json:
             versions = dict(value_schema.versions) or {0: value_schema.definition}
@@ -118,6 +125,9 @@ class StructuredValues:
                 raise _unfit(value, f"no JSON: {error}") from None
             if not isinstance(found, dict):
                 raise _unfit(value, "no JSON object")
+            for name, read in self._odd_numbers.items():
+                if name in found:
+                    found[name] = read(found[name])
             rows.append(found)
         return self._made(rows)
 
@@ -157,6 +167,45 @@ class StructuredValues:
             return pa.RecordBatch.from_pylist(rows, schema=self._schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise SchemaMismatchError(f"a value is not of the topic's schema: {error}") from None
+
+
+_ODD_NUMBERS = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "+Infinity": math.inf,
+    "INF": math.inf,
+    "+INF": math.inf,
+    "-Infinity": -math.inf,
+    "-INF": -math.inf,
+}
+"""Numbers that JSON has no form for, in the words of Spark and of the Java client."""
+
+
+def _odd_numbers(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes numbers of such words in a value of this type; None: it holds no such numbers."""
+    if pa.types.is_floating(kind):
+        return lambda value: _ODD_NUMBERS.get(value, value) if isinstance(value, str) else value
+    if pa.types.is_list(kind):
+        item = _odd_numbers(kind.value_type)
+        if item is not None:
+            return lambda value: [*map(item, value)] if isinstance(value, list) else value
+    elif pa.types.is_map(kind):
+        each = _odd_numbers(kind.item_type)
+        if each is not None:
+            return lambda value: (
+                {name: each(one) for name, one in value.items()}
+                if isinstance(value, dict)
+                else value
+            )
+    elif pa.types.is_struct(kind):
+        fields = {one.name: read for one in kind if (read := _odd_numbers(one.type)) is not None}
+        if fields:
+            return lambda value: (
+                {name: fields[name](one) if name in fields else one for name, one in value.items()}
+                if isinstance(value, dict)
+                else value
+            )
+    return None
 
 
 def _or_null(read: Callable[..., object]) -> Callable[..., object]:

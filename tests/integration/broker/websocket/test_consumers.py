@@ -2,9 +2,12 @@
 
 import asyncio
 from base64 import b64decode
+from dataclasses import dataclass
 
 import pytest
 
+from magnetar.sdk import Client, ConsumerSettings, SubscriptionType
+from magnetar.sdk.schemas import INT64, AvroSchema, KeyValue, KeyValueEncoding, KeyValueSchema
 from tests.integration.broker.websocket.sockets import (
     WAIT_S,
     Socket,
@@ -15,6 +18,12 @@ from tests.integration.broker.websocket.sockets import (
     until,
 )
 from tests.standalone import Standalone
+
+
+@dataclass
+class Order:
+    item: str
+
 
 # -- kinds
 
@@ -233,6 +242,25 @@ async def test_what_is_refused_too_often_is_a_dead_letter(topic: Topic, chosen: 
     async with topic.consumer(query) as consumer:
         await producer_says_more(topic)
         assert await consumer.payload() == "more"
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
+async def test_dead_letters_keep_what_makes_them_readable_and_do_not_wait_for_who_reads_them(
+    topic: Topic, server: Standalone, kind: SubscriptionType
+) -> None:
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=0&maxRedeliverCount=1"
+    query += "&deadLetterInitialSubscription=morgue"
+    schema = KeyValueSchema(INT64, AvroSchema(Order), KeyValueEncoding.SEPARATED)
+    pairs: list[KeyValue[int, Order]] = [KeyValue(-1, Order("nail")), KeyValue(7, None)]
+    reads = ConsumerSettings(subscription_type=kind)
+    async with Client(server.url) as client, topic.consumer(query) as consumer:
+        await (await client.producer(topic.url, schema=schema)).send_many(pairs)
+        letters = await client.consumer(f"{topic.url}-s-DLQ", "morgue", reads, schema=schema)
+        for _ in range(4):
+            await consumer.nack((await consumer.receive())["messageId"])
+        found = [await letters.receive(timeout_s=30) for _ in range(2)]
+        assert [each.value() for each in found] == pairs
+        assert [each.is_null for each in found] == [False, True]
 
 
 async def producer_says_more(topic: Topic) -> None:

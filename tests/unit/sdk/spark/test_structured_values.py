@@ -2,16 +2,19 @@
 
 import io
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from magnetar.sdk.spark.avro_types import fields_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.sink.json_encoding import encode_json
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 from magnetar.sdk.spark.structured_values import StructuredValues
 
@@ -123,3 +126,35 @@ def test_white_space_around_json_values_keeps_them_in_one_batch(
     fast = columns._fast_json(parts)
     assert fast is not None
     assert fast.to_pylist() == columns._slow_json(values, set()).to_pylist()
+
+
+def test_json_numbers_as_the_sink_and_the_java_client_write_them_are_read() -> None:
+    odd = [float("nan"), float("inf"), float("-inf"), 1.5, None]
+    values = encode_json(
+        [("x", pa.array(odd)), ("y", pa.array(odd, pa.float32())), ("n", pa.array(["NaN"] * 5))]
+    ).to_pylist()
+    nullable = [
+        {"name": name, "type": ["null", kind]}
+        for name, kind in (("x", "double"), ("y", "float"), ("n", "string"))
+    ]
+    inner = {"type": "record", "name": "I", "fields": nullable[:1]}
+    nested = [
+        {"name": "list", "type": {"type": "array", "items": "double"}},
+        {"name": "inner", "type": inner},
+    ]
+    definition = json.dumps({"type": "record", "name": "R", "fields": [*nullable, *nested]})
+    values.append(b'{"x":"-INF","list":["NaN",2,"Infinity"],"inner":{"x":"INF"}}')
+    wanted = StructType(fields_of(definition, is_json=True))
+    columns = StructuredValues(wanted, ValueSchema("JSON", definition)).columns(
+        values, [len(each) for each in values], [], [(-1, len(values))]
+    )
+    for name in ("x", "y"):
+        assert str(columns[name].to_pylist()[:5]) == str(odd)
+    assert columns["x"][5].as_py() == -math.inf
+    assert columns["n"].to_pylist() == ["NaN"] * 5 + [None]
+    assert str(columns["list"][5].as_py()) == "[nan, 2.0, inf]"
+    assert columns["inner"][5].as_py() == {"x": math.inf}
+    with pytest.raises(SchemaMismatchError, match="not of the topic's schema"):
+        StructuredValues(wanted, ValueSchema("JSON", definition)).columns(
+            [b'{"x":"many"}'], [12], [], [(-1, 1)]
+        )

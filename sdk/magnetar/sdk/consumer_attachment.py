@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from magnetar.sdk.acknowledger import Acknowledger
+from magnetar.sdk.batch import words_from_mask
 from magnetar.sdk.connection import Connection, ConsumerListener
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import (
@@ -157,6 +158,11 @@ class ConsumerAttachment:
             return
         if queue.is_held:
             self._acknowledger.forget()  # a seek is under way
+        else:
+            # Others may have moved the subscription: nothing holds that was known of its place.
+            self._acknowledger.end_deliveries()
+            if not self._is_reader:
+                queue.skip = queue.taken = None
         self._begin_behind_taken()  # more may have been taken of what lay here
         if self._is_reader and asked and self._start and self._start < asked:
             # Or put back, of what the broker would not send any more.
@@ -242,11 +248,14 @@ class ConsumerAttachment:
             SdkError: not known to be carried out.
         """
         message_id = message_id.first_chunk or message_id
-        data = MessageIdData(
-            ledgerId=message_id.to_data().ledgerId, entryId=message_id.to_data().entryId
-        )
-        # The broker moves to the start of an entry: what stands before in the batch is left out.
-        skip = (message_id, True) if message_id.batch_index > 0 else None
+        given = message_id.to_data()
+        data = MessageIdData(ledgerId=given.ledgerId, entryId=given.entryId)
+        index, size = message_id.batch_index, message_id.batch_size
+        if 0 < index < size:
+            # Brokers without batch index acks take no notice and move to the start of the entry.
+            data.ack_set.extend(words_from_mask((1 << size) - (1 << index)))
+        # What stands before in the batch is left out here, too.
+        skip = (message_id, True) if index > 0 else None
         command = CommandSeek(consumer_id=self._id, request_id=0, message_id=data)
         await self._seek(command, message_id, skip)
 

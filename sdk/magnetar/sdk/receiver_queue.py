@@ -5,7 +5,7 @@ and split. Credit (FLOW) counts messages and is returned when half of the queue 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from magnetar.sdk.ack_grouping import AckGrouping
@@ -48,7 +48,8 @@ class ReceiverQueue:
         """
         self.messages_max = messages_max
         self.skip: tuple[MessageId, bool] | None = None
-        """Messages up to this id are left out; it too, unless the flag says otherwise."""
+        """Messages up to this id are left out; it too, unless the flag says otherwise. Of a
+        subscription that others can move it holds for the attachment that a seek leads to."""
         self.taken: Message | MessageBatch | MessageId | None = None
         """What the application took last, or where that lies."""
         self.epoch = 0
@@ -166,6 +167,16 @@ class ReceiverQueue:
             self.on_cleared()
         self._return_credit(dropped)
 
+    def drop_ready(self, entries: Collection[tuple[int, int]]) -> None:
+        """Forget the messages of these entries that were opened and not taken, and return their
+        credit: the broker sends the entries again."""
+        ready = self._ready
+        kept = [each for each in ready if (each.ledger_id, each.entry_id) not in entries]
+        if len(kept) < len(ready):
+            dropped = len(ready) - len(kept)
+            self._ready = deque(kept)
+            self._return_credit(dropped)
+
     def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Without those that the broker sent before it heard of our last redelivery request."""
         current: list[Delivery] = []
@@ -261,14 +272,15 @@ class ReceiverQueue:
         """
         batch = self._open_next()
         if batch is not None:
+            charged = batch.count
             try:
                 messages = batch.messages()
             except MalformedPayloadError as error:
-                self._return_credit(batch.count)
+                self._return_credit(charged)
                 raise CorruptMessageError(batch.message_id, str(error)) from error
             # Messages that compaction took out of a batch cost credit and are not delivered.
             self._ready.extend(messages)
-            self._return_credit(batch.count - len(messages))
+            self._return_credit(charged - len(messages))
 
     def take_batches(self, entries_max: int) -> list[MessageBatch]:
         """Up to `entries_max` entries, undecoded; the good ones before a corrupt one.
@@ -341,15 +353,19 @@ class ReceiverQueue:
 
     def _leave_out(self, batch: MessageBatch) -> None:
         """Restrict an entry to what is still to be delivered of it."""
-        if batch.remaining is not None and not self._is_reader:
-            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
-        known = self._acks.remaining(batch.ledger_id, batch.entry_id)
+        place = (batch.ledger_id, batch.entry_id)
+        if self._is_reader:
+            # It acknowledges up to a message: what the broker leaves out is no matter.
+            known = self._acks.remaining(*place)
+        elif batch.batch_size:
+            known = self._acks.deliver(*place, batch.batch_size, batch.remaining)
+        else:
+            known = None
         if known is not None:
             batch.restrict(known)
         if self.skip is None:
             return
         start, is_inclusive = self.skip
-        place = (batch.ledger_id, batch.entry_id)
         if place > (start.ledger_id, start.entry_id):
             return
         if place < (start.ledger_id, start.entry_id):
@@ -358,8 +374,8 @@ class ReceiverQueue:
             batch.restrict(-1 << (start.batch_index + (0 if is_inclusive else 1)))
         elif not is_inclusive:
             batch.restrict(0)
-        if not self._is_reader and batch.remaining:
-            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
+        if batch.batch_size and batch.remaining and not self._is_reader:
+            self._acks.leave_out(*place, batch.batch_size, batch.remaining)
 
     # -- credit
 

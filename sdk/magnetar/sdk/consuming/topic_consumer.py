@@ -56,6 +56,7 @@ class TopicConsumer(Consumer):
             settings.verify_checksum,
             settings.decompressed_bytes_max,
             self._schema,
+            acks.leave_out,
         )
         queue = ReceiverQueue(
             source,
@@ -232,7 +233,7 @@ class TopicConsumer(Consumer):
         """From the connection: another consumer of the subscription took over, or this one."""
         self.is_active = is_active
         if not is_active:
-            self._acks.forget_parts()
+            self._own_acknowledger.end_deliveries()
         if self.on_active is not None:
             self.on_active(is_active)
         if self._settings.on_active_change is not None:

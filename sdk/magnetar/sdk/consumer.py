@@ -408,7 +408,8 @@ class Consumer(ABC):
             SdkError: not known to be carried out.
         """
         await self._attachment.seek(message_id)
-        self._start, self._start_inclusive = message_id, True
+        if not self._settings.durable:
+            self._start, self._start_inclusive = message_id, True
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to the first message published at or after a time.
@@ -417,7 +418,8 @@ class Consumer(ABC):
             SdkError: not known to be carried out.
         """
         await self._attachment.seek_to_time(publish_time_ms)
-        self._start, self._start_inclusive = MessageId.EARLIEST, True
+        if not self._settings.durable:
+            self._start, self._start_inclusive = MessageId.EARLIEST, True
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; entry id -1 if there is none.

@@ -258,6 +258,8 @@ class ConsumerAttachment:
         skip = (message_id, True) if index > 0 else None
         command = CommandSeek(consumer_id=self._id, request_id=0, message_id=data)
         await self._seek(command, message_id, skip)
+        if message_id == MessageId.LATEST:
+            await self.settle_start()
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to a time. Raises: SdkError: not known to be carried out."""
@@ -265,6 +267,22 @@ class ConsumerAttachment:
             consumer_id=self._id, request_id=0, message_publish_time=publish_time_ms
         )
         await self._seek(command, self._start, None)
+        await self.settle_start()
+
+    async def settle_start(self) -> None:
+        """Ask the broker where a reader stands whose start has no id, such as LATEST or a time.
+
+        From there it goes on after a reconnect: by then LATEST would be behind what came meanwhile.
+        If the broker cannot be asked, the start stays what it was.
+        """
+        if not self._is_reader:
+            return
+        try:
+            _, mark_delete = await self.last_ids()
+        except SdkError:
+            return
+        if mark_delete is not None and self._queue.last_taken is None:
+            self._start, self._queue.skip = mark_delete, (mark_delete, False)
 
     async def _seek(
         self, command: CommandSeek, start: MessageId | None, skip: tuple[MessageId, bool] | None

@@ -190,15 +190,18 @@ class AckGrouping:
             self.add_entry(ledger_id, entry_id)
             return True
         key, bit = (ledger_id, entry_id), 1 << batch_index
-        part = self._known(key, (1 << batch_size) - 1)
-        is_news = bool((part.open | part.kept) & bit)
-        part = _Part(part.open & ~bit, part.kept & ~bit)
+        part = self._parts.get(key)
+        if part is None:
+            part = self._known(key, (1 << batch_size) - 1)
+            self._set(key, part)
+        left = part.open | part.kept
+        part.open &= ~bit
+        part.kept &= ~bit
         if not part.open:
             self._complete(key, part.kept)
             return True
-        self._set(key, part)
-        if self._batch_index_ack and is_news:
-            self._touched[key] = part.open | part.kept
+        if self._batch_index_ack and left & bit:
+            self._touched[key] = left & ~bit
         return False
 
     def _complete(self, key: tuple[int, int], kept: int) -> None:
@@ -249,13 +252,12 @@ class AckGrouping:
         self._forgotten.clear()
 
     def clear(self) -> None:
-        """Forget everything: the subscription is moved."""
+        """Forget all acknowledgements: the subscription is moved. Which entries make a message in
+        chunks stays so."""
         self._entries = []
         self._cumulative = None
-        self._parts.clear()
         self._touched.clear()
-        self._chunks.clear()
-        self._forgotten.clear()
+        self.forget_parts()
 
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""

@@ -267,7 +267,7 @@ class Acknowledger:
         entries = sorted({(one.ledger_id, one.entry_id) for one in what})
         if entries:
             self.flush()
-            self._send_redeliver(entries)
+            self._send_redeliver(entries, of_before=True)
 
     def redeliver_all(self) -> None:
         """Ask for everything again that was delivered and not acknowledged."""
@@ -327,8 +327,11 @@ class Acknowledger:
             self._send_redeliver(due)
         self._arm_timeouts(now_s)
 
-    def _send_redeliver(self, entries: list[tuple[int, int]]) -> None:
-        """Ask for entries again; none means all. Nothing to do unless attached: all comes again."""
+    def _send_redeliver(self, entries: list[tuple[int, int]], *, of_before: bool = False) -> None:
+        """Ask for entries again; none means all. Nothing to do unless attached: all comes again.
+
+        `of_before`: they may be of an earlier attachment.
+        """
         connection = self._connection()
         if connection is None:
             return
@@ -343,7 +346,7 @@ class Acknowledger:
         else:
             for entry in entries:
                 self._settle(entry, ALL_MESSAGES)
-            self._queue.drop_ready(set(entries))
+            self._queue.drop_entries(set(entries), of_before=of_before)
         connection.send(
             BaseCommand(
                 type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,

@@ -167,14 +167,25 @@ class ReceiverQueue:
             self.on_cleared()
         self._return_credit(dropped)
 
-    def drop_ready(self, entries: Collection[tuple[int, int]]) -> None:
-        """Forget the messages of these entries that were opened and not taken, and return their
-        credit: the broker sends the entries again."""
+    def drop_entries(self, entries: Collection[tuple[int, int]], *, of_before: bool) -> None:
+        """Forget what lies here of these entries and return its credit: they are asked for again.
+
+        `of_before`: they may have been taken before the last attachment, and have come again.
+        """
         ready = self._ready
         kept = [each for each in ready if (each.ledger_id, each.entry_id) not in entries]
-        if len(kept) < len(ready):
-            dropped = len(ready) - len(kept)
+        dropped = len(ready) - len(kept)
+        if dropped:
             self._ready = deque(kept)
+        if of_before:
+            incoming, self._incoming = self._incoming, deque()
+            for each in incoming:
+                place = each[0].message_id
+                if (place.ledgerId, place.entryId) in entries:
+                    dropped += _credit_of(each)
+                else:
+                    self._incoming.append(each)
+        if dropped:
             self._return_credit(dropped)
 
     def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:

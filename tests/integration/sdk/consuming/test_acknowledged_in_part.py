@@ -371,8 +371,9 @@ async def test_an_entry_refused_twice_on_an_exclusive_subscription_comes_again_o
         assert await rest_of(consumer) == []
 
 
+@pytest.mark.parametrize("moved_by", ["an operator", "a seek"])
 async def test_chunks_of_a_message_taken_before_an_attachment_are_all_acknowledged(
-    server: Broker, client: Client, topic: str
+    server: Broker, client: Client, topic: str, moved_by: str
 ) -> None:
     chunking = ProducerSettings(batching=False, chunking=True, chunk_bytes_max=100)
     async with await client.producer(topic, chunking) as producer:
@@ -380,8 +381,11 @@ async def test_chunks_of_a_message_taken_before_an_attachment_are_all_acknowledg
     async with await client.consumer(topic, "s", SHARED) as consumer:
         (message,) = await take(consumer, 1)
         consumer.pause()
-        await reset_to_start(server, topic)
-        await until(lambda: consumer.is_connected)
+        if moved_by == "a seek":
+            await consumer.seek(message.message_id)
+        else:
+            await reset_to_start(server, topic)
+            await until(lambda: consumer.is_connected)
         consumer.acknowledge(message)
         await await_no_backlog(server, topic)
 

@@ -241,7 +241,8 @@ class Acknowledger:
         """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry."""
         self.negatively_acknowledged += 1
         count = 0 if isinstance(what, MessageId) else what.redelivery_count
-        self._ask_later((what.ledger_id, what.entry_id), _bits_of(what), count)
+        if self._is_current(what):
+            self._ask_later((what.ledger_id, what.entry_id), _bits_of(what), count)
         if self._interceptors:
             self._interceptors.tell("on_negative_acknowledge", (_id_of(what),))
 
@@ -264,7 +265,7 @@ class Acknowledger:
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
         """Ask for messages again, at once; of batches, for whole entries."""
-        entries = sorted({(one.ledger_id, one.entry_id) for one in what})
+        entries = sorted({(one.ledger_id, one.entry_id) for one in what if self._is_current(one)})
         if entries:
             self.flush()
             self._send_redeliver(entries, of_before=True)
@@ -273,6 +274,10 @@ class Acknowledger:
         """Ask for everything again that was delivered and not acknowledged."""
         self.flush()
         self._send_redeliver([])
+
+    def _is_current(self, what: Acknowledgeable) -> bool:
+        """Whether it has to be asked for if it is to come again; an id does not tell."""
+        return isinstance(what, MessageId) or self._queue.is_current(what)
 
     def _arm_redelivery(self, now_s: float) -> None:
         next_s = self._redelivery.next_s
@@ -305,7 +310,8 @@ class Acknowledger:
             return
         now_s = self._clock.monotonic_s()
         for message in messages:
-            timeouts.add((message.ledger_id, message.entry_id), _bits_of(message), now_s=now_s)
+            if self._is_current(message):
+                timeouts.add((message.ledger_id, message.entry_id), _bits_of(message), now_s=now_s)
         self._arm_timeouts(now_s)
 
     def _arm_timeouts(self, now_s: float) -> None:

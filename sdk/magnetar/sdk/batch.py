@@ -123,6 +123,7 @@ class MessageBatch:
         "ledger_id",
         "metadata",
         "redelivery_count",
+        "round",
     )
 
     def __init__(
@@ -147,6 +148,8 @@ class MessageBatch:
         self.first_chunk: MessageId | None = None
         """Of a message in chunks, put together: where its first one lies."""
         self.redelivery_count = redelivery_count
+        self.round: object = None
+        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
         split = open_payload if source.verify_checksum else split_payload
         metadata, self._body_at = split(payload)
         self.metadata: MessageMetadata = metadata
@@ -240,6 +243,7 @@ class MessageBatch:
             self.entry_id,
             self.redelivery_count,
         )
+        opened.round = self.round
         if self._remaining is not None:
             opened.restrict(self._remaining)
         return opened

@@ -155,7 +155,6 @@ class Consumer(ABC):
         policy = self._settings.batch_receive
         queue = self._queue
         result: list[Message] = []
-        rounds: list[object] = []
         size = 0
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms else None):
@@ -168,14 +167,12 @@ class Consumer(ABC):
                         self._put_back([message])
                         break
                     result.append(message)
-                    rounds.append(queue.round_of(message))
                     size += len(message.data)
         except TimeoutError:
             pass  # what came in time is the batch
         except BaseException:
             # What comes again anyway, or is of the place before a seek, is not for the next call.
-            taken = zip(result, rounds, strict=True)
-            self._put_back([each for each, of in taken if queue.round_of(each) is of])
+            self._put_back([each for each in result if queue.is_current(each)])
             raise
         return self._given(result) if self._is_watched else result
 

@@ -65,6 +65,7 @@ class ReceiverQueue:
         """The entry that was opened last, whatever became of it; None: it comes again."""
         self._held: _Held | None = None
         self._round = object()
+        """Another one with each attachment, seek and request for all that is unacknowledged."""
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
         self._is_paused = False
@@ -236,9 +237,10 @@ class ReceiverQueue:
                 self._corrupt = error
         return self._ready[0].schema_version if self._ready else None
 
-    def round_of(self, message: Message) -> object:
-        """Another one each time that what was taken comes again, or the subscription is moved."""
-        return self._round
+    def is_current(self, what: Message | MessageBatch) -> bool:
+        """Whether it came in this round; if not, it comes again by itself unless it is acknowledged
+        or the subscription was moved behind it."""
+        return what.round is self._round
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """What was taken last, in this round, was not wanted after all: it is next again."""
@@ -336,6 +338,7 @@ class ReceiverQueue:
             self._return_credit(_credit_of((message, payload)))
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
+        batch.round = self._round
         # Parts of entries have to be left out seldom.
         if self.skip is not None or self._acks.has_partial:
             charged = batch.count

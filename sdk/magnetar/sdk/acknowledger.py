@@ -133,6 +133,10 @@ class Acknowledger:
             self._interceptors.tell("on_acknowledge_cumulative", (message_id,))
         self._after_ack()
 
+    def tell_read(self, last: MessageId) -> None:
+        """Have the broker know with the next flush how far a reader has read."""
+        self._acks.add_cumulative(last)
+
     @property
     def has_waiting(self) -> bool:
         """Whether there are acknowledgements to be sent."""

@@ -50,6 +50,9 @@ class AttachedConsumer(ConsumerListener, Protocol):
     def on_attachment_failed(self) -> None:
         """The session is over: those who wait must hear of it."""
 
+    def on_moved(self) -> None:
+        """A broker that does not close consumers for it has moved the subscription."""
+
 
 class ConsumerAttachment:
     """Where one consumer is attached, and what it asks of the broker there."""
@@ -171,6 +174,10 @@ class ConsumerAttachment:
             return
         queue.clear()
         self.connection = connection
+        last = queue.last_taken
+        if self._is_reader and last is not None and last.entry_id >= 0:
+            # Its new place begins with that message: its broker is to know that nothing is left.
+            self._acknowledger.tell_read(last)
         # Before the credit: what was acknowledged need not come again.
         self._acknowledger.flush()
         queue.begin()
@@ -310,6 +317,7 @@ class ConsumerAttachment:
         if self.connection is connection and self._session.attachments == attachments:
             # This broker did not close the consumer. What is on its way may be of the old position:
             # a fresh subscription is the only clean cut, but would be the end of a reader's.
+            self._consumer.on_moved()
             if self._is_reader:
                 self._acknowledger.forget()
                 queue.drop()

@@ -277,6 +277,16 @@ class TopicConsumer(Consumer):
     def on_session_lost(self, connection: Connection) -> None:
         """From the connection: the broker closed the consumer, or the connection broke."""
         self._at_broker.lose(connection)
+        # Nobody else moves a reader, which goes on where it was.
+        if self._settings.durable or self._receiver_queue.is_held:
+            self.on_moved()
+
+    def on_moved(self) -> None:
+        """From the attachment: the subscription was moved, perhaps. The end is told anew."""
+        if self.reached_end:
+            self.reached_end = False
+            if self.on_ready is not None:
+                self.on_ready()
 
     def on_attachment_failed(self) -> None:
         """From the attachment: it is over for good."""

@@ -1,6 +1,7 @@
 """Where a consumer or reader is, and whether there is more: as the broker knows it."""
 
 import asyncio
+from dataclasses import replace
 
 import pulsar
 import pytest
@@ -99,11 +100,12 @@ async def unload(server: Broker, topic: str) -> None:
     await admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
 
 
-@pytest.mark.parametrize("start", ["latest", "time"])
+@pytest.mark.parametrize("start", ["latest", "latest of nothing", "time"])
 async def test_a_reader_keeps_its_place_though_it_attaches_again_before_its_first_message(
     server: Broker, client: Client, topic: str, start: str
 ) -> None:
-    await send(client, topic, [b"old"])
+    if start != "latest of nothing":
+        await send(client, topic, [b"old"])
     first = MessageId.EARLIEST if start == "time" else MessageId.LATEST
     async with await client.reader(topic, first) as reader:
         if start == "time":
@@ -136,3 +138,70 @@ async def test_after_a_reset_by_others_a_consumer_asks_the_broker_whether_there_
         await asyncio.sleep(0)
         await send(client, topic, [b"new"])
         assert data(await take(consumer, 1)) == [b"new"]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("moved_by", ["a seek", "a time", "an operator"])
+async def test_a_consumer_that_is_moved_back_has_not_reached_the_end_of_the_topic_any_more(
+    server: Broker, client: Client, topic: str, moved_by: str, partitions: int
+) -> None:
+    if partitions:
+        await make_partitioned(server, topic, partitions)
+    topics = [f"{topic}-partition-{at}" for at in range(partitions)] or [topic]
+    for at, each in enumerate(topics):
+        await send(client, each, numbered(3, 10 * at))
+    async with await client.consumer(topic, "s", FROM_START) as consumer:
+
+        async def to_the_end() -> list[bytes]:
+            found: list[bytes] = []
+            async for message in consumer:
+                found.append(message.data)
+                consumer.acknowledge(message)
+            return sorted(found)
+
+        everything = sorted(each for at in range(len(topics)) for each in numbered(3, 10 * at))
+        for each in topics:
+            await admin(server, "POST", f"{each.replace('://', '/')}/terminate")
+        async with asyncio.timeout(30):
+            assert await to_the_end() == everything
+            assert consumer.reached_end
+            if moved_by == "a seek":
+                await consumer.seek(MessageId.EARLIEST)
+            elif moved_by == "a time":
+                await consumer.seek_to_time(0)
+            else:
+                for each in topics:
+                    path = f"{each.replace('://', '/')}/subscription/s/resetcursor/0"
+                    await admin(server, "POST", path)
+                await until(lambda: not consumer.reached_end)
+            found: list[bytes] = []
+            while len(found) < len(everything):  # an operator resets one partition after the other
+                found += await to_the_end()
+            assert sorted(found) == everything
+            await until(lambda: consumer.reached_end)
+
+
+@pytest.mark.parametrize("is_reader", [False, True])
+@pytest.mark.parametrize("terminated_first", [False, True])
+async def test_the_end_of_a_topic_is_told_also_after_the_consumer_attaches_again(
+    server: Broker, client: Client, topic: str, is_reader: bool, terminated_first: bool
+) -> None:
+    async def terminate() -> None:
+        await admin(server, "POST", f"{topic.replace('://', '/')}/terminate")
+
+    await send(client, topic, numbered(2))
+    settings = replace(FROM_START, durable=not is_reader)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        consumer.acknowledge_cumulative((await take(consumer, 2))[1])
+        await consumer.flush_acks(confirmed=True)
+        if terminated_first:
+            await terminate()
+            await until(lambda: consumer.reached_end)
+        await unload(server, topic)
+        if not terminated_first:
+            await until(lambda: consumer.is_connected)
+            await consumer.last_message_id()
+            await terminate()
+        await until(lambda: consumer.is_connected and consumer.reached_end)
+        async with asyncio.timeout(30):
+            assert [message async for message in consumer] == []

@@ -102,6 +102,11 @@ class ConsumerAttachment:
     def is_attached(self) -> bool:
         return self.connection is not None
 
+    @property
+    def begins_at(self) -> MessageId | None:
+        """Where a reader attaches again if it has read nothing."""
+        return self._start
+
     def grant(self, messages: int) -> bool:
         """Let the broker send so many more; false if we are not attached."""
         if self.connection is None:
@@ -285,11 +290,15 @@ class ConsumerAttachment:
         if not self._is_reader:
             return
         try:
-            _, mark_delete = await self.last_ids()
+            last, mark_delete = await self.last_ids()
         except SdkError:
             return
-        if mark_delete is not None and self._queue.last_taken is None:
+        if self._queue.last_taken is not None:
+            return
+        if mark_delete is not None:
             self._start, self._queue.skip = mark_delete, (mark_delete, False)
+        elif last.entry_id < 0:
+            self._start = MessageId.EARLIEST  # all that the topic will have is behind the reader
 
     async def _seek(
         self, command: CommandSeek, start: MessageId | None, skip: tuple[MessageId, bool] | None

@@ -156,7 +156,7 @@ class TopicConsumer(Consumer):
         if start is None or start in (MessageId.EARLIEST, MessageId.LATEST):
             # Only the broker knows where that is, or where others have moved the subscription.
             if mark_delete is None:
-                return start == MessageId.EARLIEST
+                return self._at_broker.begins_at == MessageId.EARLIEST
             return mark_delete.entry < last.entry
         if start.batch_index < 0:
             start, last = start.entry, last.entry

@@ -93,6 +93,7 @@ async def test_an_inclusive_reader_of_an_empty_topic_waits_for_its_first_message
     async with await client.reader(topic, MessageId.LATEST, INCLUSIVE) as reader:
         assert not await reader.has_message_available()
         await send(client, topic, [b"first"])
+        assert await reader.has_message_available()
         assert (await reader.read_next(timeout_s=30)).data == b"first"
 
 

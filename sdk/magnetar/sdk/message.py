@@ -30,6 +30,8 @@ class Entry(Protocol):
     def schema(self) -> Schema[object] | None: ...
     @property
     def first_chunk(self) -> MessageId | None: ...
+    @property
+    def round(self) -> object: ...
 
 
 class Message:
@@ -122,6 +124,11 @@ class Message:
             entry.batch_size,
             entry.first_chunk,
         )
+
+    @property
+    def round(self) -> object:
+        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
+        return self._entry.round
 
     @property
     def topic(self) -> str:

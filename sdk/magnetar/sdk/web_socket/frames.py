@@ -46,6 +46,7 @@ class _Entry:
     redelivery_count: int
     metadata: MessageMetadata = field(repr=False)
     first_chunk: MessageId | None = None
+    round: object = None
     schema: Schema[object] | None = None
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 
 from magnetar.broker.errors import ConflictError, InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import Flag, RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord
@@ -34,9 +34,9 @@ class ClusterData(RequestBody):
     authenticationPlugin: str | None = None
     authenticationParameters: str | None = None
     peerClusterNames: list[str] | None = None
-    brokerClientTlsEnabled: bool = False
-    tlsAllowInsecureConnection: bool = False
-    brokerClientTlsEnabledWithKeyStore: bool = False
+    brokerClientTlsEnabled: Flag = False
+    tlsAllowInsecureConnection: Flag = False
+    brokerClientTlsEnabledWithKeyStore: Flag = False
     brokerClientTlsTrustStoreType: str | None = "JKS"
     brokerClientTlsTrustStore: str | None = None
     brokerClientTlsTrustStorePassword: str | None = None
@@ -47,7 +47,7 @@ class ClusterData(RequestBody):
     brokerClientKeyFilePath: str | None = None
     brokerClientCertificateFilePath: str | None = None
     listenerName: str | None = None
-    migrated: bool = False
+    migrated: Flag = False
 
     def kept(self) -> dict[str, JsonValue]:
         """What is stored."""

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Response
 
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
@@ -23,9 +23,9 @@ _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 class MessageId(RequestBody):
     """A message, as Pulsar's tools name it."""
 
-    ledgerId: int
-    entryId: int
-    partitionIndex: int = -1
+    ledgerId: WholeNumber
+    entryId: WholeNumber
+    partitionIndex: WholeNumber = -1
 
 
 def life_router(context: HttpContext) -> APIRouter:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.raw_message import raw_message
@@ -44,8 +44,8 @@ class LastMessageId(MessageId):
 class PlaceOfMessage(RequestBody):
     """A message, as clients name it."""
 
-    ledgerId: int = Field(ge=-1, le=_ID_MAX)
-    entryId: int = Field(ge=-1, le=_ID_MAX)
+    ledgerId: WholeNumber = Field(ge=-1, le=_ID_MAX)
+    entryId: WholeNumber = Field(ge=-1, le=_ID_MAX)
 
 
 def messages_router(context: HttpContext) -> APIRouter:

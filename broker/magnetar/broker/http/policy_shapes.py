@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
-from magnetar.broker.http.bodies import LONG_MAX, RequestBody
+from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
 from magnetar.broker.policies.model import (
@@ -24,62 +24,62 @@ from magnetar.sdk.wire import TopicNameError, parse_topic_name
 
 
 class RetentionPolicies(RequestBody):
-    retentionTimeInMinutes: int = 0
-    retentionSizeInMB: int = 0
+    retentionTimeInMinutes: WholeNumber = 0
+    retentionSizeInMB: WholeNumber = 0
 
 
 class PersistencePolicies(RequestBody):
-    bookkeeperEnsemble: int = 2
-    bookkeeperWriteQuorum: int = 2
-    bookkeeperAckQuorum: int = 2
-    managedLedgerMaxMarkDeleteRate: float = 0.0
+    bookkeeperEnsemble: WholeNumber = 2
+    bookkeeperWriteQuorum: WholeNumber = 2
+    bookkeeperAckQuorum: WholeNumber = 2
+    managedLedgerMaxMarkDeleteRate: Number = 0.0
 
 
 class BacklogQuotaBody(RequestBody):
-    limitSize: int = -1
-    limitTime: int = -1
+    limitSize: WholeNumber = -1
+    limitTime: WholeNumber = -1
     policy: BacklogPolicy | None = None
-    limit: int | None = None
+    limit: WholeNumber | None = None
     """The former name of limitSize."""
 
 
 class PublishRateBody(RequestBody):
-    publishThrottlingRateInMsg: int = -1
-    publishThrottlingRateInByte: int = -1
+    publishThrottlingRateInMsg: WholeNumber = -1
+    publishThrottlingRateInByte: WholeNumber = -1
 
 
 class DispatchRateBody(RequestBody):
-    dispatchThrottlingRateInMsg: int = -1
-    dispatchThrottlingRateInByte: int = -1
-    ratePeriodInSecond: int = 1
-    relativeToPublishRate: bool = False
+    dispatchThrottlingRateInMsg: WholeNumber = -1
+    dispatchThrottlingRateInByte: WholeNumber = -1
+    ratePeriodInSecond: WholeNumber = 1
+    relativeToPublishRate: Flag = False
 
 
 class SubscribeRateBody(RequestBody):
-    subscribeThrottlingRatePerConsumer: int = -1
-    ratePeriodInSecond: int = 30
+    subscribeThrottlingRatePerConsumer: WholeNumber = -1
+    ratePeriodInSecond: WholeNumber = 30
 
 
 class AutoTopicCreationBody(RequestBody):
-    allowAutoTopicCreation: bool
+    allowAutoTopicCreation: Flag
     topicType: Literal["partitioned", "non-partitioned"] | None = None
-    defaultNumPartitions: int | None = None
+    defaultNumPartitions: WholeNumber | None = None
 
 
 class AutoSubscriptionBody(RequestBody):
-    allowAutoSubscriptionCreation: bool
+    allowAutoSubscriptionCreation: Flag
 
 
 class DelayedDeliveryBody(RequestBody):
-    active: bool
-    tickTime: int = 1000
-    maxDeliveryDelayInMillis: int = 0
+    active: Flag
+    tickTime: WholeNumber = 1000
+    maxDeliveryDelayInMillis: WholeNumber = 0
 
 
 class InactiveTopicBody(RequestBody):
     inactiveTopicDeleteMode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
-    maxInactiveDurationSeconds: int = 60
-    deleteWhileInactive: bool = False
+    maxInactiveDurationSeconds: WholeNumber = 60
+    deleteWhileInactive: Flag = False
 
 
 class BookieAffinityBody(RequestBody):
@@ -170,10 +170,10 @@ def whole(least: int = 0) -> Shape:
             raise HttpRefusal(412, f"the value must be from {least} to {LONG_MAX}, got {value}")
         return value
 
-    return Shape(TypeAdapter(int), _same, of_json)
+    return Shape(TypeAdapter(WholeNumber), _same, of_json)
 
 
-BOOLEAN = Shape(TypeAdapter(bool), _same, _same)
+BOOLEAN = Shape(TypeAdapter(Flag), _same, _same)
 
 
 def _retention(body: RetentionPolicies) -> model.Retention:
@@ -372,7 +372,7 @@ SCHEMA_STRATEGY = Shape(TypeAdapter(SchemaCompatibility), _same, _same)
 AUTO_UPDATE_STRATEGY = Shape(TypeAdapter(AutoUpdateStrategy), _same, _same)
 AUTH_MODE = Shape(TypeAdapter(AuthMode), _same, _same)
 
-SWITCH = Shape(TypeAdapter(bool), _same, _same, of_nothing=True)
+SWITCH = Shape(TypeAdapter(Flag), _same, _same, of_nothing=True)
 """Set by a request without a body."""
 
 

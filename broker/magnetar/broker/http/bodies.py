@@ -22,9 +22,8 @@ _FLAGS = {"true": True, "false": False}
 
 
 def _whole(value: Any) -> Any:
-    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-        value = int(value)
-    elif isinstance(value, float) and value.is_integer():
+    is_text = isinstance(value, str) and _WHOLE.fullmatch(value.strip())
+    if is_text or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     if isinstance(value, int) and abs(value) > LONG_MAX:
         raise ValueError(f"{value} has more than 64 bits")
@@ -43,7 +42,7 @@ def _flag(value: Any) -> Any:
 
 
 WholeNumber = Annotated[StrictInt, BeforeValidator(_whole)]
-"""A whole number of a body, also as JSON text: clients in Go, Rust and shells write "60" for 60, and
+"""A whole number of a body, also as JSON text: clients in Go and Rust write "60" for 60, and
 Pulsar's broker takes it. What is no number is refused, true and false among it."""
 
 Number = Annotated[StrictFloat, BeforeValidator(_decimal)]

@@ -200,23 +200,47 @@ def go_run(space: Namespace, program: Path, folder: Path, *, timeout_s: int) -> 
 
     def run(names: Sequence[str]) -> Outcome:
         chosen = [f"-test.run=^({'|'.join(names)})$"] if names else []
-        done = subprocess.run(
-            [
-                *space.command_prefix,
-                *("go", "tool", "test2json", "-t", str(program), "-test.v=test2json"),
-                *(f"-test.timeout={timeout_s}s", *chosen),
-            ],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=timeout_s + 60,
-        )
-        return go_outcome(done.stdout)
+        # A file: how far it is can be seen while it runs.
+        with program.with_suffix(".events").open("a+") as events:
+            begin = events.tell()
+            subprocess.run(
+                [
+                    *space.command_prefix,
+                    *("go", "tool", "test2json", "-t", str(program), "-test.v=test2json"),
+                    *(f"-test.timeout={timeout_s}s", *chosen),
+                ],
+                cwd=folder,
+                env=environment(),
+                stdout=events,
+                stderr=subprocess.DEVNULL,
+                timeout=timeout_s + 60,
+            )
+            events.seek(begin)
+            return go_outcome(events.read())
 
-    return run
+    return lambda names: _go_on(run, names or go_tests(program, folder))
+
+
+def go_tests(program: Path, folder: Path) -> list[str]:
+    """The names of all tests in a program."""
+    listed = call(folder, str(program), "-test.list", "^Test", timeout_s=60)
+    return [name for name in listed.splitlines() if name.startswith("Test")]
+
+
+def _go_on(run: Run, names: Sequence[str]) -> Outcome:
+    """Run tests, and those again that one before them kept from running: a panic in one of them
+    ends the whole program, and what comes behind it would be missed without a word."""
+    outcome = Outcome()
+    left = list(names)
+    while left:
+        outcome.add(run(left))
+        done = outcome.passed | outcome.failed | outcome.skipped
+        still = [name for name in left if name not in done]
+        if len(still) == len(left):
+            outcome.failed.update(still)
+            break
+        left = still
+    return outcome
 
 
 # --- Rust ----------------------------------------------------------------------------------------

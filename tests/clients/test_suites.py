@@ -27,6 +27,8 @@ from tests.clients.suites import (
 )
 from tests.processes import magnetar_command, magnetar_environment
 
+pytestmark = pytest.mark.timeout(5400)
+
 GO_MODULE = "github.com/apache/pulsar-client-go@v0.19.0"
 RUST_CRATE = "6.9.1"
 BUILD_TIMEOUT_S = 1800

@@ -162,12 +162,13 @@ def _body(kind: type[BaseModel], to: Callable[[Any], BaseModel], of: Callable[[A
     return Shape(TypeAdapter(kind), lambda value: to(value).model_dump(exclude_none=True), of)
 
 
-def whole(least: int = 0) -> Shape:
-    """A number, not below `least`."""
+def whole(least: int = 0, *, words: str = "") -> Shape:
+    """A number, not below `least`; `words`: what Pulsar says of one that is."""
 
     def of_json(value: int) -> int:
         if not least <= value <= LONG_MAX:
-            raise HttpRefusal(412, f"the value must be from {least} to {LONG_MAX}, got {value}")
+            text = f"the value must be from {least} to {LONG_MAX}, got {value}"
+            raise HttpRefusal(412, words or text, text if words else "")
         return value
 
     return Shape(TypeAdapter(WholeNumber), _same, of_json)
@@ -283,17 +284,33 @@ SUBSCRIBE_RATE = _body(
 
 def _auto_topic(body: AutoTopicCreationBody) -> model.AutoTopicCreation:
     is_partitioned = body.topicType == "partitioned"
-    partitions = 1 if body.defaultNumPartitions is None else body.defaultNumPartitions
+    partitions = body.defaultNumPartitions
     if body.allowAutoTopicCreation:
         if body.topicType is None:
             raise HttpRefusal(412, "topicType is missing: partitioned or non-partitioned")
-        if is_partitioned and partitions < 1:
-            raise HttpRefusal(406, f"defaultNumPartitions must be 1 or more, got {partitions}")
+        _check_partitions(partitions, is_partitioned=is_partitioned)
     return model.AutoTopicCreation(
         allowed=body.allowAutoTopicCreation,
         is_partitioned=is_partitioned,
-        partitions=max(1, partitions),
+        partitions=max(1, partitions or 1),
     )
+
+
+def _check_partitions(count: int | None, *, is_partitioned: bool) -> None:
+    problem = ""
+    if is_partitioned and count is None:
+        problem = "cannot be null when the type is partitioned."
+    elif is_partitioned and count is not None and count < 1:
+        problem = "cannot be less than 1 for partition type."
+    elif not is_partitioned and count is not None:
+        problem = "is not allowed to be set when the type is non-partition."
+    if problem:
+        raise HttpRefusal(
+            412,
+            "Invalid configuration for autoTopicCreationOverride. the detail is "
+            f"[defaultNumPartitions] {problem}",
+            f"got {count}",
+        )
 
 
 AUTO_TOPIC = _body(

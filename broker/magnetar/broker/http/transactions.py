@@ -7,15 +7,19 @@ and one for all of them is put together from what their owners say.
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote_plus
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import JsonValue
 
 from magnetar.broker.errors import NotThereError
+from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.internal_stats import topic_internal_stats
+from magnetar.broker.keeping import operating
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
 from magnetar.broker.transactions.errors import (
@@ -23,7 +27,7 @@ from magnetar.broker.transactions.errors import (
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
-from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
+from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
 
 _PREFIX = "/admin/v3/transactions"
 
@@ -98,6 +102,32 @@ def transactions_router(context: HttpContext) -> APIRouter:
         stats = await of_all("coordinatorStats?coordinatorId={number}")
         return {str(number): each for number, each in stats}
 
+    @router.post("/transactionCoordinator/replicas", status_code=204)
+    async def scale(replicas: Annotated[WholeNumber, Body()]) -> Response:
+        """Have more coordinators; there are never fewer. 406: no more than there are."""
+        check_on()
+        before = await coordinators.prepare()
+        if replicas <= before:
+            raise HttpRefusal(
+                406, f"there are {before} coordinators already: give a larger number than {before}"
+            )
+        await context.topics.partitioned.grow(COORDINATORS, replicas, is_forced=True)
+        return Response(status_code=204)
+
+    @router.get("/coordinatorInternalStats/{number}")
+    async def coordinator_internal_stats(number: int) -> dict[str, Any]:
+        """How the log of a coordinator is stored."""
+        await coordinator(number)
+        name = coordinator_topic(number)
+        stored = topic_internal_stats(await context.served(name))
+        log = f"{name.namespace_name}/{name.domain}/{quote_plus(name.local_name)}"
+        return {
+            "transactionLogStats": {
+                "managedLedgerName": log,
+                "managedLedgerInternalStats": stored,
+            }
+        }
+
     @router.get("/transactionMetadata/{most}/{least}")
     async def transaction_metadata(most: int, least: int) -> dict[str, Any]:
         """A transaction that has not ended everywhere."""
@@ -149,6 +179,32 @@ def transactions_router(context: HttpContext) -> APIRouter:
                 for txn, each in (buffer.open.items() if buffer is not None else ())
             ],
         }
+
+    @router.get("/transactionBufferInternalStats/{tenant}/{namespace}/{topic}")
+    async def buffer_internal_stats(tenant: str, namespace: str, topic: str) -> None:
+        """404: what a topic knows of transactions is in no ledgers of its own."""
+        check_on()
+        name = await context.topic("persistent", tenant, namespace, topic)
+        await context.served(name)
+        raise HttpRefusal(
+            404,
+            f"{name} keeps no snapshots of transactions in ledgers: their messages are in the "
+            "topic, and transactionBufferStats tells of them",
+        )
+
+    @router.get("/pendingAckInternalStats/{tenant}/{namespace}/{topic}/{subscription}")
+    async def pending_ack_internal_stats(
+        tenant: str, namespace: str, topic: str, subscription: str
+    ) -> None:
+        """404: no subscription has a log of its own for acknowledgements in transactions."""
+        check_on()
+        name = await context.topic("persistent", tenant, namespace, topic)
+        operating.subscription_of(await context.served(name), subscription)
+        raise HttpRefusal(
+            404,
+            f"subscription {subscription} of {name} has no log of its own for acknowledgements in "
+            "transactions: one log beside the topic has them, and pendingAckStats tells of them",
+        )
 
     @router.get("/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}")
     async def pending_ack_stats(

@@ -234,6 +234,8 @@ class ClusterRecord(Record):
     failure_domains: dict[str, Any] = Field(default_factory=dict)
     isolation_policies: dict[str, Any] = Field(default_factory=dict)
     """Kept, without effect: bundles are placed by load alone."""
+    migration: dict[str, Any] = Field(default_factory=dict)
+    """Kept, without effect: clients are not sent to other clusters."""
 
 
 class TenantRecord(Record):

@@ -37,6 +37,17 @@ TRANSACTIONS = (
         (f"{X}/abortTransaction/0/none", None, 400),
         (f"{X}/abortTransaction/4/0", 404),
     ),
+    Row("POST", f"{X}/transactionCoordinator/replicas", 1, 406, (None, "x", 400)),
+    Row(
+        "GET",
+        f"{X}/coordinatorInternalStats/0",
+        None,
+        200,
+        (f"{X}/coordinatorInternalStats/none", None, 400),
+        (f"{X}/coordinatorInternalStats/400", 404),
+    ),
+    Row("GET", f"{X}/transactionBufferInternalStats/{NAMESPACE}/plain", None, 404),
+    Row("GET", f"{X}/pendingAckInternalStats/{NAMESPACE}/plain/s", None, 404),
     Row(
         "GET",
         f"{X}/transactionBufferStats/{NAMESPACE}/plain",

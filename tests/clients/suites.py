@@ -152,7 +152,7 @@ def copied(source: Path, place: Path) -> Path:
 
 
 @contextmanager
-def served(directory: Path, config: str) -> Iterator[Namespace]:
+def served(directory: Path, config: str, *arguments: str) -> Iterator[Namespace]:
     """A network with a server in it on Pulsar's own ports, set up by the given TOML."""
     path = directory / "magnetar.toml"
     path.write_text(config)
@@ -160,7 +160,7 @@ def served(directory: Path, config: str) -> Iterator[Namespace]:
     try:
         server = Standalone(
             directory / "data",
-            arguments=["--config", str(path)],
+            arguments=["--config", str(path), *arguments],
             command_prefix=space.command_prefix,
             ports=(PORT, HTTP_PORT),
         )

@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, JsonValue, TypeAdapter, ValidationError
 
 from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.refusals import HttpRefusal
@@ -62,7 +62,10 @@ class SubscribeRateBody(RequestBody):
 
 class AutoTopicCreationBody(RequestBody):
     allowAutoTopicCreation: Flag
-    topicType: Literal["partitioned", "non-partitioned"] | None = None
+    topicType: Annotated[
+        Literal["partitioned", "non-partitioned"] | None, BeforeValidator(lambda name: name or None)
+    ] = None
+    """Empty, as clients in Go send it, is none."""
     defaultNumPartitions: WholeNumber | None = None
 
 

@@ -20,6 +20,7 @@ from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.internal_stats import topic_internal_stats
 from magnetar.broker.keeping import operating
+from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
 from magnetar.broker.transactions.errors import (
@@ -28,6 +29,8 @@ from magnetar.broker.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
+from magnetar.broker.transactions.pending_acks import PendingAckState
+from magnetar.ledger.position import Position
 
 _PREFIX = "/admin/v3/transactions"
 
@@ -179,6 +182,62 @@ def transactions_router(context: HttpContext) -> APIRouter:
                 for txn, each in (buffer.open.items() if buffer is not None else ())
             ],
         }
+
+    async def pending_of(
+        tenant: str, namespace: str, topic: str, subscription: str
+    ) -> tuple[Subscription, PendingAckState | None]:
+        """A subscription, and what transactions have acknowledged of it."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        found = operating.subscription_of(there, subscription)
+        if there.transactions is None:
+            return found, None
+        return found, there.transactions.acks.pending.get(subscription)
+
+    @router.get("/transactionInBufferStats/{tenant}/{namespace}/{topic}/{most}/{least}")
+    async def in_buffer_stats(
+        tenant: str, namespace: str, topic: str, most: int, least: int
+    ) -> dict[str, Any]:
+        """Where the messages of a transaction begin in a topic; null: it has none there, or has
+        ended."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        buffer, txn = there.visibility.buffer, TransactionId(most, least)
+        found = buffer.open.get(txn) if buffer is not None else None
+        first = f"{found.first.ledger_id}:{found.first.entry_id}" if found is not None else None
+        is_aborted = buffer is not None and buffer.ended.was_committed(txn) is False
+        return {"startPosition": first, "aborted": is_aborted}
+
+    @router.get(
+        "/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}/{most}/{least}"
+    )
+    async def in_pending_ack_stats(
+        tenant: str, namespace: str, topic: str, subscription: str, most: int, least: int
+    ) -> dict[str, Any]:
+        """Through what a transaction has acknowledged a subscription; null: through nothing."""
+        _, pending = await pending_of(tenant, namespace, topic, subscription)
+        acks = pending.transactions.get(TransactionId(most, least)) if pending is not None else None
+        through = acks.cumulative.position if acks is not None and acks.cumulative else None
+        text = f"{through.ledger_id}:{through.entry_id}" if through is not None else None
+        return {"cumulativeAckPosition": text}
+
+    @router.get(
+        "/positionStatsInPendingAck/{tenant}/{namespace}/{topic}/{subscription}/{ledger}/{entry}"
+    )
+    async def position_in_pending_ack(
+        tenant: str, namespace: str, topic: str, subscription: str, ledger: int, entry: int
+    ) -> dict[str, str]:
+        """Whether a message is acknowledged, and whether only in a transaction that is open."""
+        found, pending = await pending_of(tenant, namespace, topic, subscription)
+        position = Position(ledger, entry)
+        if found.cursor.is_acked(position):
+            return {"state": "MarkDelete"}
+        held = pending is not None and any(
+            position in acks.individual
+            or (acks.cumulative is not None and position <= acks.cumulative.position)
+            for acks in pending.transactions.values()
+        )
+        return {"state": "PendingAck" if held else "NotInPendingAck"}
 
     @router.get("/transactionBufferInternalStats/{tenant}/{namespace}/{topic}")
     async def buffer_internal_stats(tenant: str, namespace: str, topic: str) -> None:

@@ -46,6 +46,16 @@ TRANSACTIONS = (
         (f"{X}/coordinatorInternalStats/none", None, 400),
         (f"{X}/coordinatorInternalStats/400", 404),
     ),
+    Row("GET", f"{X}/transactionInBufferStats/{NAMESPACE}/plain/0/1"),
+    Row("GET", f"{X}/transactionInPendingAckStats/{NAMESPACE}/plain/s/0/1"),
+    Row(
+        "GET",
+        f"{X}/positionStatsInPendingAck/{NAMESPACE}/plain/s/{{ledger}}/{{entry}}",
+        None,
+        200,
+        None,
+        (f"{X}/positionStatsInPendingAck/{NAMESPACE}/plain/missing/0/0", 404),
+    ),
     Row("GET", f"{X}/transactionBufferInternalStats/{NAMESPACE}/plain", None, 404),
     Row("GET", f"{X}/pendingAckInternalStats/{NAMESPACE}/plain/s", None, 404),
     Row(

@@ -95,7 +95,7 @@ computing: $(VENV)/.stamp-test
 striking: $(VENV)/.stamp-test
 	$(BIN)/pytest -o cache_dir=.pytest_cache/striking $(STRIKING) $(ARGS) || test $$? = 5
 
-clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server; needs go, java with mvn, and npm
+clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)
 
 model: $(VENV)/.stamp-test ## drive two topics against a plain model of a log with cursors: STEPS=100000

@@ -54,7 +54,8 @@ def test_a_field_takes_its_value_as_text(
     sample = _SAMPLES[kind]
     plain = body.model_validate({**whole, name: sample})
     assert body.model_validate({**whole, name: _as_text(sample)}) == plain
-    for nonsense in ("", "x", "3 x", "NaN", "1_0", [], {}):
+    nonsenses: tuple[Any, ...] = ("", "x", "3 x", "NaN", "1_0", [], {})
+    for nonsense in nonsenses:
         with pytest.raises(ValidationError):
             body.model_validate({**whole, name: nonsense})
 

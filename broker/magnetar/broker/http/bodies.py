@@ -23,11 +23,12 @@ _FLAGS = {"true": True, "false": False}
 
 def _whole(value: Any) -> Any:
     is_text = isinstance(value, str) and _WHOLE.fullmatch(value.strip())
-    if is_text or (isinstance(value, float) and value.is_integer()):
-        value = int(value)
-    if isinstance(value, int) and abs(value) > LONG_MAX:
+    if not is_text and not (isinstance(value, float) and value.is_integer()):
+        return value
+    number = int(value)
+    if abs(number) > LONG_MAX:
         raise ValueError(f"{value} has more than 64 bits")
-    return value
+    return number
 
 
 def _decimal(value: Any) -> Any:

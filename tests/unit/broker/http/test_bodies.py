@@ -76,7 +76,7 @@ def test_the_quota_of_a_go_client_is_taken() -> None:
     assert BACKLOG_QUOTA.parse(body).bytes == 10240
 
 
-@pytest.mark.parametrize("value", [True, False, "true", 3.5, "3.5", "3.0", LONG_MAX + 1, "9" * 19])
+@pytest.mark.parametrize("value", [True, False, "true", 3.5, "3.5", "3.0", str(LONG_MAX + 1), 1e30])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(WholeNumber).validate_python(value)

@@ -34,7 +34,7 @@ RUST_CRATE = "6.9.1"
 BUILD_TIMEOUT_S = 1800
 GO_TIMEOUT_S = 2700
 RUST_TIMEOUT_S = 600
-SWEEP_TIMEOUT_S = 900
+SWEEP_TIMEOUT_S = 1800
 
 
 def needs(*tools: str) -> None:
@@ -79,6 +79,7 @@ anonymous_role = "anonymous"
 authorization = true
 super_users = ["localhost", "superUser", "admin"]
 message_bytes_max = 1048576
+key_shared_consistent_hashing = false
 backlog_quota_check_interval_s = 2.5
 """
 
@@ -192,7 +193,15 @@ def test_java_admin_sweep(tmp_path: Path) -> None:
             if names:  # A command depends on those before it: there is nothing to repeat alone.
                 return Outcome()
             url = f"http://127.0.0.1:{HTTP_PORT}"
-            story = ("java", "-cp", "lib/*", "Sweep.java", url, f"pulsar://127.0.0.1:{PORT}")
+            story = (
+                "java",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                "lib/*",
+                "Sweep.java",
+                url,
+                f"pulsar://127.0.0.1:{PORT}",
+            )
             done = call(
                 place,
                 *space.command_prefix,

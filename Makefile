@@ -110,7 +110,7 @@ nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every dri
 	@$(MAKE) --no-print-directory chaos CLUSTER=1 FAULTS=5
 	@$(MAKE) --no-print-directory chaos TXN=1 KILLS=30 && $(MAKE) --no-print-directory chaos PIPELINE=1
 
-clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server; needs go, java with mvn, and npm
+clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)
 
 model: $(VENV)/.stamp-test ## drive two topics against a plain model of a log with cursors: STEPS=100000

@@ -11,7 +11,7 @@ import structlog
 from fastapi import APIRouter, Body, Response
 
 from magnetar.broker.errors import NotAllowedError, RequestError
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
@@ -30,9 +30,9 @@ _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 class MessageId(RequestBody):
     """A message, as Pulsar's tools name it."""
 
-    ledgerId: int
-    entryId: int
-    partitionIndex: int = -1
+    ledgerId: WholeNumber
+    entryId: WholeNumber
+    partitionIndex: WholeNumber = -1
 
 
 async def _load(context: HttpContext, name: TopicName) -> None:

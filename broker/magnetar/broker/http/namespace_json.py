@@ -55,7 +55,7 @@ def namespace_to_json(
         "properties": record.properties,
         "deleted": record.is_deleted,
         "resource_group_name": record.resource_group,
-        "migrated": False,
+        "migrated": record.migrated,
     }
     if record.resource_group is None:
         del shown["resource_group_name"]

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from magnetar.broker.balance.bundles import BundleId
 from magnetar.broker.balance.load_report import BundleLoad
 from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.listing import non_persistent_names, without_system
@@ -90,7 +91,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         bundle: str,
         unload: bool = False,
         algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = "range_equally_divide",
-        positions: Annotated[list[int] | None, Body()] = None,
+        positions: Annotated[list[WholeNumber] | None, Body()] = None,
         authoritative: bool = False,
     ) -> Response:
         """Have the owner split a bundle: where the algorithm says, or at the given hashes.

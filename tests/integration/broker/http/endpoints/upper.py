@@ -42,6 +42,24 @@ CLUSTERS = (
         OTHER,
     ),
     Row("GET", f"{C}/standalone/peers", None, 200, None, (f"{C}/missing/peers", 404)),
+    Row("GET", f"{C}/standalone/migrate", None, 200, None, (f"{C}/missing/migrate", 404)),
+    Row("POST", f"{C}/other/migrate", URL, 200, (None, [], 400), (f"{C}/no/migrate", 404), OTHER),
+    Row(
+        "GET",
+        f"{C}/standalone/namespaceIsolationPolicies/brokers",
+        None,
+        200,
+        None,
+        (f"{C}/missing/namespaceIsolationPolicies/brokers", 404),
+    ),
+    Row(
+        "GET",
+        f"{C}/standalone/namespaceIsolationPolicies/brokers/{{broker}}",
+        None,
+        200,
+        None,
+        (f"{C}/standalone/namespaceIsolationPolicies/brokers/nobody:1", 404),
+    ),
     Row(
         "POST",
         f"{C}/standalone/peers",
@@ -114,6 +132,14 @@ BROKERS = (
         204,
         (f"{B}/configuration/max_topics_per_namespace/many", None, 412),
         (f"{B}/configuration/no_such_setting/1", 412),
+    ),
+    Row(
+        "POST",
+        f"{B}/configuration/maxTopicsPerNamespace/10000",
+        None,
+        204,
+        (f"{B}/configuration/maxTopicsPerNamespace/many", None, 412),
+        (f"{B}/configuration/loadBalancerSheddingEnabled/true", 412),
     ),
     Row(
         "DELETE",
@@ -240,6 +266,7 @@ NAMESPACES = (
         (f"{NO_NS}/topics", 404),
     ),
     Row("GET", f"{NS}/bundles", None, 200, None, (f"{NO_NS}/bundles", 404)),
+    Row("POST", f"{NS}/migration", False, 204, (None, "x", 400), (f"{NO_NS}/migration", 404)),
     Row("PUT", f"{NS}/unload", None, 204, None, (f"{NO_NS}/unload", 404)),
     Row(
         "PUT",

@@ -44,7 +44,6 @@ BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "beyond the end": ({"startingOffsets": '{"TOPIC": "999999:1"}'}, "999999:1 does not exist"),
     "bad number": ({"sliceBytes": "many"}, "sliceBytes: 'many' is not allowed; it is a number"),
     "bad time": ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not allowed"),
-    "bad skew": ({"publishTimeSkewMs": "-1"}, "publishTimeSkewMs: .-1. is not allowed"),
     "bad mode": ({"readMode": "fast"}, "readMode: 'fast' is not allowed; it is one of"),
     "for streams": ({"maxEntriesPerTrigger": "5"}, "it is for streaming queries only"),
     "bad flag": ({"failOnDataLoss": "perhaps"}, "failOnDataLoss: 'perhaps' is not allowed"),

@@ -53,10 +53,6 @@ class SourceDriver:
         """Whether the options name this topic."""
         return self._states.selects(name)
 
-    def closed_ms(self, state: TopicState) -> dict[int, int]:
-        """When each ledger of the topic was closed."""
-        return self._states.closed_ms(state)
-
     def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Where the query begins: offsets, the last entry that is *not* read.
 

@@ -26,7 +26,6 @@ NAMES = (
     "maxEntriesPerTrigger",
     "maxBytesPerTrigger",
     "failOnDataLoss",
-    "publishTimeSkewMs",
     "subscriptionName",
     "readMode",
     "metadata.url",
@@ -71,8 +70,6 @@ class SourceOptions:
     entries_max: int | None
     """Per micro-batch; None: no limit."""
     bytes_max: int | None
-    publish_time_skew_ms: int
-    """How far clocks of producers may be ahead of brokers' where ledgers are left out by time."""
     subscription: str
     """Empty: one of its own for each query."""
     reads_bookies: bool
@@ -135,7 +132,6 @@ class SourceOptions:
             ending_ms=ending_ms,
             entries_max=read.integer("maxEntriesPerTrigger", None, low=1, high=_INT63),
             bytes_max=read.integer("maxBytesPerTrigger", None, low=1, high=_INT63),
-            publish_time_skew_ms=_integer(read, "publishTimeSkewMs", 60_000, low=0, high=1 << 40),
             subscription=subscription,
             reads_bookies=mode == "direct",
             metadata_url=metadata_url,
@@ -157,7 +153,7 @@ class SourceOptions:
 
 
 _OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "subscriptionName")
-_OF_BATCHES = ("endingOffsets", "endingTime", "publishTimeSkewMs")
+_OF_BATCHES = ("endingOffsets", "endingTime")
 
 
 def _check_kind(read: OptionReader, is_stream: bool) -> None:

@@ -52,7 +52,7 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, driver: SourceDriver) -> list[Slice]:
         states = driver.topics()
-        value_schema = value_schema_of(driver.admin, states)
+        value_schema = value_schema_of(driver.admin, states, self._schema)
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
         slices = driver.slices(states, starts, ends, value_schema)

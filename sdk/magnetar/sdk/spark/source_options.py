@@ -11,7 +11,7 @@ import re2
 from magnetar.sdk.spark.errors import OffsetError, OptionError
 from magnetar.sdk.spark.offsets import StartingOffsets, parse_offsets
 from magnetar.sdk.spark.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
-from magnetar.sdk.spark.slices import BookieSecurity, ReadSettings
+from magnetar.sdk.spark.slices import FAILFAST, MODES, BookieSecurity, ReadSettings
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -26,6 +26,7 @@ NAMES = (
     "maxEntriesPerTrigger",
     "maxBytesPerTrigger",
     "failOnDataLoss",
+    "mode",
     "subscriptionName",
     "readMode",
     "metadata.url",
@@ -138,6 +139,7 @@ class SourceOptions:
             slice_bytes=_integer(read, "sliceBytes", 32 << 20, low=1, high=1 << 40),
             settings=ReadSettings(
                 fail_on_data_loss=read.flag("failOnDataLoss", True),
+                mode=read.choice("mode", MODES, FAILFAST),
                 request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
                 bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
                 bookie_security=_bookie_security(read),

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
+from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME, archived_schema
 from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
 from magnetar.sdk.spark.pipeline.archive_log import Commit, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
@@ -123,7 +123,8 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
         options["topicsPattern"] = settings.topics_pattern
     if settings.entries_max:
         options["maxEntriesPerTrigger"] = str(settings.entries_max)
-    rows = spark.readStream.format("magnetar").options(**options).load()
+    schema = archived_schema(options)
+    rows = spark.readStream.format("magnetar").options(**options).schema(schema).load()
     _check_columns(rows.columns)
     writer = _BatchWriter(spark, store, settings.compaction)
     stream = rows.writeStream.foreachBatch(writer).option(

@@ -16,6 +16,7 @@ from typing import Any
 
 import fastavro
 import fastavro.read
+import fastavro.schema
 
 from magnetar.sdk.spark.avro_types import is_decimal, members_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
@@ -101,7 +102,7 @@ def _parsed(definition: Any, written: Any, *, is_writer: bool = False) -> Any:
             # Pulsar lets the record at the top be renamed.
             columns["aliases"] = [*(columns.get("aliases") or ()), written["name"]]
         parsed = fastavro.parse_schema(columns)
-    except (*UNFIT, AttributeError) as error:
+    except (*UNFIT, AttributeError, fastavro.schema.SchemaParseException) as error:
         raise SchemaMismatchError(f"the topic's schema is no Avro: {error!r}") from None
     _set_defaults(parsed)
     return parsed

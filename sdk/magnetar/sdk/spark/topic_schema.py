@@ -5,22 +5,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
-from magnetar.sdk.spark.columns import METADATA_NAMES, VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.value_types import PRIMITIVE_TYPES, wants_bytes_only
 from magnetar.sdk.wire.topic_name import TopicName
 
 _NOT_FOUND = 404
 _STRUCTURED = ("JSON", "AVRO")
-_PRIMITIVES = frozenset(
-    (
-        *("STRING", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE"),
-        *("DATE", "TIME", "TIMESTAMP", "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME"),
-    )
-)
 
 
 def value_schema_of(
@@ -40,7 +34,7 @@ def value_schema_of(
     for topic in dict.fromkeys(TopicName.parse(name).partitioned for name in topics):
         found.setdefault(_schema_of(admin, topic), topic)
     if len(found) > 1:
-        if wanted is not None and _is_stored_only(wanted):
+        if wanted is not None and wants_bytes_only(wanted):
             return ValueSchema()
         shown = ", ".join(f"{topic} has {each.kind}" for each, topic in found.items())
         raise SchemaMismatchError(
@@ -83,7 +77,7 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
         )
     if kind in _STRUCTURED:
         return ValueSchema(kind, str(answer["data"]))
-    return ValueSchema(kind) if kind in _PRIMITIVES else ValueSchema()
+    return ValueSchema(kind) if kind in PRIMITIVE_TYPES else ValueSchema()
 
 
 def with_versions(admin: AdminClient, topic: TopicName, schema: ValueSchema) -> ValueSchema:
@@ -130,15 +124,6 @@ def _with(schema: ValueSchema, versions: list[tuple[int, ValueSchema]]) -> Value
         versions=tuple(
             (version, each.definition) for version, each in versions if each.kind == "AVRO"
         ),
-    )
-
-
-def _is_stored_only(wanted: StructType) -> bool:
-    """Whether the query wants of values nothing but their bytes."""
-    return all(
-        each.name in METADATA_NAMES
-        or (each.name == VALUE and isinstance(each.dataType, (BinaryType, StringType)))
-        for each in wanted.fields
     )
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from magnetar.sdk.spark.avro_types import type_of
-from magnetar.sdk.spark.columns import RESERVED_NAMES, VALUE
+from magnetar.sdk.spark.columns import METADATA_NAMES, RESERVED_NAMES, VALUE
 from magnetar.sdk.spark.slices import ValueSchema
 
 KEY_PART = "key"
@@ -79,6 +79,15 @@ def value_fields(schema: ValueSchema) -> list[StructField]:
             return fields
         made = BinaryType()
     return [StructField(VALUE, made, True)]
+
+
+def wants_bytes_only(wanted: StructType) -> bool:
+    """Whether the query wants of values nothing but what is stored."""
+    return all(
+        each.name in METADATA_NAMES
+        or (each.name == VALUE and isinstance(each.dataType, (BinaryType, StringType)))
+        for each in wanted.fields
+    )
 
 
 def has_field(schema: ValueSchema, field: StructField) -> bool:

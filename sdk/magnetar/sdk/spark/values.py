@@ -13,7 +13,13 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from magnetar.sdk.spark.columns import ERROR_FIELD, KEY, METADATA_FIELDS, METADATA_NAMES, VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.value_types import KEY_PART, TEXT_KINDS, has_field, value_fields
+from magnetar.sdk.spark.value_types import (
+    KEY_PART,
+    TEXT_KINDS,
+    has_field,
+    value_fields,
+    wants_bytes_only,
+)
 
 Part = bytes | memoryview
 
@@ -74,7 +80,12 @@ def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns
     """
     _check_metadata(schema)
     wanted = [each for each in schema.fields if each.name not in METADATA_NAMES]
-    known = {each.name: each.dataType for each in value_fields(value_schema)}
+    try:
+        known = {each.name: each.dataType for each in value_fields(value_schema)}
+    except SchemaMismatchError:
+        if not wants_bytes_only(schema):
+            raise
+        value_schema, known = ValueSchema(), {}
     is_pair = value_schema.key is not None and any(each.name == KEY_PART for each in wanted)
     if is_pair:
         from magnetar.sdk.spark.key_value_columns import KeyValueColumns

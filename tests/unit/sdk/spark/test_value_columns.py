@@ -187,6 +187,15 @@ def test_a_value_without_any_column_is_its_bytes(definition: str) -> None:
     assert read(schema, [b"\x01\x02"]) == {"value": [b"\x01\x02"]}
 
 
+@pytest.mark.parametrize("definition", ["no json", "{}", '{"type": "record", "name": "R"}'])
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_a_definition_that_cannot_be_read_leaves_the_bytes(kind: str, definition: str) -> None:
+    schema = ValueSchema(kind, definition)
+    with pytest.raises(SchemaMismatchError, match="the topic's schema is no"):
+        value_fields(schema)
+    assert read(schema, [b"bytes"], RAW) == {"value": [b"bytes"]}
+
+
 def test_bytes_come_beside_fields_and_a_field_of_that_name_is_the_field() -> None:
     schema = ValueSchema("JSON", record(("x", "int")))
     wanted = StructType([StructField("x", IntegerType()), StructField("value", StringType())])

@@ -10,6 +10,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -25,7 +26,7 @@ from magnetar.sdk.schemas.primitives import PRIMITIVES
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.spark.value_types import value_fields
-from magnetar.sdk.spark.values import StoredValues, value_columns
+from magnetar.sdk.spark.values import StoredValues, arrow_schema, value_columns
 
 RAW = StructType([StructField("value", BinaryType())])
 
@@ -100,6 +101,52 @@ def test_an_older_avro_value_has_the_defaults_and_the_names_of_the_newest_versio
         "d": [Decimal("2.56")] * 2,
         "many": [[{"x": 1, "y": 7}]] * 2,
         "u": [{"member0": "none", "member1": None}] * 2,
+    }
+
+
+@pytest.mark.parametrize("extra", [[], [("e", "float")]], ids=["read", "resolved"])
+def test_an_older_avro_value_is_the_same_whether_it_has_to_be_resolved(
+    extra: list[tuple[str, str]],
+) -> None:
+    """Fields came, went and have other names, which needs none; a long as float needs it."""
+    place = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+    old = record(
+        ("gone", "int"), ("p", place), ("u", ["string", "int"]), ("old", "string"),
+        ("l", "int"), ("f", ["null", "float"]), ("b", "string"), ("s", "bytes"), ("e", "long"),
+    )  # fmt: skip
+    new = record(
+        {"name": "n", "type": "int", "default": 42},
+        {"name": "new", "type": "string", "aliases": ["other", "old"]},
+        ("u", ["string", "int"]),
+        *([] if extra else [("bare", "int")]),
+        ("p", place),
+        {"name": "d", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 1000},
+        ("l", ["null", "long"]),
+        ("f", "double"),
+        ("b", "bytes"),
+        ("s", "string"),
+        *extra,
+        name="Renamed",
+    )
+    schema = ValueSchema("AVRO", new, ((0, old), (1, new)))
+    value = written(
+        old,
+        {"gone": 1, "p": {"x": 3}, "u": 5, "old": "was", "l": 7, "f": 1.5, "b": "b", "s": b"s",
+         "e": 16_777_217},
+    )  # fmt: skip
+    more = {"e": [16_777_216.0]} if extra else {}
+    assert read(schema, [value], version=0) == {
+        "n": [42],
+        "new": ["was"],
+        "u": [{"member0": None, "member1": 5}],
+        **({} if extra else {"bare": [None]}),
+        "p": [{"x": 3}],
+        "d": [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)],
+        "l": [7],
+        "f": [1.5],
+        "b": [b"b"],
+        "s": ["s"],
+        **more,
     }
 
 
@@ -228,6 +275,17 @@ def test_what_is_no_text_is_in_a_text_column_as_it_is_in_the_json() -> None:
         "x": [2.0],
         "m": [[("k", "2")], [("k", "a")]],
     }
+
+
+def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.1 takes no time zone."""
+    schema = StructType([StructField("value", TimestampType())])
+    expected = arrow_schema(schema)
+    monkeypatch.setattr(
+        "magnetar.sdk.spark.values.to_arrow_schema",
+        lambda each: to_arrow_schema(each, timezone="UTC"),
+    )
+    assert arrow_schema(schema) == expected
 
 
 def test_one_value_that_does_not_fit_is_null_and_told_of_by_its_row() -> None:

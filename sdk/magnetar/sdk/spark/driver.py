@@ -4,7 +4,6 @@ Everything that can be wrong with a query is found here, before a task runs.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar.sdk.message_id import MessageId
@@ -14,7 +13,7 @@ from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, re
 from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
 from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import written_versions
+from magnetar.sdk.spark.topic_schema import has_versions, with_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -52,10 +51,6 @@ class SourceDriver:
     def selects(self, name: str) -> bool:
         """Whether the options name this topic."""
         return self._states.selects(name)
-
-    def closed_ms(self, state: TopicState) -> dict[int, int]:
-        """When each ledger of the topic was closed."""
-        return self._states.closed_ms(state)
 
     def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Where the query begins: offsets, the last entry that is *not* read.
@@ -149,10 +144,10 @@ class SourceDriver:
     ) -> dict[str, ValueSchema]:
         """For each topic (or partition) with its versions."""
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
-        if value_schema.kind != "AVRO":
+        if not has_versions(value_schema):
             return dict.fromkeys(topics, value_schema)
         found = {
-            topic: replace(value_schema, versions=written_versions(self.admin, topic))
+            topic: with_versions(self.admin, topic, value_schema)
             for topic in dict.fromkeys(topics.values())
         }
         return {name: found[topic] for name, topic in topics.items()}

@@ -13,9 +13,9 @@ from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
 from magnetar.sdk.spark.errors import (
-    CorruptDataError,
     DataLossError,
     EntryLossError,
+    HeadlessMessageError,
     one_line_errors,
 )
 from magnetar.sdk.spark.fallback_reads import FallbackReads
@@ -61,6 +61,7 @@ class _SliceReader:
             topic=wanted.topic,
             partition=wanted.partition,
             values=value_columns(schema, wanted.value_schema),
+            mode=settings.mode,
         )
         self._entries = EntryRows(
             self._rows,
@@ -168,7 +169,7 @@ class _SliceReader:
         """There is or was more before it: whoever stored its end has stored that."""
         said = f"it is the end of a message in chunks, and its beginning {why}"
         if self._slice.settings.fail_on_data_loss:
-            raise CorruptDataError(f"{said}; set failOnDataLoss to false to leave it out")
+            raise HeadlessMessageError(f"{said}; set failOnDataLoss to false to leave it out")
         _log.warning("%s: a message is left out: %s", self._slice.topic, said)
 
 

@@ -29,8 +29,6 @@ class LedgerState:
     ledger_id: int
     entries: int
     bytes: int
-    closed_ms: int = 0
-    """0: open, or not known."""
 
     @property
     def entry_bytes(self) -> float:
@@ -54,8 +52,6 @@ class TopicState:
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
     removed_through: int = -1
     """The last ledger with entries that was removed by trimming; -1: none."""
-    ruled_out: frozenset[int] = frozenset()
-    """Ledgers of these in which no message ends that is wanted. One may begin there, in chunks."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -113,17 +109,6 @@ class TopicStates:
             # Nothing is as late; or the topic is empty.
             return state.end if (ledger_id, entry_id) > (-1, -1) else BEFORE_FIRST
         return MessageId(ledger_id, entry_id - 1)
-
-    def closed_ms(self, state: TopicState) -> dict[int, int]:
-        """When each ledger was closed; those that are open are left out.
-
-        Raises:
-            UnreachableError, RefusedError
-        """
-        info = self._admin.get(topic_path(TopicName.parse(state.name), "internal-info"))
-        return {
-            each["ledgerId"]: each["timestamp"] for each in info["ledgers"] if each["timestamp"]
-        }
 
     def _topics(self, missing_ok: bool) -> list[TopicName]:
         if self._expression is None:

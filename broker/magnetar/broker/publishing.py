@@ -5,6 +5,7 @@ batch per producer (`flush`); per message there is a checksum and a few list app
 awaited. What a SEND may be refused for is answered in the order of the SENDs.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 PRODUCER_NAME_BYTES_MAX = 1024
 """In UTF-8. It is in every message, and a topic with deduplication keeps it."""
+
+
+_LEAVING_PER_TURN = 100
+"""Producers of a lost connection that leave in one turn of the event loop."""
 
 
 class _Pending:
@@ -306,6 +311,7 @@ class Publishing(ConnectionPart):
             _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
+            await services.gate.enter()
             if topic.coordinator is not None:
                 raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
             if topic.transactions is not None:
@@ -435,8 +441,16 @@ class Publishing(ConnectionPart):
         for rate in self._rates:
             rate.forget(self._connection)
         producers, self._producers = self._producers, {}
-        for producer in producers.values():
-            producer.close()
+        _leave(list(producers.values()))
+
+
+def _leave(leaving: list[Producer]) -> None:
+    """Close producers of a lost connection, some at once and some in each further turn."""
+    for producer in leaving[:_LEAVING_PER_TURN]:
+        producer.close()
+    rest = leaving[_LEAVING_PER_TURN:]
+    if rest:
+        asyncio.get_running_loop().call_soon(_leave, rest)
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:

@@ -339,20 +339,26 @@ class Subscription:
 
     def leave(self, consumer: Consumer) -> None:
         """Take a consumer out; it is gone for good."""
-        if consumer.is_closed:
+        self.leave_all((consumer,))
+
+    def leave_all(self, consumers: Sequence[Consumer]) -> None:
+        """Take consumers out; they are gone for good."""
+        leaving = [each for each in consumers if not each.is_closed]
+        if not leaving:
             return
-        consumer.is_closed = True
         self.was_used = True
-        messages, size, again = self._sent_before
-        self._sent_before = (
-            messages + consumer.messages_out,
-            size + consumer.bytes_out,
-            again + consumer.messages_redelivered,
-        )
-        self._last_sent_ms = max(self._last_sent_ms, consumer.sent_ms)
-        self._last_acked_ms = max(self._last_acked_ms, consumer.acked_ms)
+        for consumer in leaving:
+            consumer.is_closed = True
+            messages, size, again = self._sent_before
+            self._sent_before = (
+                messages + consumer.messages_out,
+                size + consumer.bytes_out,
+                again + consumer.messages_redelivered,
+            )
+            self._last_sent_ms = max(self._last_sent_ms, consumer.sent_ms)
+            self._last_acked_ms = max(self._last_acked_ms, consumer.acked_ms)
         if self.dispatcher is not None:
-            self.dispatcher.remove(consumer)
+            self.dispatcher.remove_all(leaving)
         if not self.is_durable and not self.consumers and not self.lock.locked():
             # While the lock is held somebody joins or seeks: the subscription is not abandoned.
             self._on_abandoned(self)

@@ -75,6 +75,7 @@ class Attacher(ConnectionPart):
         is_counted = False
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
+            await self._services.gate.enter()
             if topic.coordinator is not None:
                 raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
             if not is_counted:

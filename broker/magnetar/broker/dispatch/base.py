@@ -7,7 +7,7 @@ sent now. Nothing here waits: a read behind the tail ends in another `wake`.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -177,8 +177,23 @@ class Dispatcher(ABC):
         """A consumer joins; it has no credit yet."""
 
     @abstractmethod
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        """Consumers leave; what they did not acknowledge goes to others.
+
+        Costs what their entries and one look at all others cost, however many leave at once.
+        """
+
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves; what it did not acknowledge goes to others."""
+        self.remove_all((consumer,))
+
+    def _without(self, consumers: Collection[Consumer]) -> list[Consumer]:
+        """Take consumers out of the list; returns those of them that were there."""
+        gone = set(consumers)
+        found = [each for each in self.consumers if each in gone]
+        if found:
+            self.consumers[:] = [each for each in self.consumers if each not in gone]
+        return found
 
     # Driving
 

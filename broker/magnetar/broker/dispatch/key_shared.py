@@ -11,7 +11,7 @@ With out-of-order delivery keys do not drain, and nothing waits behind another e
 Source: protocol sheet section 11.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
 from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
@@ -52,18 +52,20 @@ class KeySharedDispatcher(AccountedDispatcher):
             self.rewind()
         self.consumers.append(consumer)
         self.selector.add(consumer)
-        self.book.reassign()
+        self.book.owners_changed()
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = self._without(consumers)
+        if not gone:
             return
-        self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
-        self.consumers.remove(consumer)
-        self.selector.remove(consumer)
+        for consumer in gone:
+            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        for consumer in gone:
+            self.selector.remove(consumer)
+        self.book.owners_changed()
         if not self.consumers:
             self._reset()
         else:
-            self.book.reassign()
             self.wake()
 
     def _hash_of(self, key_hash: int) -> int:
@@ -81,6 +83,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         turn = self._begin()
         if turn is None:
             return
+        self.book.refresh()
         outgoing: Outgoing = {}
         markers: list[Position] = []
         if self._send_waiting(turn, outgoing):
@@ -308,6 +311,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         return self.left.is_reading
 
     def _why_waiting(self) -> Reason | None:
+        self.book.refresh()
         if self.left.is_reading:
             return Reason.READING
         is_full = self.left.room(len(self.consumers)) <= 0

@@ -11,7 +11,7 @@ Source: protocol sheet sections 8 to 11.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.chunks import ChunkOf, chunk_of
@@ -73,17 +73,21 @@ class SharedDispatcher(AccountedDispatcher):
         self._levels.setdefault(consumer.priority, deque()).append(consumer)
         self._levels = dict(sorted(self._levels.items()))
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = set(self._without(consumers))
+        if not gone:
             return
-        level = self._levels[consumer.priority]
-        level.remove(consumer)
-        if not level:
-            del self._levels[consumer.priority]
-        self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
-        self.consumers.remove(consumer)
-        self._affinity.forget(consumer)
-        self._unpark(consumer)
+        for priority in {consumer.priority for consumer in gone}:
+            # In its order, from which it goes on: the first is the next one to be served.
+            level = deque(each for each in self._levels[priority] if each not in gone)
+            if level:
+                self._levels[priority] = level
+            else:
+                del self._levels[priority]
+        self._affinity.forget(gone)
+        for consumer in [each for each in consumers if each in gone]:
+            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+            self._unpark(consumer)
         if not self.consumers:
             self._reset()
         else:

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import JsonValue
 
+from magnetar.broker import naming
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
@@ -25,7 +26,6 @@ from magnetar.broker.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
-from magnetar.sdk.wire import parse_topic_name
 
 _PREFIX = "/admin/v3/transactions"
 
@@ -118,7 +118,7 @@ def transactions_router(context: HttpContext) -> APIRouter:
             return whole
 
         async def may_see(topic: str) -> bool:
-            return await authorizer.may(identity, Action.LOOKUP, Topic(parse_topic_name(topic)))
+            return await authorizer.may(identity, Action.LOOKUP, Topic(naming.topic_of(topic)))
 
         for part in ("producedPartitions", "ackedPartitions"):
             whole[part] = {

@@ -117,7 +117,6 @@ class Connection:
         self.client_version = ""
         self.listener: str | None = None
         """The listener that it looked topics up by; None: it has looked none up."""
-        self.is_partial_producer = False
         self.heard_ms = services.clock.wall_ms()
         self.is_writable = True
         self.is_closed = False
@@ -168,6 +167,10 @@ class Connection:
     @property
     def role(self) -> str:
         return self.login.identity.role
+
+    @property
+    def is_partial_producer(self) -> bool:
+        return self.publishing.is_partial
 
     # Input
 
@@ -293,7 +296,7 @@ class Connection:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
         self.client_version = connect.client_version
-        self.is_partial_producer = connect.feature_flags.supports_partial_producer
+        self.publishing.is_partial = connect.feature_flags.supports_partial_producer
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
         self.login.begin(connect, self._welcome)
 

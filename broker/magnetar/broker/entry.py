@@ -8,6 +8,7 @@ that for every published message: one look at the fixed head, one CRC, and one a
 
 import re
 import struct
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -102,28 +103,41 @@ def messages_of(entry: bytes) -> int:
     Entries that cannot be read count as one message: they are delivered as they are, and the
     client, which sees the same damage, discards and acknowledges them.
     """
-    return look_into(entry)[0]
-
-
-def look_into(entry: bytes) -> tuple[int, bool]:
-    """Messages in a stored entry, see `messages_of`, and whether it may be a chunk.
-
-    One look at the metadata answers both questions; False as the second answer is certain.
-    """
     try:
         magic, _, size = _HEAD.unpack_from(entry)
         if magic == _CHECKSUM_MAGIC:
             raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
-            may_be_chunk = CHUNKS_TAG in raw
             if _BATCH_TAG not in raw and _MARKER_TAG not in raw:
-                return 1, may_be_chunk  # a field that is there has its tag there: nothing to parse
+                return 1  # a field that is there has its tag there: nothing to parse
             metadata = _parse_metadata(raw)
         else:
             metadata, _ = split_payload(entry)
-            may_be_chunk = metadata.num_chunks_from_msg > 1
     except (struct.error, DecodeError, MalformedPayloadError):
-        return 1, False
-    return messages_in(metadata), may_be_chunk
+        return 1
+    return messages_in(metadata)
+
+
+def look_through(entries: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """Messages in each entry, see `messages_of`, and the indexes of those that may be chunks.
+
+    One look at each head answers both: what is read behind the tail passes here entry by entry.
+    """
+    counts = [1] * len(entries)
+    maybe_chunks: list[int] = []
+    unpack = _HEAD.unpack_from
+    for at, entry in enumerate(entries):
+        if len(entry) >= _HEAD_BYTES:
+            magic, _, size = unpack(entry)
+            if magic == _CHECKSUM_MAGIC:
+                raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+                if CHUNKS_TAG in raw:
+                    maybe_chunks.append(at)
+                if _BATCH_TAG in raw or _MARKER_TAG in raw:
+                    counts[at] = messages_of(entry)
+                continue
+        maybe_chunks.append(at)
+        counts[at] = messages_of(entry)
+    return counts, maybe_chunks
 
 
 def messages_in(metadata: MessageMetadata) -> int:

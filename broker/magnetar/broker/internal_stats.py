@@ -22,13 +22,13 @@ RANGES_MAX = 1000
 
 INTERNAL_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "offloaded": (False, "ledgers stay on the bookies"),
-    "underReplicated": (False, "the auditor's list of missing copies tells: `magnetar bookies`"),
+    "underReplicated": (False, "`magnetar admin recovery` tells which ledgers lack copies"),
 }
 """Fields that never change: the value, and why."""
 
 INTERNAL_ABSENT: Final[Mapping[str, str]] = {
     "lastLedgerCreationFailureTimestamp": "a failure is logged, and tried again",
-    "metadata": "the metadata of ledgers is the bookies' own: `magnetar ledger` shows it",
+    "metadata": "the metadata of ledgers is the bookies' own: `magnetar ledger show` tells it",
 }
 """Fields of Pulsar's that are not there, and why."""
 

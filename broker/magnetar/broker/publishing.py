@@ -74,6 +74,8 @@ class Publishing(ConnectionPart):
         self._clock = connection.services.clock
         self._latency = connection.services.counters.publish_latency
         self._sizes = connection.services.counters.entry_sizes
+        self.is_partial = False
+        """The client makes producers of the partitions it needs only."""
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}

@@ -10,7 +10,7 @@ from typing import Never
 
 from magnetar.broker.chunks import ChunkOf, chunks_of
 from magnetar.broker.delayed.deliver_at import delayed_of
-from magnetar.broker.entry import look_into
+from magnetar.broker.entry import look_through
 from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
 
@@ -79,9 +79,7 @@ class Run:
     def messages(self) -> list[int]:
         """Messages in each entry. Worked out once, for all the subscriptions of the topic."""
         if self._messages is None:
-            looks = list(map(look_into, self.entries))
-            self._messages = [messages for messages, _ in looks]
-            self._chunk_indexes = [at for at, (_, may_be) in enumerate(looks) if may_be]
+            self._messages, self._chunk_indexes = look_through(self.entries)
         return self._messages
 
     @property

@@ -105,14 +105,13 @@ class Subscription:
         """Messages, bytes and redeliveries of consumers that have left."""
         self.last_flow_ms = 0
         """When a consumer gave credit last, ms since the epoch; 0: never."""
-        self.last_advanced_ms = 0
-        """When the mark-delete position moved last, ms since the epoch; 0: not since it was
-        opened."""
+        self._advanced_ms = 0
+        """See `last_advanced_ms`."""
         self._last_sent_ms = 0
         """Of consumers that have left, as the next."""
         self._last_acked_ms = 0
         self._mark: Position | None = None
-        """The mark-delete position when somebody acknowledged last."""
+        """The mark-delete position when it was last looked at."""
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
@@ -158,6 +157,7 @@ class Subscription:
     def sample(self, now_ms: int) -> None:
         """Note the counters for the rates, once per interval."""
         self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
+        self._notice_move(self.last_acked_ms)
         for consumer in self.consumers:
             consumer.sample(now_ms)
 
@@ -180,22 +180,29 @@ class Subscription:
         """Messages that were not kept and that nobody could take."""
         return 0
 
+    @property
+    def last_advanced_ms(self) -> int:
+        """When the mark-delete position moved last, ms since the epoch; 0: not since it was opened.
+
+        Acknowledgements are many, so nobody looks at each: a move is noticed by the next sample or
+        question, and had the time of the last acknowledgement until then.
+        """
+        self._notice_move(self.last_acked_ms)
+        return self._advanced_ms
+
     def moved(self) -> None:
         """Note that the mark-delete position was moved by other means than acknowledgements of
         consumers."""
         if self.context is not None:
-            mark = self.context.cursor.mark_delete
-            if mark != self._mark:
-                self._mark = mark
-                self.last_advanced_ms = self.context.wall_ms()
+            self._notice_move(self.context.wall_ms())
 
-    def _acked_by(self, consumer: Consumer, cursor: SubscriptionCursor) -> None:
-        """Note when somebody acknowledged, and whether that moved the mark-delete position."""
-        consumer.acked_ms = consumer.peer.heard_ms
-        mark = cursor.mark_delete
-        if mark is not self._mark and mark != self._mark:
+    def _notice_move(self, at_ms: int) -> None:
+        if self.context is None:
+            return
+        mark = self.context.cursor.mark_delete
+        if mark != self._mark:
             self._mark = mark
-            self.last_advanced_ms = consumer.acked_ms
+            self._advanced_ms = max(self._advanced_ms, at_ms)
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -302,7 +309,8 @@ class Subscription:
         assert self.dispatcher is not None
         self._stop_return_timer()
         self.was_used = True
-        self._mark = self.cursor.mark_delete
+        if self._mark is None:
+            self._mark = self.cursor.mark_delete
         self.dispatcher.add(consumer)
         if self.context.log.terminated is not None:
             # After the answer to its SUBSCRIBE.
@@ -392,7 +400,7 @@ class Subscription:
         if first > final or ledger_id < 0:
             return
         new = context.cursor.ack_range(ledger_id, first, final)
-        self._acked_by(consumer, context.cursor)
+        consumer.acked_ms = consumer.peer.heard_ms
         if context.trace is not None:
             context.trace.acked_range(ledger_id, first, final)
         if dispatcher.keeps_accounts:
@@ -412,7 +420,7 @@ class Subscription:
         assert context is not None
         assert dispatcher is not None
         new = context.cursor.ack_many(positions)
-        self._acked_by(consumer, context.cursor)
+        consumer.acked_ms = consumer.peer.heard_ms
         if context.trace is not None:
             context.trace.acked_each(positions)
         if dispatcher.keeps_accounts:
@@ -443,7 +451,7 @@ class Subscription:
                 self.context.trace.acked_each((position,))
         else:
             dispatcher.partly_acked(position)
-        self._acked_by(consumer, cursor)
+        consumer.acked_ms = consumer.peer.heard_ms
         self.tell_end()
 
     def acknowledge_through(
@@ -458,7 +466,7 @@ class Subscription:
             assert self.context is not None
             passed = self.context.log.entries_between(before, cursor.mark_delete)
             consumer.messages_acked += max(0, passed - (singly - cursor.individual_count))
-            self._acked_by(consumer, cursor)
+            consumer.acked_ms = consumer.peer.heard_ms
             if self.context.trace is not None:
                 self.context.trace.acked_through(_before(position) if words else position)
             early = self.context.early

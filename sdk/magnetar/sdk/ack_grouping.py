@@ -120,7 +120,8 @@ class AckGrouping:
         part = self._known(key, whole)
         left = part.open | part.kept
         told = whole if mask is None else mask
-        self._set(key, _Part(told & left, left & ~told))
+        if told & left:
+            self._set(key, _Part(told & left, left & ~told))
         return told & left
 
     def leave_out(self, ledger_id: int, entry_id: int, batch_size: int, left: int) -> None:

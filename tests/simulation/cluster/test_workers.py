@@ -177,7 +177,7 @@ async def test_a08_the_lock_is_held_from_the_first_copy_to_the_swap(sim: Cluster
 
 
 @story(bookies=4, brokers=0)
-async def test_a_ledger_deleted_while_it_is_copied_is_not_tried_again(sim: Cluster) -> None:
+async def test_a14_a_ledger_deleted_while_it_is_copied_is_not_tried_again(sim: Cluster) -> None:
     w = await closed_ledger(sim, 10)
     await lose(sim, "b1")
     await publish(sim, w.ledger_id, "b1")

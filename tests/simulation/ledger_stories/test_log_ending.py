@@ -112,6 +112,7 @@ async def test_m9_rule_6_1_a_ledger_is_deleted_only_after_it_left_the_list(
     sim.store.refuse(client="w", kind="set", path=PATH, count=ALWAYS)
     with pytest.raises(MetadataUnavailableError):
         await log.shrink(LATEST)
+    await log.client.run(log.log.delete_unlisted())
     assert ledger_ids(sim) == ids
     assert len(await log.read_all()) == 6
     sim.store.heal_all()

@@ -80,6 +80,15 @@ def test_what_the_broker_left_out_and_sends_later_is_to_be_acknowledged() -> Non
     assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
 
 
+def test_what_comes_again_though_it_is_acknowledged_changes_nothing_about_the_rest() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add(1, 2, 0, 2)
+    assert acks.deliver(1, 2, 2, 0b01) == 0
+    assert acks.add(1, 2, 1, 2)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+    assert not acks.has_partial
+
+
 def test_a_batch_that_compaction_shrank_is_acknowledged_whole_with_what_is_left_of_it() -> None:
     acks = AckGrouping(batch_index_ack=False)
     acks.leave_out(1, 2, 3, 0b110)

@@ -13,6 +13,7 @@ Source: protocol sheet section 11.
 
 from collections.abc import Collection, Sequence
 
+from magnetar.broker.chunks import chunk_of
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
 from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.dispatch.accounts import HASH_SHIFT
@@ -25,7 +26,7 @@ from magnetar.broker.dispatch.left_behind import LeftBehind
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX
 from magnetar.broker.dispatch.selectors import HashRanges, selector_of
-from magnetar.broker.entry import MARKER, look_into
+from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
 
@@ -115,7 +116,7 @@ class KeySharedDispatcher(AccountedDispatcher):
     ) -> int:
         """Send an entry that waited, or forget it; returns the messages sent."""
         key = self.left.take(position)
-        messages, is_chunk = look_into(entry)
+        messages = messages_of(entry)
         if messages == MARKER or self.context.cursor.is_acked(position):
             self.accounts.redelivery_counts.pop(position, None)
             sent = 0
@@ -127,7 +128,7 @@ class KeySharedDispatcher(AccountedDispatcher):
                 messages,
                 turn,
                 outgoing,
-                is_chunk=is_chunk,
+                is_chunk=chunk_of(entry) is not None,
                 key_hash=key.hash,
             )
             self.book.hand(key, consumer)

@@ -13,6 +13,7 @@ from urllib.parse import quote_plus
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import JsonValue
 
+from magnetar.broker import naming
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
@@ -32,7 +33,6 @@ from magnetar.broker.transactions.errors import (
 from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
 from magnetar.broker.transactions.pending_acks import PendingAckState
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import parse_topic_name
 
 _PREFIX = "/admin/v3/transactions"
 
@@ -151,7 +151,7 @@ def transactions_router(context: HttpContext) -> APIRouter:
             return whole
 
         async def may_see(topic: str) -> bool:
-            return await authorizer.may(identity, Action.LOOKUP, Topic(parse_topic_name(topic)))
+            return await authorizer.may(identity, Action.LOOKUP, Topic(naming.topic_of(topic)))
 
         for part in ("producedPartitions", "ackedPartitions"):
             whole[part] = {

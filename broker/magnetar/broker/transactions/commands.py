@@ -125,7 +125,7 @@ class TransactionCommands(ConnectionPart):
             name = naming.topic_of(each)
             await self._connection.login.check(Action.PRODUCE, Topic(name))
             _check_persistent(name)
-            topics.append(str(name))
+            topics.append(each)
         await coordinator.join(txn, topics)
 
     async def _add_subscriptions(self, request: pb.CommandAddSubscriptionToTxn) -> None:
@@ -139,7 +139,7 @@ class TransactionCommands(ConnectionPart):
                 Action.CONSUME, Subscription(name, each.subscription)
             )
             _check_persistent(name)
-            subscriptions.append((str(name), each.subscription))
+            subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
 
     async def _end(self, request: pb.CommandEndTxn) -> None:

@@ -17,6 +17,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
 from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.errors import TopicNotFoundError
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -148,7 +149,9 @@ class MessageCopies:
             sender = await self._sender(target, subscription, info)
             found = b"" if info is None else await self._register(target, info)
         except (ServiceError, SchemaError) as error:
-            if self._needs_schema or error.retryable:
+            # A topic that moves is not known to its broker for a moment, which says nothing.
+            is_passing = error.retryable or isinstance(error, TopicNotFoundError)
+            if self._needs_schema or is_passing:
                 raise
             _log.warning(
                 "copied_without_schema source=%s target=%s version=%s: %s",

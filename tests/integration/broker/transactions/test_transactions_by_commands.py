@@ -1,6 +1,7 @@
 """Transactions by single commands, as other clients send them: what SEND says, and what END_TXN
 is answered."""
 
+import asyncio
 import json
 from pathlib import Path
 from urllib.request import urlopen
@@ -86,3 +87,19 @@ def test_coordinators_are_found_over_http_as_over_the_binary_protocol(tmp_path: 
             assert json.load(answer)["partitions"] == 4
         with urlopen(f"{server.http_url}/lookup/v2/topic/{name}-partition-3") as answer:
             assert json.load(answer)["brokerUrl"] == server.url
+
+
+async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        await client.produce(TOPIC, txn_enabled=True)
+        txn = await client.begin("by-commands")
+        await publish(client, 0, b"in it", txn)
+        path = f"{server.http_url}/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
+        answer = await asyncio.to_thread(urlopen, path)
+        with answer:
+            assert json.load(answer)["producedPartitions"] == {"by-commands": {}}
+        assert not (await client.end(txn)).HasField("error")
+        await client.subscribe(TOPIC, permits=1)
+        assert await client.bodies(1) == [b"in it"]
+        await client.close()

@@ -48,7 +48,7 @@ PRODUCER_NAME_BYTES_MAX = 1024
 """In UTF-8. It is in every message, and a topic with deduplication keeps it."""
 
 
-_LEAVING_PER_TURN = 100
+_LEAVING_PER_TURN = 25
 """Producers of a lost connection that leave in one turn of the event loop."""
 
 

@@ -155,11 +155,9 @@ class Subscription:
         return messages, size, again
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval."""
+        """Note the counters for the rates, once per interval; not those of its consumers."""
         self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
         self._notice_move(self.last_acked_ms)
-        for consumer in self.consumers:
-            consumer.sample(now_ms)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
         """Entries that grew too old, and messages dropped, per second of the last minute."""

@@ -8,7 +8,7 @@ the broker's lease is not renewed. Behind the gate they go on some at a time, in
 import asyncio
 from collections import deque
 
-TASKS_PER_TURN = 24
+TASKS_PER_TURN = 12
 """Each has some tenths of a millisecond of work before it."""
 
 

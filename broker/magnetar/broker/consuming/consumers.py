@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
 
 
-_LEAVING_PER_TURN = 100
+_LEAVING_PER_TURN = 25
 """Consumers of a lost connection that leave in one turn of the event loop."""
 
 

@@ -6,7 +6,7 @@ consumer, which go where they are told or look the topic up again; the object is
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -19,7 +19,7 @@ from magnetar.broker.entry import MARKER
 from magnetar.broker.errors import ProducerBusyError
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.message_checks import MessageCheck, checks_of
-from magnetar.broker.meter import Meter
+from magnetar.broker.meter import Meter, Sampled
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer, probe
@@ -43,6 +43,10 @@ from magnetar.sdk.wire import TopicName
 if TYPE_CHECKING:
     from magnetar.broker.transactions.coordinator import Coordinator
     from magnetar.broker.transactions.topic_transactions import TopicTransactions
+
+
+_SAMPLES_PER_TURN = 500
+"""Producers, subscriptions and consumers whose counters are noted in one turn of the event loop."""
 
 
 class Topic:
@@ -282,12 +286,12 @@ class Topic:
         Raises:
             ProducerBusyError
         """
-        others = [each for each in self.producers.values() if each.name != name]
         try:
-            admission.check_producers(self._full_name, self.policies, len(others))
+            self.check_producers(name)
         except ProducerBusyError:
+            others = [each for each in self.producers.values() if each.name != name]
             await probe((each.peer for each in others), but=peer)
-        self.check_producers(name)
+            self.check_producers(name)
 
     def check_producers(self, name: str) -> None:
         """The same without a look at connections: when it is let in.
@@ -335,10 +339,16 @@ class Topic:
     def sample(self, now_ms: int) -> None:
         """Note the counters for the rates, once per interval."""
         self.meter.sample(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
-        for producer in self.producers.values():
-            producer.sample(now_ms)
-        for subscription in self.subscriptions.values():
-            subscription.sample(now_ms)
+        subscriptions = list(self.subscriptions.values())
+        consumers = (each for subscription in subscriptions for each in subscription.consumers)
+        self._sample([*self.producers.values(), *subscriptions, *consumers], now_ms)
+
+    def _sample(self, members: Sequence[Sampled], now_ms: int) -> None:
+        for member in members[:_SAMPLES_PER_TURN]:
+            member.sample(now_ms)
+        rest = members[_SAMPLES_PER_TURN:]
+        if rest:
+            self._loop.call_soon(self._sample, rest, now_ms)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
         """Messages and bytes published, and messages dropped, per second of the last minute."""

@@ -61,8 +61,8 @@ def go_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def go_config(module: Path) -> str:
     """What the suite's own set-up of Pulsar says, `integration-tests/conf/standalone.conf`.
 
-    There, all backlogs are looked at every 5 s. Here, topics are spread over the interval, and a new
-    one has its turn in the next round: with 1 s it is looked at within 5 s even on a busy machine.
+    There, all backlogs are looked at every 5 s. Here, topics are spread over the interval, and a
+    new one has its turn in the next round: with 1 s it is looked at within 5 s on a busy machine, too.
     """
     files = module / "integration-tests"
     return f"""

@@ -1,6 +1,7 @@
 """Every endpoint of the interface: asked rightly, wrongly, for what is not there, by nobody."""
 
 import http.client
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -518,3 +519,22 @@ def test_there_can_be_more_coordinators_of_transactions(rest: Rest) -> None:
     assert rest("POST", replicas, str(before + 1)).status == 204
     assert len(rest("GET", f"{path}/coordinatorStats").json) == before + 1
     assert rest("POST", replicas, before).status == 406
+
+
+def test_the_topics_of_all_bundles_lie_inside_of_them(rest: Rest) -> None:
+    bounds = rest("GET", f"{NS}/bundles").json["boundaries"]
+    found: list[str] = []
+    for low, high in itertools.pairwise(bounds):
+        answer = rest("GET", f"{NS}/{low}_{high}/topicHashPositions").json
+        assert all(int(low, 16) <= at <= int(high, 16) for at in answer["hashPositions"].values())
+        found += answer["hashPositions"]
+    assert f"persistent://{NAMESPACE}/plain" in found
+    assert len(found) == len(set(found))
+
+
+def test_the_namespaces_of_an_anti_affinity_group_are_listed(rest: Rest) -> None:
+    assert rest("POST", f"{NS}/antiAffinity", "apart").status == 204
+    path = "/admin/namespaces/standalone/antiAffinity/apart"
+    assert rest("GET", path).json == [NAMESPACE]
+    assert rest("GET", f"{path}?tenant=public").json == []
+    assert rest("DELETE", f"{NS}/antiAffinity").status == 204

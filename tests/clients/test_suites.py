@@ -62,7 +62,7 @@ def go_config(module: Path) -> str:
     """What the suite's own set-up of Pulsar says, `integration-tests/conf/standalone.conf`.
 
     There, all backlogs are looked at every 5 s. Here, topics are spread over the interval, and a
-    new one has its turn in the next round: with 1 s it is looked at within 5 s on a busy machine, too.
+    new one has its turn in the next round: with 1 s that is within 5 s on a busy machine, too.
     """
     files = module / "integration-tests"
     return f"""

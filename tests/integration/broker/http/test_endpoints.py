@@ -1,9 +1,11 @@
 """Every endpoint of the interface: asked rightly, wrongly, for what is not there, by nobody."""
 
+import functools
 import http.client
 import itertools
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,9 @@ TABLES = {
 }
 
 
+_IDLE_S = 2.0
+
+
 @dataclass
 class Answer:
     status: int
@@ -62,13 +67,17 @@ class Rest:
     def __init__(self, server: Standalone) -> None:
         self.server = server
         self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=60)
+        self._used_s = time.monotonic()
         self.first = (0, 0)
         """Ledger and entry of the first message."""
 
     def __call__(self, method: str, path: str, body: Any = None) -> Answer:
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._connection.close()  # The server does so, too, with one that is not used.
         self._connection.request(method, self._filled(path), body=content, headers=headers)
+        self._used_s = time.monotonic()
         answer = self._connection.getresponse()
         text = answer.read().decode("utf-8", "replace")
         return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
@@ -228,8 +237,13 @@ def _rows() -> Iterator[Row]:
 
 
 def _fits(path: str, template: str) -> bool:
-    pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-    return re.fullmatch(pattern, path) is not None
+    return _pattern(template).fullmatch(path) is not None
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    """There are more of them than `re` remembers."""
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)))
 
 
 def _is_twin(method: str, template: str) -> bool:

@@ -30,18 +30,27 @@ public class Sweep {
     private static final List<String> TAKING = List.of(
             "abort", "remove", "clear", "delete", "revoke", "disable", "unsubscribe", "terminate", "truncate");
 
-    private final Properties properties = new Properties();
+    /** One for all commands, as in its own shell: each would leave a client open. */
+    private final PulsarAdminTool tool;
+
     private final Map<String, String> values = new TreeMap<>();
     private final List<List<String>> first = new ArrayList<>();
     private final Map<String, List<List<String>>> given = new TreeMap<>();
     private final Map<String, String> left = new TreeMap<>();
 
     public static void main(String[] arguments) throws Exception {
-        Sweep sweep = new Sweep();
-        sweep.properties.setProperty("webServiceUrl", arguments[0]);
+        Sweep sweep = new Sweep(arguments[0]);
         sweep.read(Path.of(arguments[2]));
         sweep.run(arguments[1]);
         System.exit(0);
+    }
+
+    private Sweep(String url) throws Exception {
+        Properties properties = new Properties();
+        properties.setProperty("webServiceUrl", url);
+        var constructor = PulsarAdminTool.class.getDeclaredConstructor(Properties.class);
+        constructor.setAccessible(true);
+        tool = constructor.newInstance(properties);
     }
 
     private void read(Path file) throws Exception {
@@ -136,17 +145,11 @@ public class Sweep {
         return MAKING.contains(verb) ? 0 : TAKING.contains(verb) ? 2 : 1;
     }
 
-    private PulsarAdminTool tool() throws Exception {
-        var constructor = PulsarAdminTool.class.getDeclaredConstructor(Properties.class);
-        constructor.setAccessible(true);
-        return constructor.newInstance(properties);
-    }
-
     private Map<String, CommandSpec> help() throws Exception {
         var field = PulsarAdminTool.class.getDeclaredField("commander");
         field.setAccessible(true);
         Map<String, CommandSpec> found = new TreeMap<>();
-        for (var group : ((CommandLine) field.get(tool())).getSubcommands().entrySet()) {
+        for (var group : ((CommandLine) field.get(tool)).getSubcommands().entrySet()) {
             for (var each : group.getValue().getSubcommands().entrySet()) {
                 found.put(group.getKey() + " " + each.getKey(), each.getValue().getCommandSpec());
             }
@@ -175,7 +178,7 @@ public class Sweep {
 
     /** Null if it was done, else why not. */
     private String call(List<String> words) throws Exception {
-        List<String> filled = new ArrayList<>();
+        List<String> filled = new ArrayList<>(List.of("--request-timeout", "60"));
         for (String word : words) {
             filled.add(word.startsWith("{") ? values.get(word) : word);
         }
@@ -187,7 +190,7 @@ public class Sweep {
         System.setOut(stream);
         System.setErr(stream);
         try {
-            boolean isDone = (boolean) run.invoke(tool(), (Object) filled.toArray(new String[0]));
+            boolean isDone = (boolean) run.invoke(tool, (Object) filled.toArray(new String[0]));
             return isDone ? null : oneLine(printed.toString());
         } catch (java.lang.reflect.InvocationTargetException problem) {
             return oneLine(problem.getCause() + " " + printed);

@@ -84,7 +84,9 @@ def _of_namespace(method: str, tenant: str, namespace: str, rest: Sequence[str])
             return Action.ADMINISTER, Tenant(tenant)
         case ["topics"]:
             return Action.LIST_TOPICS, Namespace(namespace)
-        case ["persistence", "bookieAffinity"] | ["resourcegroup", *_] if method != "GET":
+        case ["persistence", "bookieAffinity"] | ["resourcegroup", *_] | ["migration"] if (
+            method != "GET"
+        ):
             return _EVERYTHING
         case [bundle, *action] if bundle.startswith("0x") and action[:1] != ["clearBacklog"]:
             return _EVERYTHING

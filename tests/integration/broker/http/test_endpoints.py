@@ -1,8 +1,11 @@
 """Every endpoint of the interface: asked rightly, wrongly, for what is not there, by nobody."""
 
+import functools
 import http.client
+import itertools
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +47,9 @@ TABLES = {
 }
 
 
+_IDLE_S = 2.0
+
+
 @dataclass
 class Answer:
     status: int
@@ -61,13 +67,17 @@ class Rest:
     def __init__(self, server: Standalone) -> None:
         self.server = server
         self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=60)
+        self._used_s = time.monotonic()
         self.first = (0, 0)
         """Ledger and entry of the first message."""
 
     def __call__(self, method: str, path: str, body: Any = None) -> Answer:
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._connection.close()  # The server does so, too, with one that is not used.
         self._connection.request(method, self._filled(path), body=content, headers=headers)
+        self._used_s = time.monotonic()
         answer = self._connection.getresponse()
         text = answer.read().decode("utf-8", "replace")
         return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
@@ -227,8 +237,13 @@ def _rows() -> Iterator[Row]:
 
 
 def _fits(path: str, template: str) -> bool:
-    pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-    return re.fullmatch(pattern, path) is not None
+    return _pattern(template).fullmatch(path) is not None
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    """There are more of them than `re` remembers."""
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)))
 
 
 def _is_twin(method: str, template: str) -> bool:
@@ -518,3 +533,22 @@ def test_there_can_be_more_coordinators_of_transactions(rest: Rest) -> None:
     assert rest("POST", replicas, str(before + 1)).status == 204
     assert len(rest("GET", f"{path}/coordinatorStats").json) == before + 1
     assert rest("POST", replicas, before).status == 406
+
+
+def test_the_topics_of_all_bundles_lie_inside_of_them(rest: Rest) -> None:
+    bounds = rest("GET", f"{NS}/bundles").json["boundaries"]
+    found: list[str] = []
+    for low, high in itertools.pairwise(bounds):
+        answer = rest("GET", f"{NS}/{low}_{high}/topicHashPositions").json
+        assert all(int(low, 16) <= at <= int(high, 16) for at in answer["hashPositions"].values())
+        found += answer["hashPositions"]
+    assert f"persistent://{NAMESPACE}/plain" in found
+    assert len(found) == len(set(found))
+
+
+def test_the_namespaces_of_an_anti_affinity_group_are_listed(rest: Rest) -> None:
+    assert rest("POST", f"{NS}/antiAffinity", "apart").status == 204
+    path = "/admin/namespaces/standalone/antiAffinity/apart"
+    assert rest("GET", path).json == [NAMESPACE]
+    assert rest("GET", f"{path}?tenant=public").json == []
+    assert rest("DELETE", f"{NS}/antiAffinity").status == 204

@@ -21,7 +21,7 @@ def test_the_value_of_a_broker_is_one_that_pulsars_name_takes(name: str) -> None
     """The units are the same: what is shown under Pulsar's name can be set under it."""
     shown = under_both_names({key: str(value) for key, value in BrokerSettings()})[name]
     ours, value = our_setting(name, shown)
-    settings = BrokerSettings(**{ours: value})
+    settings = BrokerSettings.model_validate({ours: value})
     assert getattr(settings, ours) == getattr(BrokerSettings(), ours)
 
 

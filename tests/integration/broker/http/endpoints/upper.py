@@ -266,6 +266,22 @@ NAMESPACES = (
         (f"{NO_NS}/topics", 404),
     ),
     Row("GET", f"{NS}/bundles", None, 200, None, (f"{NO_NS}/bundles", 404)),
+    Row(
+        "GET",
+        f"{NS}/{BUNDLE}/topicHashPositions",
+        None,
+        200,
+        (f"{NS}/0x1_0x2/topicHashPositions", None, 412),
+        (f"{NO_NS}/{BUNDLE}/topicHashPositions", 404),
+    ),
+    Row(
+        "GET",
+        f"{ADMIN.removesuffix('/v2')}/namespaces/standalone/antiAffinity/group",
+        None,
+        200,
+        None,
+        (f"{ADMIN.removesuffix('/v2')}/namespaces/missing/antiAffinity/group", 404),
+    ),
     Row("POST", f"{NS}/migration", False, 204, (None, "x", 400), (f"{NO_NS}/migration", 404)),
     Row("PUT", f"{NS}/unload", None, 204, None, (f"{NO_NS}/unload", 404)),
     Row(

@@ -78,9 +78,14 @@ class _SliceReader:
             for part in parts:
                 yield from self._part(part, is_first=part is parts[0], is_last=part is parts[-1])
             if self._rows.rows:
-                yield self._rows.take()
+                yield from self._taken()
         finally:
             self._reads.close()
+
+    def _taken(self) -> Iterator[pa.RecordBatch]:
+        batch = self._rows.take()
+        if batch.num_rows:  # not if all of it was left out
+            yield batch
 
     def _part(self, part: LedgerPart, *, is_first: bool, is_last: bool) -> Iterator[pa.RecordBatch]:
         rows, add = self._rows, self._entries.add
@@ -99,7 +104,7 @@ class _SliceReader:
                 else:
                     add(part.ledger_id, entry_id, payload)
                 if rows.is_full:
-                    yield rows.take()
+                    yield from self._taken()
 
     def _entries_of(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
         """What is there of them.

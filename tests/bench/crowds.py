@@ -101,7 +101,8 @@ class Crowds:
         sys.stderr.write(f"{what}: {self.figures[what]}\n")
 
     def _take(self) -> Lateness:
-        return _on(self._broker, self._probe.take)
+        seen: Lateness = _on(self._broker, self._probe.take)
+        return seen
 
 
 def _on(broker: Broker, call: Callable[[], Any]) -> Any:

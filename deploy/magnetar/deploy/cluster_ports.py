@@ -34,12 +34,14 @@ def choose_ports(
     Args:
         kept: what was chosen before.
         first: what the command line says for the first server of a kind; the others follow. ANY:
-            any free one. What is not said is the usual one if that is free, else any.
+            any free one. What is not said is the usual one if that is free, else any; and any
+            where all that was said is ANY: another cluster may be about to take the usual ones.
 
     Raises:
         AddressUnavailableError: a port that was asked for, or kept, is in use.
     """
     chosen = {name: dict(ports) for name, ports in kept.items()}
+    has_usual = not first or any(port != ANY for port in first.values())
     taken = {port for ports in chosen.values() for port in ports.values()}
     for name, kind in shape.names():
         number = int(name.rpartition("-")[2])
@@ -54,7 +56,9 @@ def choose_ports(
                 usual = FIRST_PORTS[key] + number - 1
                 is_usual_free = usual not in taken and is_free(host, usual)
                 mine[port_name] = (
-                    usual if key not in first and is_usual_free else free_port(host, taken)
+                    usual
+                    if has_usual and key not in first and is_usual_free
+                    else free_port(host, taken)
                 )
             taken.add(mine[port_name])
     return chosen

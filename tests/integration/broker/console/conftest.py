@@ -51,6 +51,13 @@ def shop(server: Standalone) -> Iterator[Standalone]:
     rest(server, "PUT", "/admin/v2/tenants/shop", {"allowedClusters": ["standalone"]})
     for namespace in ("orders", "many"):
         rest(server, "PUT", f"/admin/v2/namespaces/shop/{namespace}")
+        # Topics that nobody uses would go after a minute, in the middle of the tests.
+        stay = {
+            "deleteWhileInactive": False,
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 60,
+        }
+        rest(server, "POST", f"/admin/v2/namespaces/shop/{namespace}/inactiveTopicPolicies", stay)
     for number in range(40):
         rest(server, "PUT", f"/admin/v2/persistent/shop/many/sensor-{number:03d}", {})
     rest(server, "PUT", "/admin/v2/persistent/shop/orders/parted/partitions", 3)

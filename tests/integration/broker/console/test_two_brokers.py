@@ -104,7 +104,7 @@ def test_a_tenants_administrator_sees_the_tenant_and_elsewhere_the_refusal(
     tab.field("Name").fill("mine")
     tab.button("Create").click()
     tab.sees("mine is there.")
-    expect(tab.row("Topics of acme/ns", "mine")).to_contain_text("at rest")
+    expect(tab.row("Topics of acme/ns", "mine")).to_contain_text("quiet")
     tab.open("#/namespace/public/default")
     expect(tab.page.locator("#trouble")).to_contain_text("You may not do this:")
 

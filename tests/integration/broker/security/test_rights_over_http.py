@@ -12,6 +12,8 @@ from tests.processes import HOST
 OPEN = {
     ("GET", "/health"),
     ("GET", "/status.html"),
+    # Whose transaction it is, and on which topics, is told to those who may look these up.
+    ("GET", "/admin/v3/transactions/transactionMetadata/1/1"),
     ("GET", "/admin/v2/clusters"),
     ("GET", "/admin/v2/brokers/ready"),
     ("GET", "/admin/v2/brokers/version"),

@@ -172,7 +172,8 @@ OF_THE_CLUSTER = (
     r"|GET /admin/v2/tenants|(PUT|POST|DELETE) /admin/v2/tenants/.*"
     r"|GET /metrics|GET /magnetar/v1/(brokers|bookies)"
     # What moves load between brokers, or chooses machines.
-    r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split)?"
+    r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split|/topicHashPositions)?"
+    r"|GET /admin/namespaces/standalone/antiAffinity/.*"
     r"|(POST|DELETE) /admin/v2/namespaces/own/ns/(persistence/bookieAffinity|resourcegroup.*)"
     r"|POST /admin/v2/namespaces/own/ns/migration"
 )

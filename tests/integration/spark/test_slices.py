@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from magnetar.sdk.spark import MagnetarDataSource
+from magnetar.sdk.spark import MagnetarDataSource, broker_reads
 from magnetar.sdk.spark.batch_reader import BatchReader, PushingBatchReader
 from magnetar.sdk.spark.columns import MESSAGE_ID, VALUE
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
@@ -144,8 +144,11 @@ def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_broker
         read(reader, slices)
 
 
-def test_bookies_are_read_while_brokers_and_a_bookie_are_down(tmp_path: Path) -> None:
+def test_bookies_are_read_while_brokers_and_a_bookie_are_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ledgers are striped over three bookies with two copies each: any one of them may go."""
+    monkeypatch.setattr(broker_reads, "PATIENCE_S", 0.0)
     topic = "persistent://public/default/striped"
     values = [b"value-%d" % number for number in range(2_000)]
     with ProcessCluster(tmp_path / "cluster", bookies=3, quorum="3,2,2") as cluster:

@@ -18,13 +18,10 @@ from magnetar.sdk.errors import TlsFileError
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions
+from magnetar.sdk.spark.patience import PATIENCE_S, Patience
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.topic_name import TopicName
 
-PATIENCE_S = 60.0
-"""How long a query waits for brokers that have answered it before."""
-
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 2.0
 _NOT_NOW = 503
 _REDIRECTS_MAX = 5
 _TIMEOUT_S = 30.0
@@ -62,8 +59,7 @@ class AdminClient:
         self._headers = {**options.http_headers(), "Accept": "application/json"}
         self._options = options
         self._connections: dict[str, http.client.HTTPConnection] = {}
-        self._clock = clock or SystemClock()
-        self._pause = pause
+        self._patience = Patience(clock or SystemClock(), pause)
         self._was_answered = False
 
     def close(self) -> None:
@@ -84,17 +80,14 @@ class AdminClient:
         return self._ask("DELETE", path)
 
     def _ask(self, method: str, path: str, body: Json = None) -> Json:
-        give_up_at_s = self._clock.monotonic_s() + (PATIENCE_S if self._was_answered else 0.0)
-        pause_s = _PAUSE_S_MIN
+        self._patience.begin(PATIENCE_S if self._was_answered else 0.0)
         while True:
             try:
                 return self._ask_all(method, path, body)
             except (UnreachableError, RefusedError) as error:
                 is_final = isinstance(error, RefusedError) and error.status != _NOT_NOW
-                if is_final or self._clock.monotonic_s() >= give_up_at_s:
+                if is_final or not self._patience.wait():
                     raise
-            self._pause(pause_s)
-            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _ask_all(self, method: str, path: str, body: Json) -> Json:
         """One broker after the other, until one answers."""

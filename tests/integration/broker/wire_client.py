@@ -53,8 +53,16 @@ class WireClient:
         )
         return await self.next()
 
-    def publish(self, sequence_id: int, body: bytes, producer_id: int = 0) -> None:
-        metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+    def publish(
+        self,
+        sequence_id: int,
+        body: bytes,
+        producer_id: int = 0,
+        metadata: MessageMetadata | None = None,
+    ) -> None:
+        metadata = metadata or MessageMetadata(
+            producer_name="p", sequence_id=sequence_id, publish_time=1
+        )
         self._writer.write(
             encode_payload_command(
                 BaseCommand(

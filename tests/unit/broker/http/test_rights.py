@@ -45,6 +45,8 @@ P = "/admin/v2/persistent/t/n"
         ("GET", "/admin/v2/schemas/t/n/x/schema", (Action.LOOKUP, TOPIC)),
         ("POST", "/admin/v2/schemas/t/n/x/schema", (Action.PRODUCE, TOPIC)),
         ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
+        ("POST", "/magnetar/v1/topics/schemas", None),
+        ("GET", "/magnetar/v1/topics/schemas", (Action.ADMINISTER, Cluster())),
         ("GET", "/admin/v2/something/new", (Action.ADMINISTER, Cluster())),
         ("GET", "/anything", (Action.ADMINISTER, Cluster())),
     ],

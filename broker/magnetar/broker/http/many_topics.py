@@ -23,7 +23,7 @@ from magnetar.broker.http.refusals import ElsewhereError, status_of
 from magnetar.broker.http.schemas import shown_schema
 from magnetar.broker.http.subscriptions import ResetCursorData, first_of
 from magnetar.broker.http.topic_work import TopicWork
-from magnetar.broker.inspecting import entry_at
+from magnetar.broker.inspecting import entry_at, first_at
 from magnetar.broker.internal_stats import topic_internal_stats
 from magnetar.broker.keeping import operating
 from magnetar.broker.schemas.errors import SchemaNotFoundError
@@ -58,6 +58,13 @@ class StorageQuestion(TopicNames):
 
     read_hold_s: int = Field(default=0, alias="readHoldS", ge=0, le=READ_HOLD_S_MAX)
     """So long the topics count as used, although whoever reads them does not connect."""
+
+
+class TimeQuestion(TopicNames):
+    """Which message of each topic is the first since a time."""
+
+    time_ms: int = Field(alias="timeMs")
+    """Milliseconds since 1970."""
 
 
 class HoldAction(StrEnum):
@@ -127,6 +134,18 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
         return await _each(
             request, dict.fromkeys(question.topics), lambda name, _: one(name.partitioned)
         )
+
+    @router.post("/magnetar/v1/topics/messageIds", summary="The first messages since a time")
+    async def message_ids(request: Request, question: TimeQuestion) -> JSONResponse:
+        """The place behind the last message, of topics in which none is so young."""
+
+        async def one(name: TopicName) -> Answer:
+            await check(request, Action.CONSUME, Topic(name))
+            await context.topics.check_namespace(name.namespace_name)
+            position = await first_at(await context.served(name), question.time_ms)
+            return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+
+        return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))
 
     @router.post("/magnetar/v1/topics/subscriptions", summary="Move a subscription of many topics")
     async def subscriptions(request: Request, holds: Holds) -> JSONResponse:

@@ -41,13 +41,13 @@ class SourceDriver:
             self._directory.close()
             self._directory = None
 
-    def topics(self, *, missing_ok: bool = False) -> dict[str, TopicState]:
-        """The topics as they are now.
+    def topics(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
+        """The topics as they are now; brokers keep them for so long, although nobody connects.
 
         Raises:
             TopicNotFoundError
         """
-        return self._states.read(missing_ok=missing_ok)
+        return self._states.read(missing_ok=missing_ok, hold_s=hold_s)
 
     def selects(self, name: str) -> bool:
         """Whether the options name this topic."""
@@ -66,10 +66,7 @@ class SourceDriver:
         """
         options = self.options
         if options.starting_ms is not None:
-            return {
-                name: self._states.first_since(state, options.starting_ms)
-                for name, state in states.items()
-            }
+            return self._states.first_since(states, options.starting_ms)
         _check_names("startingOffsets", options.starting, states)
         return {
             name: self._start("startingOffsets", state, options.starting.of(name))
@@ -86,10 +83,7 @@ class SourceDriver:
         options = self.options
         if options.ending_ms is not None:
             # The first message behind that time is the first that is not read.
-            return {
-                name: self._states.first_since(state, options.ending_ms + 1)
-                for name, state in states.items()
-            }
+            return self._states.first_since(states, options.ending_ms + 1)
         _check_names("endingOffsets", options.ending, states)
         found = {}
         for name, state in states.items():
@@ -151,10 +145,8 @@ class SourceDriver:
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
         if value_schema.kind != "AVRO":
             return dict.fromkeys(topics, value_schema)
-        found = {
-            topic: replace(value_schema, versions=written_versions(self.admin, topic))
-            for topic in dict.fromkeys(topics.values())
-        }
+        versions = written_versions(self.admin, topics.values())
+        found = {topic: replace(value_schema, versions=each) for topic, each in versions.items()}
         return {name: found[topic] for name, topic in topics.items()}
 
     def _bookie_slices(

@@ -17,11 +17,12 @@ _PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 2.0
 class Patience:
     """Pauses between attempts, which double, and the end of them. For one thread."""
 
-    def __init__(self, clock: Clock, pause: Callable[[float], None]) -> None:
+    def __init__(
+        self, clock: Clock, pause: Callable[[float], None], patience_s: float = PATIENCE_S
+    ) -> None:
         self._clock = clock
         self._pause = pause
-        self._give_up_at_s = 0.0
-        self._pause_s = _PAUSE_S_MIN
+        self.begin(patience_s)
 
     def begin(self, patience_s: float) -> None:
         """Count anew: an attempt came through, or is the first one."""

@@ -77,8 +77,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 random_name = f"spark-{random.SystemRandom().getrandbits(48):012x}"
                 self._hold = Hold(driver.admin, self._options.subscription or random_name)
             name = self._hold.subscription
-            for topic, through in starts.items():
-                self._hold.keep(topic, through, (states[topic].mark_deletes or {}).get(name))
+            self._hold.keep(
+                {
+                    topic: (through, (states[topic].mark_deletes or {}).get(name))
+                    for topic, through in starts.items()
+                }
+            )
             return _offset(states, starts, name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -145,10 +149,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             done = QueryOffset.from_json(end)
             hold = self._held(done.subscription)
-            for name, through in done.topics.items():
-                state = self._states.get(name)
-                if state is not None:
-                    hold.release(name, releasable(state, hold.stands_at(name), through))
+            hold.release(
+                {
+                    name: releasable(self._states[name], hold.stands_at(name), through)
+                    for name, through in done.topics.items()
+                    if name in self._states
+                }
+            )
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -198,6 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = driver.topics(missing_ok=True)
         allows_loss = not self._options.settings.fail_on_data_loss
         hold = self._held(begun.subscription)
+        kept: dict[str, tuple[MessageId, MessageId | None]] = {}
         for name, through in begun.topics.items():
             state = states.get(name)
             if state is None:
@@ -217,9 +225,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stands_at = (state.mark_deletes or {}).get(begun.subscription)
             if not allows_loss:
                 _check_kept(state, begun, stands_at)
-            hold.keep(name, through, stands_at)
+            kept[name] = through, stands_at
         for name in states.keys() - begun.topics.keys():
-            hold.keep(name, BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription))
+            kept[name] = BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription)
+        hold.keep(kept)
         self._states = states
         return states
 

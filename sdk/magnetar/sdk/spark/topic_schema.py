@@ -1,8 +1,8 @@
 """Which schema the topics of a query have, and which columns that gives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
+from magnetar.sdk.spark.admin_client import AdminClient, Json
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.wire.topic_name import TopicName
@@ -20,8 +20,9 @@ def value_schema_of(admin: AdminClient, topics: Iterable[str]) -> ValueSchema:
         UnreachableError, RefusedError
     """
     found: dict[ValueSchema, TopicName] = {}
-    for topic in dict.fromkeys(TopicName.parse(name).partitioned for name in topics):
-        found.setdefault(_schema_of(admin, topic), topic)
+    named = {TopicName.parse(name).partitioned: None for name in topics}
+    for topic, stored in _stored(admin, named).items():
+        found.setdefault(_schema_of(stored), topic)
     if len(found) > 1:
         shown = ", ".join(f"{topic} has {each.kind}" for each, topic in found.items())
         raise SchemaMismatchError(
@@ -32,21 +33,17 @@ def value_schema_of(admin: AdminClient, topics: Iterable[str]) -> ValueSchema:
     return next(iter(found), ValueSchema())
 
 
-def _schema_of(admin: AdminClient, topic: TopicName) -> ValueSchema:
-    try:
-        schema = admin.get(_path(topic))
-    except RefusedError as error:
-        if error.status == _NOT_FOUND:
-            return ValueSchema()
-        raise
-    kind = str(schema.get("type", "BYTES"))
+def _schema_of(stored: Sequence[Json]) -> ValueSchema:
+    kind = str(stored[0].get("type", "BYTES")) if stored else "BYTES"
     if kind not in _STRUCTURED:
         return ValueSchema()
-    return ValueSchema(kind, str(schema["data"]))
+    return ValueSchema(kind, str(stored[0]["data"]))
 
 
-def written_versions(admin: AdminClient, topic: TopicName) -> tuple[tuple[int, str], ...]:
-    """All versions that messages of the topic may have been written with, as AVRO.
+def written_versions(
+    admin: AdminClient, topics: Iterable[TopicName]
+) -> dict[TopicName, tuple[tuple[int, str], ...]]:
+    """All versions that messages of each topic may have been written with, as AVRO.
 
     Asked for *after* it was decided up to where the topic is read: producers register a version
     before they write with it, so that none is missing.
@@ -54,19 +51,23 @@ def written_versions(admin: AdminClient, topic: TopicName) -> tuple[tuple[int, s
     Raises:
         UnreachableError, RefusedError
     """
-    try:
-        listed = admin.get(_path(topic) + "s")["getSchemaResponses"]
-    except RefusedError as error:
-        if error.status == _NOT_FOUND:
-            return ()
-        raise
-    return tuple(
-        (int(each["version"]), str(each["data"])) for each in listed if each.get("type") == "AVRO"
-    )
+    stored = _stored(admin, dict.fromkeys(topics), every=True)
+    return {
+        topic: tuple(
+            (int(each["version"]), str(each["data"])) for each in found if each["type"] == "AVRO"
+        )
+        for topic, found in stored.items()
+    }
 
 
-def _path(topic: TopicName) -> str:
-    from urllib.parse import quote
-
-    name = quote(topic.local_name, safe="")
-    return f"/admin/v2/schemas/{topic.tenant}/{topic.namespace}/{name}/schema"
+def _stored(
+    admin: AdminClient, topics: Iterable[TopicName], *, every: bool = False
+) -> dict[TopicName, Sequence[Json]]:
+    """The newest schema of each topic, or all its versions, as brokers tell of them; none of
+    topics that have gone."""
+    names = {str(topic): topic for topic in topics}
+    answers = admin.ask_topics("schemas?allVersions=true" if every else "schemas", names.keys())
+    for refusal in answers.refused.values():
+        if refusal.status != _NOT_FOUND:
+            raise refusal
+    return {topic: answers.found.get(name, ()) for name, topic in names.items()}

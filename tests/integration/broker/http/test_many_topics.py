@@ -90,6 +90,14 @@ async def test_schemas_of_many_topics_are_told_as_of_each_alone(scene: Scene) ->
     assert found["topics"] == {NAMES[0]: every, NAMES[1]: []}
 
 
+async def test_first_messages_since_a_time_are_told_as_of_each_alone(scene: Scene) -> None:
+    found = await scene.many("messageIds", topics=[*NAMES, MISSING], timeMs=0)
+    for name in NAMES:
+        alone = await scene.alone(name, "messageid/0")
+        assert found["topics"][name] == {each: alone[each] for each in ("ledgerId", "entryId")}
+    assert found["refused"].keys() == {MISSING}
+
+
 async def test_a_subscription_of_many_topics_is_made_moved_and_deleted(scene: Scene) -> None:
     ledgers = {name: await scene.ledger(name) for name in NAMES}
 

@@ -18,6 +18,7 @@ OPEN = {
     # Topics are in the body: the right to each of them is checked, see below.
     ("POST", "/magnetar/v1/topics/internalStats"),
     ("POST", "/magnetar/v1/topics/schemas"),
+    ("POST", "/magnetar/v1/topics/messageIds"),
     ("POST", "/magnetar/v1/topics/subscriptions"),
 }
 """For everybody who has proven who they are; the first two for all: load balancers ask for them."""
@@ -253,6 +254,7 @@ def test_a_proxy_needs_a_principal_and_both_need_the_right(server: Secured) -> N
 MANY: dict[str, dict[str, Any]] = {
     "internalStats": {"topics": ["TOPIC"]},
     "schemas": {"topics": ["TOPIC"]},
+    "messageIds": {"topics": ["TOPIC"], "timeMs": 0},
     "subscriptions": {"subscription": "s", "action": "move", "topics": {"TOPIC": None}},
 }
 

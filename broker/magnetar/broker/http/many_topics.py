@@ -95,7 +95,8 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
 
     @router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")
     async def internal_stats(request: Request, question: StorageQuestion) -> JSONResponse:
-        """As `internalStats` of each; of a partitioned topic only how many partitions it has.
+        """As `internalStats` of each; of a partitioned topic only how many partitions it has. 404:
+        also of a partition that its topic should have.
 
         With `readHoldS` the topics count as used for so long, and are not deleted as inactive.
         """
@@ -106,6 +107,11 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
             every = await partitions_of(name)
             if every is not None:
                 return {"partitions": len(every)}
+            await context.check_owner(name)
+            # A partition that is not there is made by whoever asks for it; who reads makes none,
+            # and is told that what was in it is gone.
+            if context.topics.served(name) is None and not await context.topics.exists(name):
+                raise TopicNotFoundError(f"Topic {name} not found")
             there = await context.served(name)
             if question.read_hold_s:
                 there.hold_for_reading(question.read_hold_s)

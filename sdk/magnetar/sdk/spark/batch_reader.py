@@ -1,5 +1,6 @@
 """Reading topics in a batch query."""
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,12 @@ from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 from magnetar.sdk.spark.values import value_columns
+
+_log = logging.getLogger(__name__)
+
+READ_HOLD_S = 3_600
+"""How long brokers take the topics of a query for used, from when it is planned: nobody is told
+when it ends, and who reads from bookies is connected to no broker."""
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -73,7 +80,8 @@ class BatchReader(DataSourceReader):
         return read_slice(self._schema, partition)
 
     def _plan(self, driver: SourceDriver) -> list[Slice]:
-        states = driver.topics()
+        states = driver.topics(hold_s=READ_HOLD_S)
+        _warn_of_missing(states)
         value_schema = value_schema_of(driver.admin, states)
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
@@ -94,6 +102,18 @@ class BatchReader(DataSourceReader):
             since_ms=self._since_ms - self._options.publish_time_skew_ms,
         )
         return _without(state, kept)
+
+
+def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
+    """Of what the number of partitions names and nobody has: it may never have been made."""
+    missing = [name for name, state in states.items() if not state.is_there]
+    if missing:
+        _log.warning(
+            "%s does not exist%s: it was deleted, perhaps because nobody used it "
+            "(inactiveTopicPolicies), or was not made yet; the query reads what is left",
+            missing[0],
+            f", nor do {len(missing) - 1} other partitions" if len(missing) > 1 else "",
+        )
 
 
 def _without(state: TopicState, kept: Iterable[LedgerState]) -> TopicState:

@@ -73,6 +73,16 @@ async def test_how_many_topics_are_stored_is_told_as_of_each_alone(scene: Scene)
     assert found["elsewhere"] == {}
 
 
+async def test_a_partition_that_is_gone_is_told_of_and_not_made_again(scene: Scene) -> None:
+    gone, there = f"{WHOLE}-partition-1", f"{WHOLE}-partition-2"
+    path = f"{BASE}/whole-partition-1?force=true"
+    assert (await request(scene.broker.http_port, "DELETE", path)).status == 204
+    for _ in range(2):
+        found = await scene.many("internalStats", topics=[gone, there])
+        assert found["refused"][gone]["status"] == 404
+        assert found["topics"].keys() == {there}
+
+
 async def test_schemas_of_many_topics_are_told_as_of_each_alone(scene: Scene) -> None:
     path = "/admin/v2/schemas/public/default/many-0/schema"
     for definition in ('{"type": "int"}', '{"type": "long"}'):

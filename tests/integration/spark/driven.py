@@ -49,10 +49,16 @@ class DrivenQuery:
     def __exit__(self, *_: object) -> None:
         self._reader.stop()
 
-    def run_available(self, *, fails_in: int = -1) -> "DrivenQuery":
-        """Until nothing is left. `fails_in`: the batch that is planned and not finished."""
+    def run_available(
+        self, *, fails_in: int = -1, available_now: bool = False, commits: bool = True
+    ) -> "DrivenQuery":
+        """Until nothing is left. `fails_in`: the batch that is planned and not finished.
+        `available_now`: by that trigger. Without `commits`, progress is tracked asynchronously, and
+        nothing of it is logged yet."""
         known = self._checkpoint
         limit = self._reader.getDefaultReadLimit()
+        if available_now:
+            self._reader.prepareForTriggerAvailableNow()
         while True:
             if known.done == len(known.planned):
                 start = known.planned[-1] if known.planned else self._begun()
@@ -61,7 +67,7 @@ class DrivenQuery:
                 if end == start and known.planned:
                     return self
                 known.planned.append(end)
-                if known.done:
+                if known.done and commits:
                     # Spark tells of a finished batch when it builds the next one.
                     self._reader.commit(known.planned[known.done - 1])
                     self.on_step("commit")

@@ -3,7 +3,7 @@
 One durable subscription on each topic (or partition) of the query, without a consumer. Its position
 follows the checkpoint: when Spark says that a micro-batch is done, what was before goes free, but
 for what the next one may still need (`releasable`). Spark says so when the next micro-batch is
-built, so that the last one is held until there is another.
+built: the last one is held until there is another, or until the query has been idle for a while.
 
 A subscription also tells what was lost: if it stands behind the checkpoint although only this query
 moves it, messages went without having been read (by expiry, or a backlog quota).

@@ -146,7 +146,8 @@ def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId
 
     So of the last entry all is held, and with it its ledger; and where this micro-batch has come
     from another ledger, that one's last entry. When the next micro-batch had nothing of the topic,
-    all of it goes free: a topic that is idle has no backlog.
+    all of it goes free: a topic that is idle has no backlog. So it does of a query that is idle for
+    a while (`StreamReader._release_idle`).
     """
     place = held.ledger_id, held.entry_id + (held.batch_index < 0)
     if done.entry_id < 0 or place >= (done.ledger_id, done.entry_id):

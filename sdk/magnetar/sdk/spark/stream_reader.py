@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.ports import SystemClock
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
@@ -32,6 +33,10 @@ from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.spark.values import value_columns
+
+IDLE_RELEASE_S = 60.0
+"""A query without anything new for so long holds nothing any more. Until then it may have looked in
+the midst of a message in chunks, which consumers wait for as long by default."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -56,6 +61,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of the last look, for the slices that are planned right after it."""
         self._target: dict[str, MessageId] | None = None
         """Where a query that takes what is available now will end."""
+        self._began_at: Mapping[str, MessageId] | None = None
+        self._planned_from: Mapping[str, MessageId] | None = None
+        """Where the last micro-batch began that this process has planned."""
+        self._done_through: Mapping[str, MessageId] | None = None
+        """As Spark has said last, by `commit`."""
+        self._clock = SystemClock()
+        self._new_at_s = self._clock.monotonic_s()
+        """When there was something new last."""
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without what only a driver has."""
@@ -83,6 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     for topic, through in starts.items()
                 }
             )
+            self._began_at = starts
             return _offset(states, starts, name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -115,7 +129,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     bytes_max=self._options.bytes_max,
                 )
             if ends == begun.topics:
+                self._release_idle(begun, states)
                 return start  # Spark compares the whole of it to see whether there is anything new
+            self._new_at_s = self._clock.monotonic_s()
             cuts = self._started().cuts(states, starts, ends)
             return _offset(states, ends, begun.subscription, cuts).to_json()
 
@@ -128,6 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
             driver = self._started()
+            self._planned_from = begun.topics
             if begun.subscription != ended.subscription:
                 begun = self._restarted(begun, ended)
             states = self._states
@@ -148,6 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         with one_line_errors():
             done = QueryOffset.from_json(end)
+            self._done_through = done.topics
             hold = self._held(done.subscription)
             hold.release(
                 {
@@ -189,6 +207,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.subscription:
             self._held(begun.subscription).drop(begun.topics)
         return replace(begun, subscription=ended.subscription)
+
+    def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
+        """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
+        when there is another one, and a backlog quota by age may keep that from ever coming.
+
+        Spark asks for what is behind a micro-batch when it has logged that this is done. Not so
+        when it tracks progress asynchronously; it has said then, by `commit`, no more than that
+        some earlier one is. So where the last one began must be known to be done.
+        """
+        if self._planned_from not in (None, self._done_through, self._began_at):
+            return
+        # By the trigger that takes what is available now, this is the last look for long.
+        if self._target is None and self._clock.monotonic_s() - self._new_at_s < IDLE_RELEASE_S:
+            return
+        read = {name: at for name, at in begun.topics.items() if name in states}
+        self._held(begun.subscription).release(read, is_idle=True)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = value_schema_of(driver.admin, states)

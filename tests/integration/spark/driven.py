@@ -15,6 +15,7 @@ from typing import Any, cast
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE
+from magnetar.sdk.spark.slices import slices_of
 from magnetar.sdk.spark.stream_reader import StreamReader, stream_reader
 
 SCHEMA = StructType([StructField(VALUE, BinaryType()), METADATA_FIELDS[1]])
@@ -40,6 +41,8 @@ class DrivenQuery:
         self.values: list[Any] = []
         self.topics: list[str] = []
         self.batch_sizes: list[int] = []
+        self.tasks: list[list[list[str]]] = []
+        """Of each micro-batch its tasks, of each task the topics."""
         self.on_step: Callable[[str], object] = lambda _: None
         """Called with the name of each call of the reader when it has returned."""
 
@@ -89,6 +92,7 @@ class DrivenQuery:
         count = len(self.values)
         planned = self._reader.partitions(start, end)
         self.on_step("partitions")
+        self.tasks.append([[part.topic for part in slices_of(each)] for each in planned])
         for partition in planned:
             for batch in executor.read(pickle.loads(pickle.dumps(partition))):
                 self.values += batch.column(0).to_pylist()

@@ -177,6 +177,36 @@ def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
     assert query.batch_sizes == [50, 30]
 
 
+def test_small_partitions_share_tasks_alike_each_time_a_batch_is_run(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Sizes are averages, which change: what is in the checkpoint counts. One of an older version
+    joins nothing."""
+    admin(server, "PUT", f"{path_of(topic)}/partitions", 20)
+    options = options_for(server, topic=topic, startingOffsets="earliest")
+    for partition in range(20):
+        publish(client, f"{topic}-partition-{partition}", numbered(partition, partition + 1))
+    checkpoint = Checkpoint()
+    with DrivenQuery(options, checkpoint) as query:
+        assert query.run_available(fails_in=0).values == []
+    for partition in range(0, 20, 2):
+        publish(client, f"{topic}-partition-{partition}", [b"x" * 1_000_000])
+    (offset,) = checkpoint.planned
+
+    def tasks() -> list[list[str]]:
+        with DrivenQuery(options, Checkpoint([offset])) as query:
+            query.run_available(fails_in=1)
+            assert sorted(query.values) == sorted(numbered(0, 20))
+            return query.tasks[0]
+
+    first = tasks()
+    assert 8 <= len(first) < 20
+    assert sum(map(len, first)) == 20
+    assert tasks() == first
+    del offset["joined"]
+    assert [len(each) for each in tasks()] == [1] * 20
+
+
 def test_new_partitions_and_topics_are_read_from_their_beginning(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

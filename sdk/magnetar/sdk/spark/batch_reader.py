@@ -24,7 +24,7 @@ from magnetar.sdk.spark.columns import MESSAGE_ID, PUBLISH_TIME
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import one_line_errors
 from magnetar.sdk.spark.planning import ledgers_since
-from magnetar.sdk.spark.slices import Slice
+from magnetar.sdk.spark.slices import Slice, slices_of
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import LedgerState, TopicState
@@ -74,20 +74,21 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.slice_reader import read_slice
+        from magnetar.sdk.spark.slice_reader import read_slices
 
-        assert isinstance(partition, Slice)
-        return read_slice(self._schema, partition)
+        return read_slices(self._schema, slices_of(partition))
 
-    def _plan(self, driver: SourceDriver) -> list[Slice]:
+    def _plan(self, driver: SourceDriver) -> list[InputPartition]:
         states = driver.topics(hold_s=READ_HOLD_S)
         _warn_of_missing(states)
         value_schema = value_schema_of(driver.admin, states)
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
         narrowed = {name: self._narrowed(driver, state) for name, state in states.items()}
-        slices = driver.slices(narrowed, starts, ends, value_schema)
-        return slices or [Slice("", -1, (), value_schema=value_schema)]  # Spark wants one
+        cuts = driver.cuts(narrowed, starts, ends)
+        joined = driver.joined(narrowed, starts, ends, cuts)
+        tasks = driver.tasks(narrowed, starts, ends, value_schema, cuts, joined)
+        return tasks or [Slice("", -1, (), value_schema=value_schema)]  # Spark wants one
 
     def _narrowed(self, driver: SourceDriver, state: TopicState) -> TopicState:
         """Without the ledgers that the filters rule out."""

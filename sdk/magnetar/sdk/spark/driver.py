@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import InputPartition
+
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
-from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
-from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
+from magnetar.sdk.spark.planning import SlicePlan, joined_topics, plan_slices, slice_entries
+from magnetar.sdk.spark.slices import JoinedSlices, LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import written_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
@@ -112,6 +114,42 @@ class SourceDriver:
             if name in states
         }
 
+    def joined(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        cuts: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Which topics are read by one task."""
+        size = self.options.slice_bytes
+        return joined_topics(states, starts, ends, cuts, slice_bytes=size)
+
+    def tasks(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        value_schema: ValueSchema,
+        cuts: Mapping[str, int],
+        joined: Mapping[str, int],
+    ) -> list[InputPartition]:
+        """The tasks that read what lies between: slices of so many entries as `cuts` says, those of
+        `joined` topics together.
+
+        Raises:
+            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+        """
+        groups: dict[object, list[Slice]] = {}
+        for number, each in enumerate(self.slices(states, starts, ends, value_schema, cuts)):
+            task = joined.get(each.topic)
+            groups.setdefault(("alone", number) if task is None else ("joined", task), []).append(
+                each
+            )
+        return [
+            group[0] if len(group) == 1 else JoinedSlices(tuple(group)) for group in groups.values()
+        ]
+
     def slices(
         self,
         states: Mapping[str, TopicState],
@@ -120,7 +158,7 @@ class SourceDriver:
         value_schema: ValueSchema,
         cuts: Mapping[str, int] | None = None,
     ) -> list[Slice]:
-        """The tasks that read what lies between; `cuts` says of how many entries they are.
+        """The slices of what lies between; `cuts` says of how many entries they are.
         `value_schema` makes the columns; which versions messages were written with is asked here.
 
         Raises:

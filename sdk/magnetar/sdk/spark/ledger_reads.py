@@ -6,7 +6,7 @@ only when all of an entry's have, the read fails, and says what each of them sai
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from magnetar.ledger.digest import PacketCodec, packet_codec
 from magnetar.ledger.errors import (
@@ -32,7 +32,7 @@ _SMALL_READ_BYTES = 4096
 
 
 class LedgerReads:
-    """Reads of the ledgers of one slice, over one connection per bookie."""
+    """Reads of the ledgers of a task, over one connection per bookie."""
 
     def __init__(
         self,
@@ -46,13 +46,17 @@ class LedgerReads:
         Raises:
             OptionError: a file of the security cannot be used.
         """
-        self._addresses = addresses
+        self._addresses = dict(addresses)
         self._request_bytes = request_bytes
         self._connector = BookieConnector(security, timeout_ms=bookie_timeout_ms)
         self._links: dict[str, BookieLink] = {}
         self._favourite = ""
         self._not_telling: set[str] = set()
         """Bookies that did not say what they hold, when they were asked for lists."""
+
+    def know(self, addresses: Mapping[str, Address]) -> None:
+        """Where more bookies listen."""
+        self._addresses.update(addresses)
 
     def close(self) -> None:
         for link in self._links.values():

@@ -132,3 +132,19 @@ class Slice(InputPartition):
         self.stop_at_batch_index = stop_at_batch_index
         self.settings = settings or ReadSettings()
         self.value_schema = value_schema or ValueSchema()
+
+
+class JoinedSlices(InputPartition):
+    """One task's share of several topics: small slices, each of which would not be worth a task."""
+
+    def __init__(self, slices: tuple[Slice, ...]) -> None:
+        """`slices`: read one behind the other."""
+        self.slices = slices
+
+
+def slices_of(partition: InputPartition) -> tuple[Slice, ...]:
+    """What a task reads."""
+    if isinstance(partition, JoinedSlices):
+        return partition.slices
+    assert isinstance(partition, Slice)
+    return (partition,)

@@ -28,7 +28,7 @@ from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
 from magnetar.sdk.spark.planning import entries_left, limited_ends, releasable
-from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.sdk.spark.slices import ValueSchema, slices_of
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import TopicState
@@ -132,8 +132,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._release_idle(begun, states)
                 return start  # Spark compares the whole of it to see whether there is anything new
             self._new_at_s = self._clock.monotonic_s()
-            cuts = self._started().cuts(states, starts, ends)
-            return _offset(states, ends, begun.subscription, cuts).to_json()
+            driver = self._started()
+            cuts = driver.cuts(states, starts, ends)
+            joined = driver.joined(states, starts, ends, cuts)
+            return _offset(states, ends, begun.subscription, cuts, joined).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._states:
@@ -160,7 +162,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_schema(driver, states)
             assert self._value_schema is not None
             ends = {name: at for name, at in ended.topics.items() if name in states}
-            return driver.slices(states, starts, ends, self._value_schema, ended.slice_entries)
+            cuts = {**driver.cuts(states, starts, ends), **ended.slice_entries}
+            return driver.tasks(states, starts, ends, self._value_schema, cuts, ended.joined)
 
     def commit(self, end: dict[str, Any]) -> None:
         with one_line_errors():
@@ -184,10 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.slice_reader import read_slice
+        from magnetar.sdk.spark.slice_reader import read_slices
 
-        assert isinstance(partition, Slice)
-        return read_slice(self._schema, partition)
+        return read_slices(self._schema, slices_of(partition))
 
     # Parts of the above
 
@@ -307,6 +309,7 @@ def _offset(
     topics: Mapping[str, MessageId],
     subscription: str,
     slice_entries: Mapping[str, int] | None = None,
+    joined: Mapping[str, int] | None = None,
 ) -> QueryOffset:
     """With what will tell later whether something behind it is gone."""
     left = {name: entries_left(states[name], at) for name, at in topics.items()}
@@ -318,6 +321,7 @@ def _offset(
         removed_through={
             name: states[name].removed_through for name, at in topics.items() if at == BEFORE_FIRST
         },
+        joined=joined or {},
     )
 
 

@@ -104,14 +104,16 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
         async def one(name: TopicName) -> Answer:
             await check(request, Action.LOOKUP, Topic(name))
             await context.topics.check_namespace(name.namespace_name)
-            every = await partitions_of(name)
-            if every is not None:
-                return {"partitions": len(every)}
-            await context.check_owner(name)
-            # A partition that is not there is made by whoever asks for it; who reads makes none,
-            # and is told that what was in it is gone.
-            if context.topics.served(name) is None and not await context.topics.exists(name):
-                raise TopicNotFoundError(f"Topic {name} not found")
+            # What is served is certainly no partitioned topic, and there: most are.
+            if context.topics.served(name) is None:
+                every = await partitions_of(name) if name.partition_index < 0 else None
+                if every is not None:
+                    return {"partitions": len(every)}
+                await context.check_owner(name)
+                # A partition that is not there is made by whoever asks for it; who reads makes
+                # none, and is told that what was in it is gone.
+                if not await context.topics.exists(name):
+                    raise TopicNotFoundError(f"Topic {name} not found")
             there = await context.served(name)
             if question.read_hold_s:
                 there.hold_for_reading(question.read_hold_s)

@@ -106,6 +106,24 @@ def test_a_query_that_has_read_everything_has_no_backlog(
     assert held_at(server, topic).endswith(f":{10 * times - 1}")
 
 
+def test_a_query_that_was_restarted_in_its_last_micro_batch_has_no_backlog(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Nothing new comes after the restart, which runs that micro-batch again."""
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        maxEntriesPerTrigger="4",
+    )
+    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    checkpoint = Checkpoint()
+    read(options, checkpoint, available_now=True, fails_in=2)
+    assert read(options, checkpoint, available_now=True).values == numbered(8, 10)
+    assert held_at(server, topic).endswith(":9")
+
+
 def test_a_query_whose_progress_is_not_logged_yet_holds_what_it_has_read(
     server: Standalone, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
             driver = self._started()
+            if self._planned_from is None and not self._states:
+                self._began_at = begun.topics  # after a restart, with what Spark has logged
             self._planned_from = begun.topics
             if begun.subscription != ended.subscription:
                 begun = self._restarted(begun, ended)

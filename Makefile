@@ -9,16 +9,18 @@ ARGS ?=
 # Where `make run` keeps its data.
 DATA ?= data
 
-# Tests that need the processor alone and no time of day; those that strike at whole clusters, for
-# minutes each; and all others with processes, sockets and waits.
-COMPUTING := tests/property tests/simulation
-STRIKING := tests/chaos
-SERVING := tests/integration tests/compatibility tests/fuzz
+# Workers of a parallel run of tests: most tests wait more than they work.
+WORKERS ?= 3
+PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+# All tests but those of other people's clients, which need their languages.
+TESTS := --ignore=tests/clients tests
+# ALL=1 also runs what depends on no changed file: tests of Spark, and replays of mutations.
+CHANGED := $(if $(ALL),,--changed)
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test computing striking clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -54,7 +56,7 @@ run: $(VENV)/.stamp-run ## start a broker on 127.0.0.1 and take the tour; ARGS=-
 
 # --- proof ---------------------------------------------------------------------------------------
 
-check: $(VENV)/.stamp-test format-check lint types imports unit ## format, lint, types, imports and unit tests
+check: static unit ## format, lint, types, imports and unit tests
 
 format-check: $(VENV)/.stamp-test
 	$(BIN)/ruff format --check .
@@ -69,33 +71,46 @@ imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.stamp-test
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
 
-test: $(VENV)/.stamp-test ## make check, then every test that needs no hour
+test: $(VENV)/.stamp-test bootstrap ## make check, then every test that needs no hour; ALL=1 takes Spark's along
+	@echo "Format, lint, types and imports are checked beside the tests, and shown last."
+	@$(MAKE) --no-print-directory --keep-going static bench-starts > $(VENV)/beside.log 2>&1 & \
+	beside=$$!; trap 'kill $$beside 2>/dev/null' EXIT INT TERM; \
+	$(BIN)/pytest $(PARALLEL) -m 'not nightly' $(CHANGED) $(TESTS) $(ARGS) || test $$? = 5; tested=$$?; \
+	wait $$beside; checked=$$?; trap - EXIT INT TERM; \
+	cat $(VENV)/beside.log; \
+	test $$tested = 0 && test $$checked = 0
+
+static: format-check lint types imports
+
+# Its figures are rough, taken beside tests, and judge nothing: the benchmark must run.
+bench-starts: $(VENV)/.stamp-test
+	nice -n 10 $(BIN)/python -m tests.bench --quick --only publish > $(VENV)/bench-quick.json
+
+# What the tests need that pip does not install.
+bootstrap: $(VENV)/.stamp-test
 	@sh deploy/bootstrap/java.sh
 	@sh deploy/bootstrap/iproute2.sh
 	@sh deploy/bootstrap/chromium.sh
 	@sh deploy/bootstrap/linters.sh $(VENV)/bin
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check ARGS=
-	@echo "Beside what waits for servers runs, giving way to it, what needs the processor alone: property tests,"
-	@echo "simulations, and the benchmark in its short form; then drills with whole clusters. They are shown last."
-	@$(MAKE) --no-print-directory --keep-going --jobs=1 computing striking > $(VENV)/beside.log 2>&1 & \
-	beside=$$!; trap 'kill $$beside 2>/dev/null' EXIT INT TERM; \
-	$(BIN)/pytest $(SERVING) $(ARGS) || test $$? = 5; served=$$?; \
-	wait $$beside; struck=$$?; trap - EXIT INT TERM; \
-	cat $(VENV)/beside.log; \
-	test $$served = 0 && test $$struck = 0
 
-# 5 is the status of pytest when ARGS choose none of the tests.
-computing: $(VENV)/.stamp-test
-	@echo "The benchmark must run; its figures are rough, taken beside tests, and judge nothing."
-	nice -n 10 $(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	nice -n 10 $(BIN)/pytest -o cache_dir=.pytest_cache/computing $(COMPUTING) $(ARGS) || test $$? = 5
+nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every drill, long searches; some hours
+	@$(MAKE) --no-print-directory static
+	$(BIN)/pytest $(PARALLEL) --record-proven $(TESTS)
+	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
+	@$(MAKE) --no-print-directory spark-matrix
+	@$(MAKE) --no-print-directory sim RUNS=10000
+	@$(MAKE) --no-print-directory sim RUNS=1000 CLUSTER=1
+	@$(MAKE) --no-print-directory sim RUNS=1000 STORAGE=1
+	@$(MAKE) --no-print-directory mutations && $(MAKE) --no-print-directory mutations CLUSTER=1
+	@$(MAKE) --no-print-directory mutations STORAGE=1
+	@$(MAKE) --no-print-directory fuzz RUNS=5000
+	@$(MAKE) --no-print-directory chaos KILLS=100 && $(MAKE) --no-print-directory chaos KILLS=30 ARGS=--disk-full
+	@$(MAKE) --no-print-directory chaos CLUSTER=1 FAULTS=5
+	@$(MAKE) --no-print-directory chaos TXN=1 KILLS=30 && $(MAKE) --no-print-directory chaos PIPELINE=1
 
-striking: $(VENV)/.stamp-test
-	$(BIN)/pytest -o cache_dir=.pytest_cache/striking $(STRIKING) $(ARGS) || test $$? = 5
-
-clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server; needs go, java with mvn, and npm
+clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)
 
 model: $(VENV)/.stamp-test ## drive two topics against a plain model of a log with cursors: STEPS=100000

@@ -1,12 +1,46 @@
-"""What holds for every test."""
+"""What holds for every test: where its data lie, who runs it, and how processes are started.
+
+Data lie on a memory file system, where a sync costs nothing: what a test proves must not depend on
+how fast the machine's disk is. Tests marked `disk` are about durability; their `tmp_path` lies on
+the disk. Where no memory file system with enough room is mounted, all data lie on the disk.
+
+In a parallel run (`-n 3 --dist loadgroup`) the tests of a module stay together, in their order,
+since they share its servers. The longest groups start first, so that no worker is left alone with
+one of them.
+"""
 
 import os
+import shutil
 import signal
+import tempfile
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
+from tests import proven
 from tests.command_server import commands
-from tests.processes import fork_servers
+from tests.processes import ROOT, fork_servers
+
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES_MIN = 6 << 30
+"""Less room than this is for the machine's own use: the servers of the tests leave gigabytes."""
+_DISK = Path(tempfile.gettempdir())
+
+_SPARK = "tests/integration/spark/"
+_GROUPS = (_SPARK, "tests/integration/broker/console/")
+"""Folders whose tests share one costly process: they run on one worker."""
+_LONGEST_FIRST = (
+    _SPARK,
+    "tests/chaos/",
+    "tests/integration/cluster/",
+    "tests/integration/pulsar_client/",
+    "tests/integration/deploy/",
+    "tests/integration/",
+    "tests/",
+)
 
 # A time limit per example fails on a busy machine and says nothing about the code. CI judges
 # changes, so it draws the same examples each time; everywhere else, and in `make sim SEED=n`, new
@@ -27,3 +61,86 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 fork_servers(
     lambda arguments, environment, streams: commands().start(arguments, environment, streams)
 )
+
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
+    # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a
+    # run that was killed left behind, mounts among it, concerns nobody else.
+    _root = _MEMORY / f"magnetar-tests-{os.getuid()}-{zlib.crc32(bytes(ROOT)):08x}"
+    _root.mkdir(mode=0o700, exist_ok=True)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_root))
+
+_has_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_has_failed] = item.stash.get(_has_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty folder for the test: on the disk if it is marked `disk`, else as pytest makes it.
+
+    A folder on the disk is removed after the test unless the test failed.
+    """
+    item: pytest.Item = request.node
+    if item.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-test-", dir=_DISK))
+    yield folder
+    if not item.stash.get(_has_failed, False):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("proven")
+    group.addoption(
+        "--changed",
+        action="store_true",
+        help="leave out tests of Spark, and replays of mutations, that depend on no changed file",
+    )
+    group.addoption(
+        "--record-proven",
+        action="store_true",
+        help="if all tests pass, record that they did (tests/proven.json), for --changed",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --changed, leave out what is proven. In parallel runs, name the group of each test, and
+    put the longest groups first."""
+    if config.getoption("changed"):
+        left_out = [item for item in items if _is_proven(item)]
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        group = next((each for each in _GROUPS if path.startswith(each)), path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _is_proven(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(_SPARK):
+        return proven.is_proven(proven.SPARK)
+    replay = item.get_closest_marker("replay")
+    return replay is not None and proven.is_proven(replay.args[0])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    is_controller = not hasattr(config, "workerinput")
+    if is_controller and config.getoption("record_proven") and exitstatus == pytest.ExitCode.OK:
+        proven.record()
+
+
+def _rank(node_id: str) -> int:
+    return next(at for at, each in enumerate(_LONGEST_FIRST) if node_id.startswith(each))

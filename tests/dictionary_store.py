@@ -62,6 +62,11 @@ class DictionaryStore:
             raise NoNodeError(path)
         return sorted(below)
 
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return await self.exists(path) is None
+
     async def catch_up(self) -> None:
         """Never behind."""
 

@@ -48,6 +48,9 @@ class Ledgers:
         """Called before the metadata of a ledger is told."""
         self.failing: set[int] = set()
         """Ledgers whose metadata cannot be read just now."""
+        self.records_deletions = True
+        self.lost: set[int] = set()
+        """Ledgers that the metadata lacks without a record that they were deleted."""
         self.reads: list[int] = []
         self.unseen: set[int] = set()
         """Ledgers that the metadata server asked does not know of yet, since it is behind."""
@@ -77,6 +80,9 @@ class Ledgers:
         if ledger_id not in self.metadata or ledger_id in self.unseen:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
         return VersionedLedger(self.metadata[ledger_id], 0)
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        return ledger_id not in self.metadata and ledger_id not in self.lost
 
 
 def store_of_cluster() -> DictionaryStore:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from magnetar.deploy.cluster_ports import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy")
 HOST = "127.0.0.1"
 
+_GONE_WITHIN_S = 120.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -34,13 +36,18 @@ _given_ports: set[int] = set()
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on now, and none that was given before.
 
-    They lie below the range the system takes for outgoing connections and for whoever binds port
-    0: until the server that they are for listens, nobody else gets them by chance.
+    They lie below the range that the system takes for outgoing connections and for sockets bound to
+    port 0. Workers of one parallel run draw from disjoint sets of ports, so two of them never give
+    the same port before a server listens on it.
     """
-    ports = []
-    for _ in range(count):
-        ports.append(free_port(HOST, _given_ports))
-        _given_ports.add(ports[-1])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports: list[int] = []
+    while len(ports) < count:
+        port = free_port(HOST, _given_ports)
+        _given_ports.add(port)
+        if port % workers == worker:
+            ports.append(port)
     return ports
 
 
@@ -99,6 +106,15 @@ def descendants_of(pid: int) -> list[int]:
         for child in below:
             found += [child, *descendants_of(child)]
     return found
+
+
+def _is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended: a zombie holds no port."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX"
 
 
 def cpu_s_of(pid: int) -> float:
@@ -171,9 +187,18 @@ class ServerProcess:
         return status
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait until it is gone, with the processes that it started.
+
+        These end by themselves when it does, each in its own time; until then they have the ports.
+        """
+        below = descendants_of(self.pid)
         self._process.kill()
-        self.wait_exit(30)
+        self.wait_exit(_GONE_WITHIN_S)
+        wait_until(
+            lambda: not any(map(_is_running, below)),
+            f"the end of what {self.command} had started",
+            within_s=_GONE_WITHIN_S,
+        )
 
     def terminate(self, timeout_s: float = 120) -> int:
         """SIGTERM, and wait for the orderly end, for which a broker alone may take 30 s; kills if

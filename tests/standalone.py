@@ -32,11 +32,13 @@ class Standalone:
         *,
         arguments: Sequence[str] = (),
         command_prefix: Sequence[str] = (),
+        ports: tuple[int, int] | None = None,
     ) -> None:
-        """`command_prefix` runs the server some other way, as in a namespace (small_disk.py)."""
+        """`command_prefix` runs the server some other way, as in a namespace (small_disk.py).
+        `ports`: binary and HTTP, for clients that know no others; else free ones."""
         self.directory = directory
         self.log_path = directory.with_name(directory.name + ".log")
-        self.port, self.http_port = free_ports(2)
+        self.port, self.http_port = ports or free_ports(2)
         self._arguments = list(arguments)
         self._command_prefix = list(command_prefix)
         self._process: ServerProcess | None = None

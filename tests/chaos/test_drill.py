@@ -4,12 +4,15 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.drill import Plan, run
 
 STRIKES = 10
 STRIKES_AND_FULL_DISKS = 6
 
 
+@pytest.mark.disk
 def test_nothing_acknowledged_is_lost_when_processes_are_killed_and_paused(tmp_path: Path) -> None:
     given = os.environ.get("CHAOS_SEED")
     seed = int(given) if given else random.SystemRandom().getrandbits(31)

@@ -229,7 +229,7 @@ class SimClient:
 
     async def operation(self, what: str, ledger_id: int, call: Coroutine[object, object, T]) -> T:
         """Record begin and end of a call."""
-        number = self._server.next_number()
+        number = self.next_number()
         self.record(Began(number, what, ledger_id))
         try:
             result = await call
@@ -241,6 +241,10 @@ class SimClient:
             raise
         self.record(Ended(number, what, ""))
         return result
+
+    def next_number(self) -> int:
+        """Tells operations of a run apart."""
+        return self._server.next_number()
 
     def saw_closed(self, metadata: LedgerMetadata, how: str) -> None:
         self.record(SawClosed(metadata.ledger_id, metadata.last_entry_id, metadata.length, how))

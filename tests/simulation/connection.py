@@ -223,6 +223,11 @@ class Connection:
         facts, request_id = self._look(pipe, raw)
         for each in facts:
             fabric.record(each.source, each)
+        for alteration in fabric.alterations:
+            if any(map(alteration.match.fits, facts)):
+                body = alteration.change(raw[HEADER_BYTES:])
+                assert len(body) == len(raw) - HEADER_BYTES, "the length of a frame is not changed"
+                raw = raw[:HEADER_BYTES] + body
         message = Message(raw, facts, request_id, fabric.arrival_s(pipe.link))
         for loss in fabric.losses:
             if loss.count and message.fits(loss.match):
@@ -239,6 +244,8 @@ class Connection:
         for hold in fabric.holds:
             if message.fits(hold.match):
                 hold.take(message, pipe)
+                if hold.is_overtaken:
+                    return
                 break
         pipe.push(message)
 

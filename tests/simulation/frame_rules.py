@@ -1,6 +1,6 @@
 """What a test or a plan does to single frames: hold, lose, answer in the bookie's place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from magnetar.ledger.wire import Status
@@ -21,6 +21,8 @@ class Held(Protocol):
     """A pipe that a hold stops; see `connection.py`."""
 
     def pump(self) -> None: ...
+
+    def push(self, message: "Message") -> None: ...
 
     def lose_all(self) -> None:
         """Drop what is on its way, and break the connection."""
@@ -76,11 +78,16 @@ class Match(NamedTuple):
 
 
 class Hold:
-    """Frames that wait for `release`. Everything behind them on their connection waits too."""
+    """Frames that wait for `release`. Everything behind them on their connection waits too.
 
-    def __init__(self, holds: "list[Hold]", match: Rule) -> None:
+    Unless they are `overtaken`: a bookie answers in any order, so answers may pass each other.
+    """
+
+    def __init__(self, holds: "list[Hold]", match: Rule, *, overtaken: bool = False) -> None:
         self._holds = holds
         self._pipes: list[Held] = []
+        self._taken_out: list[tuple[Held, Message]] = []
+        self.is_overtaken = overtaken
         self.match = match
         self.messages: list[Message] = []
         """What is held now, in the order of sending."""
@@ -91,7 +98,9 @@ class Hold:
         message.held_by = self
         self.messages.append(message)
         self.seen += 1
-        if pipe not in self._pipes:
+        if self.is_overtaken:
+            self._taken_out.append((pipe, message))
+        elif pipe not in self._pipes:
             self._pipes.append(pipe)
 
     def release(self, count: int | None = None) -> None:
@@ -102,6 +111,9 @@ class Hold:
         for message in self.messages[:count]:
             message.held_by = None
         self.messages = self.messages[count:]
+        let_on, self._taken_out = self._taken_out[:count], self._taken_out[count:]
+        for pipe, message in let_on:
+            pipe.push(message)
         for pipe in self._pipes:
             pipe.pump()
 
@@ -110,7 +122,7 @@ class Hold:
         self._holds.remove(self)
         for message in self.messages:
             message.held_by = None
-        for pipe in self._pipes:
+        for pipe in (*self._pipes, *(pipe for pipe, _ in self._taken_out)):
             pipe.lose_all()
 
 
@@ -120,6 +132,14 @@ class Loss:
     def __init__(self, match: Rule, count: int) -> None:
         self.match = match
         self.count = count
+
+
+class Alteration:
+    """The bodies of matching answers arrive changed, as from a bookie that lies."""
+
+    def __init__(self, match: Rule, change: Callable[[bytes], bytes]) -> None:
+        self.match = match
+        self.change = change
 
 
 class Forgery:

@@ -145,6 +145,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.halted = 0
         """Processes that are paused or dead; while it is 0, nobody needs to be asked."""
         self.errors: list[BaseException] = []
+        self.tolerated: type[BaseException] | None = None
+        """What a story makes callbacks raise: it is reported, and does not end the run."""
+        self.reported: list[BaseException] = []
         self.dropped: list[_Handle] = []
         """Callbacks of dead processes. Without them their tasks could not even be ended."""
 
@@ -229,7 +232,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if self.is_ending:
             return
-        if isinstance(error, BaseException):
+        if self.tolerated is not None and isinstance(error, self.tolerated):
+            self.reported.append(error)
+        elif isinstance(error, BaseException):
             error.add_note(str(context.get("message")))
             self.errors.append(error)
         else:

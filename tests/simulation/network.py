@@ -12,7 +12,7 @@ from random import Random
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.connection import Connection, SimTransport
-from tests.simulation.frame_rules import Forgery, Hold, Loss, Match
+from tests.simulation.frame_rules import Alteration, Forgery, Hold, Loss, Match
 from tests.simulation.history import Event, Fault, History
 from tests.simulation.loop import SimLoop, SimProcess
 
@@ -54,6 +54,7 @@ class Fabric:
         self.holds: list[Hold] = []
         self.losses: list[Loss] = []
         self.forgeries: list[Forgery] = []
+        self.alterations: list[Alteration] = []
         self.latency_s = 0.0002
         self.jitter_s = 0.0
         """Up to so much more, drawn per frame."""
@@ -76,9 +77,12 @@ class Fabric:
         ledger_id: int | None = None,
         entry: int | None = None,
         flags: int | None = None,
+        overtaken: bool = False,
     ) -> Hold:
         """Hold every matching frame from now on; see `Hold`."""
-        hold = Hold(self.holds, Match(client, bookie, op, reply, ledger_id, entry, flags))
+        assert reply or not overtaken, "requests arrive in order"
+        match = Match(client, bookie, op, reply, ledger_id, entry, flags)
+        hold = Hold(self.holds, match, overtaken=overtaken)
         self.holds.append(hold)
         return hold
 
@@ -117,6 +121,22 @@ class Fabric:
         self.forgeries.append(forgery)
         return forgery
 
+    def alter(
+        self,
+        change: Callable[[bytes], bytes],
+        *,
+        client: str | None = None,
+        bookie: str | None = None,
+        op: Op | None = None,
+        ledger_id: int | None = None,
+        entry: int | None = None,
+    ) -> Alteration:
+        """Change the bodies of matching answers on their way."""
+        match = Match(client, bookie, op, True, ledger_id, entry, None)
+        alteration = Alteration(match, change)
+        self.alterations.append(alteration)
+        return alteration
+
     def block(self, source: str, target: str) -> None:
         """Nothing moves from `source` to `target` until `unblock`; the other way it still does."""
         self.blocked[source, target] = None
@@ -137,8 +157,9 @@ class Fabric:
         self.unblock(other, one)
 
     def heal_all(self) -> None:
-        """Undo every block, hold, loss and slowness."""
+        """Undo every block, hold, loss, change and slowness."""
         self.blocked.clear()
+        self.alterations.clear()
         self.losses.clear()
         self.forgeries.clear()
         self.slowness.clear()

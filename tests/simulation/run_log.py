@@ -6,47 +6,22 @@ log is read from its beginning: the invariants L1 to L4 compare that with what w
 """
 
 import asyncio
-from collections.abc import Sequence
 from random import Random
 
-from magnetar.ledger.errors import LedgerError, LogClosedError, LogError, LogFencedError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.log_reader import LogReader
 from magnetar.ledger.settings import LogConfig
 from tests.simulation.clients import SimClient
-from tests.simulation.history import Began, Ended, LogAppended, LogRead, Said
+from tests.simulation.history import Began, LogRead, Said
+from tests.simulation.logs import PATH, Batch
 from tests.simulation.loop import SimProcess, SimulationStuckError
 from tests.simulation.mover import Mover
 from tests.simulation.plan import LOG_OWNERS, READERS, RECOVERERS, Plan, Step
 from tests.simulation.run import HEALING_S_MAX, Runner
 
-PATH = "/managed-ledgers/log"
 _OPEN_ATTEMPTS = 5
 _RETRY_S = 0.05
-
-
-class _Batch:
-    """An append, and what becomes of it."""
-
-    def __init__(self, client: SimClient, number: int, payloads: Sequence[bytes]) -> None:
-        self._client = client
-        self._number = number
-        self._payloads = payloads
-        client.record(Began(number, "log append", -1))
-
-    @property
-    def payloads(self) -> Sequence[bytes]:
-        return self._payloads
-
-    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
-        for at, payload in enumerate(self._payloads):
-            self._client.record(LogAppended(payload, ledger_id, first_entry_id + at, ""))
-        self._client.record(Ended(self._number, "log append", ""))
-
-    def on_failed(self, error: LogError) -> None:
-        for payload in self._payloads:
-            self._client.record(LogAppended(payload, -1, -1, type(error).__name__))
-        self._client.record(Ended(self._number, "log append", f"{type(error).__name__}: {error}"))
 
 
 class LogRunner(Runner):
@@ -115,7 +90,7 @@ class LogRunner(Runner):
             count = random.randint(1, plan.batch)
             payloads = [f"{client.name}:{payloads_made + at}".encode() for at in range(count)]
             payloads_made += count
-            log.append(_Batch(client, self.sim.store.next_number(), payloads))
+            log.append(Batch(client, payloads))
             await asyncio.sleep(plan.think_s * random.random())
             if random.random() < 0.1:
                 self.spawn(client, self._rotate(client, log), "rotate")

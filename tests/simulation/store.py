@@ -214,6 +214,11 @@ class SimStore:
     def session_timeout_ms(self) -> int:
         return int(self._server.session_timeout_s * 1000)
 
+    @property
+    def waiting(self) -> list[tuple[str, str]]:
+        """Kind and path of what was asked and is not done, in order."""
+        return [(each.kind, each.path) for each in self._queue]
+
     async def get(self, path: str) -> Versioned:
         check_path(path)
         return cast(Versioned, await self._call("get", path, lambda: self._server.tree.get(path)))
@@ -269,6 +274,11 @@ class SimStore:
         check_path(path)
         found = await self._call("children", path, lambda: self._server.tree.children(path))
         return cast(list[str], found)
+
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return await self.exists(path) is None
 
     async def catch_up(self) -> None:
         await self._call("catch_up", "/", lambda: None)

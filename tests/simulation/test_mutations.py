@@ -2,13 +2,22 @@
 
 import pytest
 
+from tests import proven
 from tests.simulation.mutate import load, stories
 from tests.simulation.mutations.registry import MUTATIONS, mutation
 from tests.simulation.run import execute
 
 _CAUGHT = load()
-_BY_PLAN = [name for name, catch in _CAUGHT.items() if catch.plan is not None]
-_BY_TEST = [name for name, catch in _CAUGHT.items() if catch.plan is None]
+_BY_PLAN = [
+    pytest.param(name, marks=pytest.mark.replay(f"{proven.LEDGERS}/{name}"))
+    for name, catch in _CAUGHT.items()
+    if catch.plan is not None
+]
+_BY_TEST = [
+    pytest.param(name, marks=pytest.mark.replay(f"{proven.LEDGERS}/{name}"))
+    for name, catch in _CAUGHT.items()
+    if catch.plan is None
+]
 
 
 def test_every_mutation_has_been_caught() -> None:

@@ -305,7 +305,17 @@ class BookieSettings(LinkSettings):
         "ledgers here: the metadata is more likely to be wrong.",
     )
     gc_brake_ledgers_min: int = Field(
-        default=100, ge=0, description="With no more ledgers than these the share says nothing."
+        default=100,
+        ge=0,
+        description="With no more ledgers than these the share says nothing; then ledgers must be "
+        "missing for gc_vanish_patience_s.",
+    )
+    gc_vanish_patience_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="How long a ledger must be missing in the metadata before it is deleted, if "
+        "more than gc_vanish_share_max of at most gc_brake_ledgers_min ledgers are. Where the "
+        "metadata records deletions (embedded), the record counts instead.",
     )
     gc_over_replicated_interval_s: float = Field(
         default=86_400.0,

@@ -152,6 +152,7 @@ class ProducerAccess:
             self._check(claim)
             producer = make()
             producer.topic_epoch = topic_epoch
+            producer.access_mode = access.mode
             self._let_in(producer)
         except BaseException:
             self._give_up(claim)

@@ -4,14 +4,14 @@ A message that is too large travels as several entries, which must all reach the
 Source: protocol sheet section 8. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
 
-_CHUNKS_TAG = b"\xd8\x01"
+CHUNKS_TAG = b"\xd8\x01"
 """The protobuf tag of num_chunks_from_msg (field 27, a varint)."""
 
 _parse = MessageMetadata.FromString
@@ -30,7 +30,7 @@ def chunk_of(entry: bytes) -> ChunkOf | None:
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
-            if _CHUNKS_TAG not in raw:
+            if CHUNKS_TAG not in raw:
                 return None  # a field that is there has its tag there
             metadata = _parse(raw)
         else:
@@ -43,10 +43,6 @@ def chunk_of(entry: bytes) -> ChunkOf | None:
         return None
 
 
-def chunks_of(entries: Sequence[bytes]) -> dict[int, ChunkOf]:
-    """The chunks among entries, by index."""
-    return {
-        index: found
-        for index, entry in enumerate(entries)
-        if (found := chunk_of(entry)) is not None
-    }
+def chunks_of(entries: Sequence[bytes], indexes: Iterable[int]) -> dict[int, ChunkOf]:
+    """The chunks among the entries at these indexes, by index."""
+    return {index: found for index in indexes if (found := chunk_of(entries[index])) is not None}

@@ -71,6 +71,14 @@ COMMAND_COST_BYTES = 2 << 10
 """What a command counts of a turn beside its bytes: all that follows from one takes some tens of
 microseconds."""
 
+REQUEST_COST_BYTES = 32 << 10
+"""What a request counts of a turn that opens, closes, moves or looks up something: some tenths of
+a millisecond."""
+
+_CHEAP = frozenset(
+    {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
+)
+
 Refuse = Callable[[RequestError], bytes]
 """Turns an error into the answer to one request."""
 
@@ -109,6 +117,7 @@ class Connection:
         self.client_version = ""
         self.listener: str | None = None
         """The listener that it looked topics up by; None: it has looked none up."""
+        self.heard_ms = services.clock.wall_ms()
         self.is_writable = True
         self.is_closed = False
         self.publishing = Publishing(self)
@@ -155,6 +164,14 @@ class Connection:
         """The handshake is done."""
         return self._is_connected
 
+    @property
+    def role(self) -> str:
+        return self.login.identity.role
+
+    @property
+    def is_partial_producer(self) -> bool:
+        return self.publishing.is_partial
+
     # Input
 
     def receive(self, data: bytes) -> None:
@@ -181,26 +198,32 @@ class Connection:
 
     def _handle(self, frames: list[tuple[bytes, bytes]]) -> None:
         """Handle what the turn has room for; the rest waits for others."""
+        self.heard_ms = self.services.clock.wall_ms()  # once, whatever the commands note it for
         count = self._shares.requests_left
         now, self._frames = (
             (frames, []) if len(frames) <= count else (frames[:count], frames[count:])
         )
+        handled = len(now)
         try:
-            self._handle_all(now)
+            handled = self._handle_all(now)
         except (FrameError, ProtocolViolationError) as error:
             self._end_for(str(error))
         if self.is_closed:
             return
-        self._shares.use_requests(len(now))
+        if handled < len(now):
+            self._frames = now[handled:] + self._frames
+        self._shares.use_requests(handled)
         if self._frames or self._shares.is_used_up:
             self._rest()
         else:
             self._check_pressure()
 
-    def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> None:
+    def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> int:
+        """Handle frames until a request has used up the turn; returns how many."""
         publishing = self.publishing
-        messages = 0
+        messages = handled = 0
         for raw, payload in frames:
+            handled += 1
             start = raw[:3]
             if start == SEND_START and self._is_connected and (send := parse_send(raw)):
                 messages += 1
@@ -213,10 +236,15 @@ class Connection:
                 messages += command.type == BaseCommand.SEND
                 self._handle_any(command, payload)
                 if self.is_closed:
-                    return
+                    return handled
+                if command.type not in _CHEAP:
+                    self._shares.use_bytes(REQUEST_COST_BYTES)
+                    if self._shares.is_used_up:
+                        break
         publishing.flush()
         if self._commands is not None:
-            self._commands.spend(len(frames) - messages)
+            self._commands.spend(handled - messages)
+        return handled
 
     def _handle_any(self, command: BaseCommand, payload: bytes) -> None:
         kind = command.type
@@ -268,6 +296,7 @@ class Connection:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
         self.client_version = connect.client_version
+        self.publishing.is_partial = connect.feature_flags.supports_partial_producer
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
         self.login.begin(connect, self._welcome)
 

@@ -53,16 +53,24 @@ class Consumer:
     """
 
     __slots__ = (
+        "acked_ms",
         "bytes_out",
+        "chunks_out",
         "connected_at_ms",
         "consumer_id",
+        "drained_hashes",
+        "entries_out",
         "epoch",
+        "first_flow_ms",
+        "first_sent_ms",
+        "flow_ms",
         "hash_ranges",
         "is_auto_consume",
         "is_blocked",
         "is_closed",
         "is_told_end",
         "key_shared",
+        "messages_acked",
         "messages_out",
         "messages_redelivered",
         "metadata",
@@ -73,6 +81,7 @@ class Consumer:
         "permits",
         "priority",
         "reads_compacted",
+        "sent_ms",
         "start",
         "sub_type",
         "unacked_messages",
@@ -125,18 +134,47 @@ class Consumer:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
-        self.meter = Meter(0, 0, 0, since_ms=connected_at_ms)
-        """Of those three."""
+        self.messages_acked = 0
+        """Of Exclusive and Failover: entries."""
+        self.chunks_out = 0
+        """Entries sent that are chunks."""
+        self.meter = Meter(0, 0, 0, 0, 0, since_ms=connected_at_ms)
+        """Of those five."""
+        self.entries_out = 0
+        self.drained_hashes = 0
+        """Hashes of keys that this consumer held while another one owned them, and has given up."""
+        # Wall clock, ms since the epoch; 0: not yet.
+        self.flow_ms = self.first_flow_ms = 0
+        """The last and the first time the client gave credit."""
+        self.sent_ms = self.first_sent_ms = 0
+        """The last and the first time it was sent messages."""
+        self.acked_ms = 0
+        """The last time it acknowledged anything."""
 
     def sample(self, now_ms: int) -> None:
-        """For the rates."""
-        self.meter.sample(now_ms, self.messages_out, self.bytes_out, self.messages_redelivered)
+        """Note the counters for the rates, once per interval."""
+        self.meter.sample(now_ms, *self._counters)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Messages and bytes sent, and messages sent again, per second of the last minute."""
-        return self.meter.per_s(
-            now_ms, self.messages_out, self.bytes_out, self.messages_redelivered
+        """Messages and bytes sent, messages sent again and acknowledged, and chunks sent, per
+        second of the last minute."""
+        return self.meter.per_s(now_ms, *self._counters)
+
+    @property
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        return (
+            self.messages_out,
+            self.bytes_out,
+            self.messages_redelivered,
+            self.messages_acked,
+            self.chunks_out,
         )
+
+    def was_sent(self, now_ms: int) -> None:
+        """Note that messages left for the client, once per write."""
+        self.sent_ms = now_ms
+        if not self.first_sent_ms:
+            self.first_sent_ms = now_ms
 
     @property
     def is_ready(self) -> bool:

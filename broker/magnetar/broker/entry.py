@@ -1,15 +1,18 @@
 """What the broker looks at in an entry: its checksum, and how many messages it holds.
 
 An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
-pulsar-frame.md). The broker never changes it and looks only into the metadata. `admit` does that
-for every published message: one look at the fixed head, one CRC, and one at the metadata.
+pulsar-frame.md). The broker changes nothing of it, but for the transaction's id, which it adds to
+metadata that lack it (`transactions/markers.py`), and looks only into the metadata. `admit` does
+that for every published message: one look at the fixed head, one CRC, and one at the metadata.
 """
 
 import re
 import struct
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from magnetar.broker.chunks import CHUNKS_TAG
 from magnetar.broker.errors import MessageChecksumError
 from magnetar.sdk.wire import (
     MalformedPayloadError,
@@ -112,6 +115,29 @@ def messages_of(entry: bytes) -> int:
     except (struct.error, DecodeError, MalformedPayloadError):
         return 1
     return messages_in(metadata)
+
+
+def look_through(entries: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """Messages in each entry, see `messages_of`, and the indexes of those that may be chunks.
+
+    One look at each head answers both: what is read behind the tail passes here entry by entry.
+    """
+    counts = [1] * len(entries)
+    maybe_chunks: list[int] = []
+    unpack = _HEAD.unpack_from
+    for at, entry in enumerate(entries):
+        if len(entry) >= _HEAD_BYTES:
+            magic, _, size = unpack(entry)
+            if magic == _CHECKSUM_MAGIC:
+                raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+                if CHUNKS_TAG in raw:
+                    maybe_chunks.append(at)
+                if _BATCH_TAG in raw or _MARKER_TAG in raw:
+                    counts[at] = messages_of(entry)
+                continue
+        maybe_chunks.append(at)
+        counts[at] = messages_of(entry)
+    return counts, maybe_chunks
 
 
 def messages_in(metadata: MessageMetadata) -> int:

@@ -33,6 +33,7 @@ BrokerError                        root
     │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
     │   └── PartitionCountError            a number of partitions that cannot be
     ├── NotThereError                      HTTP: what is managed does not exist
+    │   └── TenantNotFoundError            HTTP: no such tenant
     ├── ConflictError                      HTTP: it exists already, or is in use
     ├── InvalidNameError                   HTTP: a name that cannot be
     └── ProducerFencedError           25   another producer has the topic for itself
@@ -165,6 +166,10 @@ class NotThereError(RequestError):
     """A tenant, cluster or policy that somebody manages does not exist. HTTP only."""
 
     code = ServerError.TopicNotFound
+
+
+class TenantNotFoundError(NotThereError):
+    """No such tenant. HTTP only."""
 
 
 class ConflictError(RequestError):

@@ -3,9 +3,9 @@
 A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
 subscription (the default) or while a subscription has something left to deliver; and while somebody
 reads what is stored without connecting (`Topic.hold_for_reading`). Retention keeps it for as long
-as it keeps messages. The time of disuse begins with the first look that finds it, so a topic that
-was just loaded has all of it, and anew with the first look behind whoever has come and gone;
-whoever joins in the last moment is not sent away.
+as it keeps messages. The time of disuse of a topic that nobody has joined begins when the topic is
+loaded; else with the first look that finds it, and anew with the first look behind whoever has come
+and gone; whoever joins in the last moment is not sent away.
 """
 
 from collections.abc import Coroutine
@@ -45,7 +45,8 @@ class InactiveTopics:
             self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()
-        since_s, joined = self._unused.get(topic, (now_s, topic.joined))
+        first_s = now_s if topic.joined else topic.loaded_s
+        since_s, joined = self._unused.get(topic, (first_s, topic.joined))
         if joined != topic.joined:
             since_s = now_s  # Somebody has come and gone between two looks.
         self._unused[topic] = since_s, topic.joined

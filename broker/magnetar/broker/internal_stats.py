@@ -3,9 +3,9 @@
 Source: HTTP sheet, section 9.6 and 9.2 (ManagedLedgerInfo).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -19,17 +19,25 @@ Stats = dict[str, Any]
 RANGES_MAX = 1000
 """Ranges of individually acknowledged entries that are shown of a cursor."""
 
-_NO_LEDGER: Stats = {
-    "ledgerId": -1,
-    "entries": -1,
-    "size": -1,
-    "offloaded": False,
-    "underReplicated": False,
+
+INTERNAL_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "offloaded": (False, "ledgers stay on the bookies"),
+    "underReplicated": (False, "`magnetar admin recovery` tells which ledgers lack copies"),
 }
+"""Fields that never change: the value, and why."""
+
+INTERNAL_ABSENT: Final[Mapping[str, str]] = {
+    "lastLedgerCreationFailureTimestamp": "a failure is logged, and tried again",
+    "metadata": "the metadata of ledgers is the bookies' own: `magnetar ledger show` tells it",
+}
+"""Fields of Pulsar's that are not there, and why."""
+
+_CONSTANTS: Final = {name: value for name, (value, _) in INTERNAL_CONSTANTS.items()}
+_NO_LEDGER: Final[Stats] = {"ledgerId": -1, "entries": -1, "size": -1, **_CONSTANTS}
 
 
-def topic_internal_stats(topic: Topic) -> Stats:
-    """All of one topic."""
+def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) -> Stats:
+    """Return how one topic is stored. `schema_ledgers`: those of the definitions of its schema."""
     log = topic.log
     ledgers = list(log.ledgers)
     current = ledgers[-1] if ledgers and not ledgers[-1].is_closed else None
@@ -39,6 +47,7 @@ def topic_internal_stats(topic: Topic) -> Stats:
         "totalSize": bytes_behind(ledgers, EARLIEST),
         "currentLedgerEntries": current.entries if current is not None else 0,
         "currentLedgerSize": current.bytes if current is not None else 0,
+        "lastLedgerCreatedTimestamp": _time(getattr(log, "ledger_created_ms", 0)),
         "waitingCursorsCount": sum(
             each.is_open and each.cursor.is_caught_up and bool(each.consumers)
             for each in topic.subscriptions.values()
@@ -47,10 +56,12 @@ def topic_internal_stats(topic: Topic) -> Stats:
         "lastConfirmedEntry": _text(log.last_confirmed),
         "state": _state(topic, current),
         "ledgers": [_ledger(each, is_open=each is current) for each in ledgers],
+        "schemaLedgers": [
+            {**_NO_LEDGER, "ledgerId": each, "entries": 1} for each in schema_ledgers
+        ],
         "cursors": {
             name: _cursor(topic, each) for name, each in topic.subscriptions.items() if each.is_open
         },
-        "schemaLedgers": [],
         "compactedLedger": _compacted(topic),
         # Beyond Pulsar: tells a reader of the ledgers whether one went that it has not read.
         "removedThrough": getattr(log, "removed_through", -1),
@@ -80,8 +91,7 @@ def _ledger(ledger: LogLedger, *, is_open: bool) -> Stats:
         "ledgerId": ledger.ledger_id,
         "entries": 0 if is_open else ledger.entries,
         "size": 0 if is_open else ledger.bytes,
-        "offloaded": False,
-        "underReplicated": False,
+        **_CONSTANTS,
     }
 
 
@@ -89,7 +99,10 @@ def _compacted(topic: Topic) -> Stats:
     compacted = topic.compaction.compacted if topic.compaction is not None else None
     if compacted is None:
         return dict(_NO_LEDGER)
-    return {**_NO_LEDGER, "ledgerId": compacted.ledger_id}
+    assert topic.compaction is not None
+    stats = topic.compaction.stats
+    entries = stats.entries if stats.succeeded else -1  # one of former times has not been counted
+    return {**_NO_LEDGER, "ledgerId": compacted.ledger_id, "entries": entries}
 
 
 def _cursor(topic: Topic, subscription: Subscription) -> Stats:
@@ -100,25 +113,29 @@ def _cursor(topic: Topic, subscription: Subscription) -> Stats:
         dispatcher.read_after if dispatcher is not None else cursor.mark_delete
     )
     is_durable = isinstance(cursor, Cursor)
-    ledger = cursor.statistics.cursor_ledger_id if isinstance(cursor, Cursor) else -1
+    stored = cursor.statistics if isinstance(cursor, Cursor) else None
+    ledger = stored.cursor_ledger_id if stored is not None else -1
+    is_reading = dispatcher is not None and dispatcher.source.is_reading
     return {
         "markDeletePosition": _text(cursor.mark_delete),
         "readPosition": _text(read),
         "waitingReadOp": cursor.is_caught_up and bool(subscription.consumers),
-        "pendingReadOps": 0,
+        "pendingReadOps": int(is_reading),
         "messagesConsumedCounter": max(
             0, topic.entries_in - log.entries_between(cursor.mark_delete, last)
         ),
         "cursorLedger": ledger,
-        "cursorLedgerLastEntry": -1,
+        "cursorLedgerLastEntry": stored.ledger_last_entry if stored is not None else -1,
         "individuallyDeletedMessages": _ranges(cursor.ranges(RANGES_MAX)),
-        "lastLedgerSwitchTimestamp": "",
+        "lastLedgerSwitchTimestamp": _time(stored.ledger_created_ms if stored is not None else 0),
         "state": "Open" if is_durable and ledger >= 0 else "NoLedger",
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": log.entries_between(cursor.mark_delete, last),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
-        "subscriptionHavePendingRead": False,
-        "subscriptionHavePendingReplayRead": False,
+        "subscriptionHavePendingRead": is_reading,
+        "subscriptionHavePendingReplayRead": (
+            dispatcher is not None and dispatcher.is_reading_again
+        ),
         "properties": dict(cursor.position_properties) if isinstance(cursor, Cursor) else {},
     }
 

@@ -11,6 +11,7 @@ from magnetar.broker import naming, replies, topic_lists
 from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import RequestError, TopicNotFoundError
 from magnetar.broker.schemas.model import (
+    SchemaType,
     schema_of_wire,
     version_of_bytes,
     version_to_bytes,
@@ -150,7 +151,7 @@ class Lookups(ConnectionPart):
             raise TopicNotFoundError(f"Topic {name} not found: it is not in use here")
         schema = schema_of_wire(request.schema)
         version = b""
-        if schema is not None:
+        if schema.type is not SchemaType.NONE:
             policies = topic.policies
             number = await services.schemas.put(
                 name, schema, policies, may_add=policies.allows_schema_update

@@ -4,7 +4,17 @@ A counter is sampled once per interval; the rate counts from the sample before t
 is an average over one to two intervals up to the moment in which somebody asks.
 """
 
+from typing import Protocol
+
 Counters = tuple[int, ...]
+
+
+class Sampled(Protocol):
+    """What has counters whose rates are told."""
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters, once per interval."""
+        ...
 
 
 class Meter:

@@ -20,6 +20,9 @@ ROOT = "/managed-ledgers"
 SUBSCRIPTION_BYTES_MAX = 1024
 """In UTF-8; it becomes the name of a node."""
 
+CREATED_PROPERTY = "magnetar.created_ms"
+"""In the properties of a topic's log: when the topic was created, ms since the epoch."""
+
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_NAMESPACE = "persistent://pulsar/system/"

@@ -29,6 +29,21 @@ class Peer(Protocol):
         ...
 
     @property
+    def role(self) -> str:
+        """Who the client has proven to be; empty: nobody asked."""
+        ...
+
+    @property
+    def is_partial_producer(self) -> bool:
+        """Whether the client makes producers of the partitions it needs only."""
+        ...
+
+    @property
+    def heard_ms(self) -> int:
+        """When the commands that are being handled came to their turn, ms since the epoch."""
+        ...
+
+    @property
     def is_writable(self) -> bool:
         """False while too many bytes wait to be sent: dispatch must pause."""
         ...

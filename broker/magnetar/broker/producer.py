@@ -11,20 +11,21 @@ message could be receipted while an earlier one is lost.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.deduplication.sequence_ids import Verdict
-from magnetar.broker.errors import BrokerPersistenceError, RequestError, TopicTerminatedError
+from magnetar.broker.errors import BrokerPersistenceError, RequestError
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError, LogTerminatedError
 from magnetar.sdk.wire import encode_send_receipts
+from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
@@ -46,6 +47,8 @@ class PublishBatch:
     """One of `highest_ids` is set."""
     is_plain = True
     """None of the entries is delayed, a chunk or a marker."""
+    chunks: Sequence[int] = ()
+    """Indexes of the entries that are chunks."""
     open_chunks: set[int] | None = None
     """Indexes of entries that are chunks before the last of their message; only noted for topics
     with deduplication."""
@@ -65,7 +68,7 @@ class PublishBatch:
         self.checks = producer.checks
         """What looks at the metadata of each message, if anything does."""
         self.payloads: list[bytes] = []
-        """The entries: what the client sent, from the 0x0e01 magic on, unchanged."""
+        """The entries: what the client sent, from the 0x0e01 magic on."""
         self.counts: list[int] = []
         """Messages in each entry."""
         self.sequence_ids: list[int] = []
@@ -73,6 +76,11 @@ class PublishBatch:
         """highest_sequence_id of each SEND, 0 where it was not set."""
         self.messages = 0
         self.size_bytes = 0
+
+    def note_chunk(self) -> None:
+        """Note that the entry that comes next is a chunk."""
+        self.chunks = [*self.chunks, len(self.payloads)]
+        self.is_plain = False
 
     def note_open_chunk(self) -> None:
         """The entry that comes next is a chunk before the last of its message."""
@@ -100,6 +108,8 @@ class PublishBatch:
         part.size_bytes = sum(map(len, part.payloads))
         if self.open_chunks is not None:
             part.open_chunks = {at - start for at in self.open_chunks if start <= at < stop}
+        if self.chunks:
+            part.chunks = [at - start for at in self.chunks if start <= at < stop]
         if self.traces is not None:
             part.traces = [(at - start, each) for at, each in self.traces if start <= at < stop]
         if self.transactions is not None:
@@ -123,9 +133,9 @@ class PublishBatch:
     def producer_name(self) -> str:
         return self._producer.name
 
-    def answered(self, frames: bytes) -> None:
-        """The topic keeps nothing: this is what it answers instead."""
-        self._producer.batch_answered(self, frames)
+    def answered(self, frames: bytes, *, dropped: int) -> None:
+        """Answer with these frames: the topic keeps nothing. `dropped`: messages not taken."""
+        self._producer.batch_answered(self, frames, dropped=dropped)
 
     def on_failed(self, error: LedgerError) -> None:
         """The log could not store the entries, or does not know whether it did."""
@@ -138,10 +148,14 @@ class Producer:
     __slots__ = (
         "_on_drained",
         "_waiting",
+        "access_mode",
         "bytes_in",
+        "chunks_in",
+        "connected_at_ms",
         "epoch",
         "is_closed",
         "is_encrypted",
+        "messages_dropped",
         "messages_in",
         "metadata",
         "meter",
@@ -169,6 +183,9 @@ class Producer:
         self.name = name
         self.epoch = epoch
         self.is_encrypted = is_encrypted
+        self.access_mode = ProducerAccessMode.Shared
+        """What its client asked for."""
+        self.connected_at_ms = topic.clock.wall_ms()
         self.topic_epoch: int | None = None
         """Of a producer that has the topic for itself."""
         self.schema_version = b""
@@ -178,8 +195,11 @@ class Producer:
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0
-        self.meter = Meter()
-        """Of those two."""
+        self.chunks_in = 0
+        self.messages_dropped = 0
+        """Messages that a topic without a store took no notice of: too many at once."""
+        self.meter = Meter(0, 0, 0, 0, since_ms=self.connected_at_ms)
+        """Of those four."""
         # Batches under way, and encoded SEND_ERRORs that wait for the batches before them.
         self._waiting: deque[PublishBatch | bytes] = deque()
         self._on_drained: Callable[[], None] | None = None
@@ -191,6 +211,19 @@ class Producer:
         if self.is_encrypted and not topic.policies.encryption_required:
             return (EncryptionCheck(str(topic.name)), *topic.checks)
         return topic.checks
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters for the rates, once per interval."""
+        self.meter.sample(now_ms, *self._counters)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Messages, bytes and chunks published, and messages dropped, per second of the last
+        minute."""
+        return self.meter.per_s(now_ms, *self._counters)
+
+    @property
+    def _counters(self) -> tuple[int, int, int, int]:
+        return self.messages_in, self.bytes_in, self.chunks_in, self.messages_dropped
 
     def publish(self, batch: PublishBatch) -> None:
         """Append the batch to the topic; if that moves, the client sends it again elsewhere."""
@@ -272,6 +305,7 @@ class Producer:
         if not self.is_closed and self.topic.tenure.holds():
             self.messages_in += batch.messages
             self.bytes_in += batch.size_bytes
+            self.chunks_in += len(batch.chunks)
             receipts = encode_send_receipts(
                 self.producer_id,
                 sequence_ids,
@@ -284,10 +318,13 @@ class Producer:
         if self._waiting or self._on_drained is not None:
             self._go_on()
 
-    def batch_answered(self, batch: PublishBatch, frames: bytes) -> None:
-        """Send what the topic answers, after the answers to everything before it."""
+    def batch_answered(self, batch: PublishBatch, frames: bytes, *, dropped: int = 0) -> None:
+        """Send what the topic answers, after the answers to everything before it. `dropped`:
+        messages of the batch that the topic took no notice of."""
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
+        self.chunks_in += len(batch.chunks)
+        self.messages_dropped += dropped
         batch.answer = frames
         self._go_on()
 
@@ -311,8 +348,8 @@ class Producer:
         if self.is_closed:
             return
         # A fenced or closed log says nothing about the message: the client is told to look the
-        # topic up again, and resends by itself.
-        if not isinstance(error, (LogFencedError, LogClosedError)):
+        # topic up again, and resends by itself. So it does to a terminated one, and hears of that.
+        if not isinstance(error, (LogFencedError, LogClosedError, LogTerminatedError)):
             _log.warning(
                 "publish_failed",
                 topic=str(self.topic.name),
@@ -320,14 +357,9 @@ class Producer:
                 messages=batch.messages,
                 error=str(error),
             )
-            self.peer.write(self._errors(batch, self._reason(error)))
+            text = f"{self.topic.name}: the message could not be stored: {error}"
+            self.peer.write(self._errors(batch, BrokerPersistenceError(text)))
         self.close_by_broker()
-
-    def _reason(self, error: LedgerError) -> RequestError:
-        if isinstance(error, LogTerminatedError):
-            return TopicTerminatedError(f"{self.topic.name} is terminated")
-        text = f"{self.topic.name}: the message could not be stored: {error}"
-        return BrokerPersistenceError(text)
 
     def _go_on(self) -> None:
         """Answer what waited for the answers before it; report when nothing is under way."""

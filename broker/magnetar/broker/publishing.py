@@ -5,6 +5,7 @@ batch per producer (`flush`); per message there is a checksum and a few list app
 awaited. What a SEND may be refused for is answered in the order of the SENDs.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from magnetar.broker.security import Topic as TopicResource
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.errors import AlreadyStoredError
+from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.markers import id_in, with_transaction
 from magnetar.ledger.position import EARLIEST
 from magnetar.sdk.wire import BaseCommand, Send, TopicName, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
 
 PRODUCER_NAME_BYTES_MAX = 1024
 """In UTF-8. It is in every message, and a topic with deduplication keeps it."""
+
+
+_LEAVING_PER_TURN = 25
+"""Producers of a lost connection that leave in one turn of the event loop."""
 
 
 class _Pending:
@@ -67,6 +74,8 @@ class Publishing(ConnectionPart):
         self._clock = connection.services.clock
         self._latency = connection.services.counters.publish_latency
         self._sizes = connection.services.counters.entry_sizes
+        self.is_partial = False
+        """The client makes producers of the partitions it needs only."""
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
@@ -118,6 +127,9 @@ class Publishing(ConnectionPart):
                 raise BrokerMetadataError(
                     f"a message with the sequence ids from {sequence_id} to {highest_id}"
                 )
+            if txn is not None and id_in(metadata_of(payload)) is None:
+                payload = with_transaction(payload, TransactionId(*txn))
+                metadata, size = metadata_of(payload), len(payload)
             if batch.checks:
                 seen = metadata_of(payload) if metadata is None else metadata
                 for check in batch.checks:
@@ -133,7 +145,9 @@ class Publishing(ConnectionPart):
             messages = 1
         else:
             messages = messages_in(metadata)
-            if messages == MARKER or metadata.deliver_at_time or metadata.num_chunks_from_msg > 1:
+            if metadata.num_chunks_from_msg > 1:
+                batch.note_chunk()
+            elif messages == MARKER or metadata.deliver_at_time:
                 batch.is_plain = False
         batch.payloads.append(payload)
         batch.counts.append(messages)
@@ -299,6 +313,7 @@ class Publishing(ConnectionPart):
             _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
+            await services.gate.enter()
             if topic.coordinator is not None:
                 raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
             if topic.transactions is not None:
@@ -428,8 +443,16 @@ class Publishing(ConnectionPart):
         for rate in self._rates:
             rate.forget(self._connection)
         producers, self._producers = self._producers, {}
-        for producer in producers.values():
-            producer.close()
+        _leave(list(producers.values()))
+
+
+def _leave(leaving: list[Producer]) -> None:
+    """Close producers of a lost connection, some at once and some in each further turn."""
+    for producer in leaving[:_LEAVING_PER_TURN]:
+        producer.close()
+    rest = leaving[_LEAVING_PER_TURN:]
+    if rest:
+        asyncio.get_running_loop().call_soon(_leave, rest)
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:

@@ -5,12 +5,12 @@ cache, a read behind the tail becomes one, and dispatchers walk through runs. Th
 very bytes objects that were received or read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Never
 
 from magnetar.broker.chunks import ChunkOf, chunks_of
 from magnetar.broker.delayed.deliver_at import delayed_of
-from magnetar.broker.entry import messages_of
+from magnetar.broker.entry import look_through
 from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
 
@@ -21,6 +21,7 @@ class Run:
     """Entries `first_entry_id`, `first_entry_id + 1`, … of a ledger. At least one; immutable."""
 
     __slots__ = (
+        "_chunk_indexes",
         "_chunks",
         "_delayed",
         "_key_hashes",
@@ -43,10 +44,12 @@ class Run:
         messages: list[int] | None = None,
         kept_words: Sequence[tuple[int, ...]] | None = None,
         is_plain: bool = False,
+        chunk_indexes: Sequence[int] | None = None,
     ) -> None:
         """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
         entry, which of its messages compaction has kept, as ack_set words; () is all of them.
-        `is_plain`: it is known that none of the entries is delayed, a chunk or a marker."""
+        `is_plain`: it is known that none of the entries is delayed, a chunk or a marker.
+        `chunk_indexes`: of the entries that may be chunks, if that is known."""
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
@@ -58,9 +61,11 @@ class Run:
         self.is_plain = is_plain
         self._messages = messages
         self._key_hashes: list[int] | None = None
-        none = _NONE if is_plain else None
-        self._chunks: Mapping[int, ChunkOf] | None = none
-        self._delayed: Mapping[int, int] | None = none
+        self._chunk_indexes = chunk_indexes
+        self._chunks: Mapping[int, ChunkOf] | None = (
+            _NONE if is_plain or (chunk_indexes is not None and not chunk_indexes) else None
+        )
+        self._delayed: Mapping[int, int] | None = _NONE if is_plain else None
 
     @property
     def first(self) -> Position:
@@ -74,7 +79,7 @@ class Run:
     def messages(self) -> list[int]:
         """Messages in each entry. Worked out once, for all the subscriptions of the topic."""
         if self._messages is None:
-            self._messages = list(map(messages_of, self.entries))
+            self._messages, self._chunk_indexes = look_through(self.entries)
         return self._messages
 
     @property
@@ -88,8 +93,16 @@ class Run:
     def chunks(self) -> Mapping[int, ChunkOf]:
         """Entries that are part of a chunked message, by index. Worked out when first asked."""
         if self._chunks is None:
-            self._chunks = chunks_of(self.entries)
+            indexes = self._chunk_indexes
+            self._chunks = chunks_of(
+                self.entries, indexes if indexes is not None else range(len(self.entries))
+            )
         return self._chunks
+
+    def chunks_among(self, entry_ids: Iterable[int]) -> int:
+        """Count the chunks among entries of this run, given by their ids."""
+        first, chunks = self.first_entry_id, self.chunks
+        return sum(each - first in chunks for each in entry_ids)
 
     @property
     def delayed(self) -> Mapping[int, int]:

@@ -15,6 +15,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.turn_gate import TurnGate
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.turn_shares import TurnShares
 
@@ -63,3 +64,5 @@ class Services:
     is_serving: Callable[[], bool] = _always
     """Whether the broker may own anything now: told in the handshake, also to other brokers."""
     counters: Counters = field(default_factory=Counters)
+    gate: TurnGate = field(default_factory=TurnGate)
+    """For requests that have waited for a topic, and go on with it."""

@@ -236,6 +236,11 @@ class BrokerSettings(
         description="Unfinished chunked messages of one Shared subscription whose consumer is "
         "remembered; more, and the oldest is forgotten.",
     )
+    key_shared_consistent_hashing: bool = Field(
+        default=True,
+        description="Consumers of a Key_Shared subscription share hashes by a ring; false: each "
+        "gets half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
+    )
     look_ahead_per_consumer_max: int = Field(
         default=2_000,
         ge=1,

@@ -4,31 +4,84 @@ Counters count since the topic was loaded, or since the client connected; they n
 it is there. Rates are averages over about the last minute (`meter.py`); those of what a topic or
 subscription sends are sums over the clients that are connected. Backlogs are entries, not messages.
 
+Fields whose value never changes here are the tables of constants below, each with its reason; every
+other field follows what happens. A test compares both with what Pulsar answers.
+
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
 nothing just now, and `whyIdleText`, its words; both are null while it delivers.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from magnetar.broker.consumer import Consumer
+from magnetar.broker.consumer import KEY_SHARED, Consumer
 from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.dispatch.base import Dispatcher, SingleActiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.keys import Key
+from magnetar.broker.keeping.backlog import BacklogAge
+from magnetar.broker.naming import CREATED_PROPERTY
+from magnetar.broker.non_persistent.passing import PassingDispatcher
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.cursors import Cursor
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST
+from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 Stats = dict[str, Any]
 
+_NO_OFFLOADER = "ledgers stay on the bookies"
+_NO_REPLICATION = "a broker serves one cluster"
+_NO_FILTERS = "brokers run no code of others on messages"
+_NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
 
-def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
-    """All of one topic. `owner`: the broker that has it."""
+TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "bytesOutInternalCounter": (0, "what compaction reads is counted nowhere"),
+    "systemTopicBytesInCounter": (0, "a broker keeps its own records beside topics"),
+    "offloadedStorageSize": (0, _NO_OFFLOADER),
+    "lastOffloadLedgerId": (0, _NO_OFFLOADER),
+    "lastOffloadSuccessTimeStamp": (0, _NO_OFFLOADER),
+    "lastOffloadFailureTimeStamp": (0, _NO_OFFLOADER),
+    "replication": ({}, _NO_REPLICATION),
+}
+"""Fields of a topic that never change: the value, and why."""
+
+SUBSCRIPTION_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "isReplicated": (False, _NO_REPLICATION),
+    "replicated": (False, _NO_REPLICATION),
+    "consumersAfterMarkDeletePosition": (
+        {},
+        "Key_Shared orders by hashes that drain, and never by where a consumer joined",
+    ),
+    "filterProcessedMsgCount": (0, _NO_FILTERS),
+    "filterAcceptedMsgCount": (0, _NO_FILTERS),
+    "filterRejectedMsgCount": (0, _NO_FILTERS),
+    "filterRescheduledMsgCount": (0, _NO_FILTERS),
+    "dispatchThrottledMsgEventsByBrokerLimit": (0, _NO_BROKER_RATE),
+    "dispatchThrottledBytesEventsByBrokerLimit": (0, _NO_BROKER_RATE),
+}
+"""Fields of a subscription that never change: the value, and why."""
+
+ABSENT: Final[Mapping[str, str]] = {
+    "readPositionWhenJoining": "Key_Shared orders by hashes that drain, see above",
+}
+"""Fields of Pulsar's that are not there, and why."""
+
+
+def topic_stats(
+    topic: Topic, *, now_ms: int, owner: str, oldest: BacklogAge | None = None
+) -> Stats:
+    """Return all statistics of one topic.
+
+    Args:
+        owner: the broker that has it.
+        oldest: the oldest message of its backlogs, if that is known.
+    """
     ledgers = topic.log.ledgers
     subscriptions = {
         name: _subscription_stats(topic, each, now_ms)
@@ -38,46 +91,73 @@ def topic_stats(topic: Topic, *, now_ms: int, owner: str) -> Stats:
     sent, sent_bytes = topic.subscriptions.sent()
     messages = topic.messages_in
     deduplication = topic.deduplication
-    rate_in, throughput_in = topic.meter.per_s(now_ms, messages, topic.bytes_in)
-    return {
+    rate_in, throughput_in, drop_rate = topic.rates(now_ms)
+    publishers = [_producer_stats(each, now_ms) for each in topic.producers.values()]
+    stats: Stats = {
         "msgRateIn": rate_in,
         "msgThroughputIn": throughput_in,
-        "msgRateOut": _sum(subscriptions, "msgRateOut"),
-        "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
+        "msgRateOut": float(_sum(subscriptions, "msgRateOut")),
+        "msgThroughputOut": float(_sum(subscriptions, "msgThroughputOut")),
         "msgInCounter": messages,
         "bytesInCounter": topic.bytes_in,
         "msgOutCounter": sent,
         "bytesOutCounter": sent_bytes,
         "averageMsgSize": topic.bytes_in / messages if messages else 0.0,
         "storageSize": bytes_behind(ledgers, EARLIEST),
-        "bytesOutInternalCounter": 0,
-        "systemTopicBytesInCounter": 0,
-        "msgChunkPublished": False,
+        "msgChunkPublished": topic.chunks_in > 0,
         "earliestMsgPublishTimeInBacklogs": 0,
-        "oldestBacklogMessageAgeSeconds": -1,
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        **_transaction_stats(topic),
-        "nonContiguousDeletedMessagesRanges": int(
-            _sum(subscriptions, "nonContiguousDeletedMessagesRanges")
+        "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
+        "oldestBacklogMessageSubscriptionName": (
+            oldest.subscription if oldest is not None else None
         ),
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        **_transaction_stats(topic),
+        "nonContiguousDeletedMessagesRanges": _sum(
+            subscriptions, "nonContiguousDeletedMessagesRanges"
+        ),
+        "nonContiguousDeletedMessagesRangesSerializedSize": _sum(
+            subscriptions, "nonContiguousDeletedMessagesRangesSerializedSize"
+        ),
         "backlogQuotaLimitSize": topic.policies.backlog_quota_bytes or -1,
         "backlogQuotaLimitTime": topic.policies.backlog_quota_s or -1,
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
-        "publishers": [_producer_stats(each, now_ms) for each in topic.producers.values()],
+        "publishers": publishers,
         "subscriptions": subscriptions,
         "publishRateLimitedTimes": topic.publish_policies.rate.limited_times,
         "waitingPublishers": topic.access.waiting,
         "delayedMessageIndexSizeInBytes": topic.delayed.size_bytes if topic.delayed else 0,
-        "replication": {},
         "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
         "topicEpoch": topic.access.epoch,
-        "compaction": topic.compaction.describe() if topic.compaction is not None else {},
+        "compaction": compaction_stats(topic),
         "ownerBroker": owner,
+        "topicCreationTimeStamp": created_ms(topic),
+        "lastPublishTimeStamp": topic.last_publish_ms,
+        **_values_of(TOPIC_CONSTANTS),
     }
+    if not topic.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
+    return stats
+
+
+def compaction_stats(topic: Topic) -> Mapping[str, int]:
+    """What compaction has come to; zeros: nothing yet."""
+    if topic.compaction is not None:
+        return topic.compaction.describe()
+    return {
+        "lastCompactionRemovedEventCount": 0,
+        "lastCompactionSucceedTimestamp": 0,
+        "lastCompactionFailedTimestamp": 0,
+        "lastCompactionDurationTimeInMills": 0,
+    }
+
+
+def created_ms(topic: Topic) -> int:
+    """When the topic was created, ms since the epoch; 0: nobody has noted that."""
+    text = topic.log.properties.get(CREATED_PROPERTY, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _values_of(constants: Mapping[str, tuple[Any, str]]) -> Stats:
+    return {name: value for name, (value, _) in constants.items()}
 
 
 def _transaction_stats(topic: Topic) -> Stats:
@@ -94,19 +174,24 @@ def _transaction_stats(topic: Topic) -> Stats:
 
 def _producer_stats(producer: Producer, now_ms: int) -> Stats:
     count = producer.messages_in
-    rate_in, throughput_in = producer.meter.per_s(now_ms, count, producer.bytes_in)
-    return {
+    rate_in, throughput_in, chunk_rate, drop_rate = producer.rates(now_ms)
+    stats: Stats = {
         "msgRateIn": rate_in,
         "msgThroughputIn": throughput_in,
+        "chunkedMessageRate": chunk_rate,
         "producerId": producer.producer_id,
         "producerName": producer.name,
-        "accessMode": "Shared" if producer.topic_epoch is None else "Exclusive",
+        "accessMode": ProducerAccessMode.Name(producer.access_mode),
         "address": producer.peer.address,
+        "connectedSince": _time(producer.connected_at_ms),
         "clientVersion": producer.peer.client_version,
         "averageMsgSize": producer.bytes_in / count if count else 0.0,
-        "supportsPartialProducer": False,
+        "supportsPartialProducer": producer.peer.is_partial_producer,
         "metadata": producer.metadata,
     }
+    if not producer.topic.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
+    return stats
 
 
 def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -> Stats:
@@ -115,61 +200,91 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
     reason = subscription.why_idle()
     backlog = cursor.backlog_entries
     sent, sent_bytes, _ = subscription.sent()
+    expiry_rate, drop_rate = subscription.rates(now_ms)
     stats: Stats = {
-        "msgRateOut": sum(each["msgRateOut"] for each in consumers),
-        "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
+        **{
+            rate: float(sum(each[rate] for each in consumers))
+            for rate in (
+                "msgRateOut",
+                "msgThroughputOut",
+                "msgRateRedeliver",
+                "messageAckRate",
+                "chunkedMessageRate",
+            )
+        },
         "msgOutCounter": sent,
         "bytesOutCounter": sent_bytes,
-        "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
         "msgBacklog": backlog,
         "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,
         "earliestMsgPublishTimeInBacklog": 0,
-        "msgRateExpired": 0.0,
-        "messageAckRate": 0.0,
-        "chunkedMessageRate": 0,
+        "msgRateExpired": expiry_rate,
         "allowOutOfOrderDelivery": False,
-        "consumersAfterMarkDeletePosition": {},
         "msgExpired": subscription.expired_entries,
         "totalMsgExpired": subscription.expired_entries,
         "lastExpireTimestamp": subscription.last_expired_ms,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+        "lastConsumedTimestamp": subscription.last_sent_ms,
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
         "unackedMessages": subscription.unacked_messages,
         "type": subscription.type_name,
+        "activeConsumerName": None,
         "isDurable": subscription.is_durable,
         "durable": subscription.is_durable,
-        "isReplicated": False,
-        "replicated": False,
         "consumers": consumers,
         "nonContiguousDeletedMessagesRanges": cursor.range_count,
+        "nonContiguousDeletedMessagesRangesSerializedSize": (
+            cursor.statistics.record_bytes if isinstance(cursor, Cursor) else 0
+        ),
         "subscriptionProperties": dict(cursor.properties) if isinstance(cursor, Cursor) else {},
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgDelayed": 0,
         "msgInReplay": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "keySharedMode": None,
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        **_values_of(SUBSCRIPTION_CONSTANTS),
         "whyIdle": reason.code if reason is not None else None,
         "whyIdleText": reason.value if reason is not None else None,
     }
-    if subscription.context is not None and subscription.context.limiters:
-        of_topic, own = subscription.context.limiters
-        stats |= {
-            "dispatchThrottledMsgEventsBySubscriptionLimit": own.message_stops,
-            "dispatchThrottledBytesEventsBySubscriptionLimit": own.byte_stops,
-            "dispatchThrottledMsgEventsByTopicLimit": of_topic.message_stops,
-            "dispatchThrottledBytesEventsByTopicLimit": of_topic.byte_stops,
-        }
-    if subscription.context is not None and subscription.context.delays is not None:
-        stats["msgDelayed"] = subscription.context.delays.withheld
+    if subscription.context is not None:
+        stats |= _stop_stats(subscription)
+        if subscription.context.delays is not None:
+            stats["msgDelayed"] = subscription.context.delays.withheld
+            stats["delayedMessageIndexSizeInBytes"] = subscription.context.delays.size_bytes
     stats["msgBacklogNoDelayed"] = backlog - stats["msgDelayed"]
     if dispatcher is not None:
         stats |= _dispatcher_stats(dispatcher)
+    if not topic.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
     return stats
 
 
+def _stop_stats(subscription: Subscription) -> Stats:
+    """How often rates have stopped a dispatcher."""
+    assert subscription.context is not None
+    of_topic, own = subscription.context.limiters
+    return {
+        "dispatchThrottledMsgEventsBySubscriptionLimit": own.message_stops,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": own.byte_stops,
+        "dispatchThrottledMsgEventsByTopicLimit": of_topic.message_stops,
+        "dispatchThrottledBytesEventsByTopicLimit": of_topic.byte_stops,
+    }
+
+
 def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
-    if isinstance(dispatcher, SingleActiveDispatcher):
+    if isinstance(dispatcher, SingleActiveDispatcher | PassingDispatcher):
         active = dispatcher.active
-        return {"activeConsumerName": active.name} if active is not None else {}
+        stats: Stats = {"activeConsumerName": active.name if active is not None else None}
+        if isinstance(dispatcher, PassingDispatcher) and dispatcher.sub_type == KEY_SHARED:
+            stats["keySharedMode"] = dispatcher.mode.name
+            stats["allowOutOfOrderDelivery"] = dispatcher.mode.is_unordered
+        return stats
     if not isinstance(dispatcher, AccountedDispatcher):
         return {}
-    stats: Stats = {
+    stats = {
         "blockedSubscriptionOnUnackedMsgs": dispatcher.accounts.is_blocked,
         "msgInReplay": dispatcher.waiting_entries,
     }
@@ -179,35 +294,69 @@ def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
             "keySharedMode": dispatcher.mode.name,
             "allowOutOfOrderDelivery": dispatcher.mode.is_unordered,
             "drainingHashesCount": len(draining),
+            "drainingHashesClearedTotal": dispatcher.book.drained,
             "drainingHashesUnackedMessages": sum(key.in_hand for key in draining),
         }
     return stats
 
 
 def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: int) -> Stats:
-    rate_out, throughput_out, rate_again = consumer.rates(now_ms)
-    since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
-    stats: Stats = {
+    rate_out, throughput_out, rate_again, rate_acked, chunk_rate = consumer.rates(now_ms)
+    entries = consumer.entries_out
+    return {
+        "appId": consumer.peer.role or None,
         "consumerName": consumer.name,
         "msgRateOut": rate_out,
         "msgThroughputOut": throughput_out,
         "msgOutCounter": consumer.messages_out,
         "bytesOutCounter": consumer.bytes_out,
         "msgRateRedeliver": rate_again,
+        "messageAckRate": rate_acked,
+        "chunkedMessageRate": chunk_rate,
+        "avgMessagesPerEntry": round(consumer.messages_out / entries) if entries else 0,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
         "address": consumer.peer.address,
-        "connectedSince": since.isoformat(timespec="milliseconds"),
+        "connectedSince": _time(consumer.connected_at_ms),
         "clientVersion": consumer.peer.client_version,
+        "lastAckedTimestamp": consumer.acked_ms,
+        "lastAckedTime": _time(consumer.acked_ms),
+        "lastConsumedTimestamp": consumer.sent_ms,
+        "lastConsumedTime": _time(consumer.sent_ms),
+        "firstMessagesSentTimestamp": consumer.first_sent_ms,
+        "lastConsumedFlowTimestamp": consumer.flow_ms,
+        "firstConsumedFlowTimestamp": consumer.first_flow_ms,
         "metadata": dict(consumer.metadata),
+        **_key_stats(consumer, dispatcher),
     }
+
+
+def _key_stats(consumer: Consumer, dispatcher: Dispatcher | None) -> Stats:
+    """What hashes of keys a consumer has, and which it still holds that another one has by now."""
+    draining: list[Key] = []
     if isinstance(dispatcher, KeySharedDispatcher):
+        draining = [key for key in dispatcher.book.draining() if key.holder is consumer]
+    stats: Stats = {
+        "drainingHashesCount": len(draining),
+        "drainingHashesClearedTotal": consumer.drained_hashes,
+        "drainingHashesUnackedMessages": sum(key.in_hand for key in draining),
+        "drainingHashes": [
+            {"hash": key.hash, "unackMsgs": key.in_hand, "blockedAttempts": key.waiting}
+            for key in draining
+        ],
+    }
+    if dispatcher is not None and dispatcher.sub_type == KEY_SHARED:
+        assert isinstance(dispatcher, KeySharedDispatcher | PassingDispatcher)
         ranges = dispatcher.selector.ranges_of(consumer)
         stats["keyHashRangeArrays"] = [[each.start, each.end] for each in ranges]
         stats["keyHashRanges"] = [f"[{each.start}, {each.end}]" for each in ranges]
     return stats
 
 
-def _sum(subscriptions: dict[str, Stats], field: str) -> float:
-    return float(sum(each[field] for each in subscriptions.values()))
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _sum(subscriptions: dict[str, Stats], field: str) -> Any:
+    return sum(each[field] for each in subscriptions.values())

@@ -39,6 +39,7 @@ from magnetar.broker.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.transactions.held_cursor import HeldCursor
 from magnetar.broker.transactions.pending_acks import PendingAckState
@@ -88,6 +89,7 @@ class Subscription:
         seek_return_timeout_ms: int,
         gate: TrimGate,
         on_abandoned: Callable[["Subscription"], None],
+        opened_ms: int,
     ) -> None:
         """`gate`: its topic's. `on_abandoned`: a non-durable one has lost its last consumer."""
         self.topic = topic
@@ -101,9 +103,20 @@ class Subscription:
         """What transactions hold back, if there were any."""
         self._sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
+        self.last_flow_ms = 0
+        """When a consumer gave credit last, ms since the epoch; 0: never."""
+        self._advanced_ms = 0
+        """See `last_advanced_ms`."""
+        self._last_sent_ms = 0
+        """Of consumers that have left, as the next."""
+        self._last_acked_ms = 0
+        self._mark: Position | None = None
+        """The mark-delete position when it was last looked at."""
         self.expired_entries = 0
         """Entries that grew too old for it, since it was opened here."""
         self.last_expired_ms = 0
+        self._meter = Meter(0, 0, since_ms=opened_ms)
+        """Of what has expired, and what was dropped."""
         self.last_used_s = 0.0
         """When it was last seen in use, monotonic."""
         self.seen_written_ms = -1
@@ -140,6 +153,54 @@ class Subscription:
             size += consumer.bytes_out
             again += consumer.messages_redelivered
         return messages, size, again
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters for the rates, once per interval; not those of its consumers."""
+        self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
+        self._notice_move(self.last_acked_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Entries that grew too old, and messages dropped, per second of the last minute."""
+        return self._meter.per_s(now_ms, self.expired_entries, self.messages_dropped)
+
+    @property
+    def last_sent_ms(self) -> int:
+        """When a consumer was sent messages last, ms since the epoch; 0: never."""
+        return max([self._last_sent_ms, *(each.sent_ms for each in self.consumers)])
+
+    @property
+    def last_acked_ms(self) -> int:
+        """When a consumer acknowledged anything last, ms since the epoch; 0: never."""
+        return max([self._last_acked_ms, *(each.acked_ms for each in self.consumers)])
+
+    @property
+    def messages_dropped(self) -> int:
+        """Messages that were not kept and that nobody could take."""
+        return 0
+
+    @property
+    def last_advanced_ms(self) -> int:
+        """When the mark-delete position moved last, ms since the epoch; 0: not since it was opened.
+
+        Acknowledgements are many, so nobody looks at each: a move is noticed by the next sample or
+        question, and had the time of the last acknowledgement until then.
+        """
+        self._notice_move(self.last_acked_ms)
+        return self._advanced_ms
+
+    def moved(self) -> None:
+        """Note that the mark-delete position was moved by other means than acknowledgements of
+        consumers."""
+        if self.context is not None:
+            self._notice_move(self.context.wall_ms())
+
+    def _notice_move(self, at_ms: int) -> None:
+        if self.context is None:
+            return
+        mark = self.context.cursor.mark_delete
+        if mark != self._mark:
+            self._mark = mark
+            self._advanced_ms = max(self._advanced_ms, at_ms)
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -246,6 +307,8 @@ class Subscription:
         assert self.dispatcher is not None
         self._stop_return_timer()
         self.was_used = True
+        if self._mark is None:
+            self._mark = self.cursor.mark_delete
         self.dispatcher.add(consumer)
         if self.context.log.terminated is not None:
             # After the answer to its SUBSCRIBE.
@@ -282,18 +345,26 @@ class Subscription:
 
     def leave(self, consumer: Consumer) -> None:
         """Take a consumer out; it is gone for good."""
-        if consumer.is_closed:
+        self.leave_all((consumer,))
+
+    def leave_all(self, consumers: Sequence[Consumer]) -> None:
+        """Take consumers out; they are gone for good."""
+        leaving = [each for each in consumers if not each.is_closed]
+        if not leaving:
             return
-        consumer.is_closed = True
         self.was_used = True
-        messages, size, again = self._sent_before
-        self._sent_before = (
-            messages + consumer.messages_out,
-            size + consumer.bytes_out,
-            again + consumer.messages_redelivered,
-        )
+        for consumer in leaving:
+            consumer.is_closed = True
+            messages, size, again = self._sent_before
+            self._sent_before = (
+                messages + consumer.messages_out,
+                size + consumer.bytes_out,
+                again + consumer.messages_redelivered,
+            )
+            self._last_sent_ms = max(self._last_sent_ms, consumer.sent_ms)
+            self._last_acked_ms = max(self._last_acked_ms, consumer.acked_ms)
         if self.dispatcher is not None:
-            self.dispatcher.remove(consumer)
+            self.dispatcher.remove_all(leaving)
         if not self.is_durable and not self.consumers and not self.lock.locked():
             # While the lock is held somebody joins or seeks: the subscription is not abandoned.
             self._on_abandoned(self)
@@ -309,6 +380,9 @@ class Subscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         """More credit."""
         consumer.permits += permits
+        self.last_flow_ms = consumer.flow_ms = consumer.peer.heard_ms
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = consumer.flow_ms
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
@@ -323,13 +397,16 @@ class Subscription:
             final = min(final, last.entry_id)
         if first > final or ledger_id < 0:
             return
-        context.cursor.ack_range(ledger_id, first, final)
+        new = context.cursor.ack_range(ledger_id, first, final)
+        consumer.acked_ms = consumer.peer.heard_ms
         if context.trace is not None:
             context.trace.acked_range(ledger_id, first, final)
         if dispatcher.keeps_accounts:
             dispatcher.acked(
                 consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
             )
+        else:
+            consumer.messages_acked += new
         if context.early is not None and context.early.after is not None:
             context.early.acked([Position(ledger_id, each) for each in range(first, final + 1)])
         if context.log.terminated is not None:
@@ -340,11 +417,14 @@ class Subscription:
         context, dispatcher = self.context, self.dispatcher
         assert context is not None
         assert dispatcher is not None
-        context.cursor.ack_many(positions)
+        new = context.cursor.ack_many(positions)
+        consumer.acked_ms = consumer.peer.heard_ms
         if context.trace is not None:
             context.trace.acked_each(positions)
         if dispatcher.keeps_accounts:
             dispatcher.acked(consumer, positions)
+        else:
+            consumer.messages_acked += new
         if context.early is not None and context.early.after is not None:
             context.early.acked(positions)
         if context.log.terminated is not None:
@@ -363,20 +443,28 @@ class Subscription:
             return
         if cursor.ack_batch(position, words, max(batch_size, 0)):
             dispatcher.acked(consumer, (position,))
+            if not dispatcher.keeps_accounts:
+                consumer.messages_acked += 1
             if self.context is not None and self.context.trace is not None:
                 self.context.trace.acked_each((position,))
         else:
             dispatcher.partly_acked(position)
+        consumer.acked_ms = consumer.peer.heard_ms
         self.tell_end()
 
     def acknowledge_through(
-        self, position: Position, words: Sequence[int], batch_size: int
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
     ) -> None:
         """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
         assert self.dispatcher is not None
         if isinstance(self.dispatcher, SingleActiveDispatcher):
-            self.cursor.ack_cumulative(position, words, max(batch_size, 0))
+            cursor = self.cursor
+            before, singly = cursor.mark_delete, cursor.individual_count
+            cursor.ack_cumulative(position, words, max(batch_size, 0))
             assert self.context is not None
+            passed = self.context.log.entries_between(before, cursor.mark_delete)
+            consumer.messages_acked += max(0, passed - (singly - cursor.individual_count))
+            consumer.acked_ms = consumer.peer.heard_ms
             if self.context.trace is not None:
                 self.context.trace.acked_through(_before(position) if words else position)
             early = self.context.early
@@ -444,6 +532,7 @@ class Subscription:
                 async with self._gate.placing():
                     position, words = await find()
                     await self.cursor.reset(position, words)
+                    self._mark = self.cursor.mark_delete  # set, and not advanced
                     self.placed(position)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error

@@ -11,8 +11,10 @@ from typing import Any
 Stats = dict[str, Any]
 
 _LARGEST = ("Timestamp", "TimeStamp", "AgeSeconds", "Epoch", "Limit", "LimitSize", "LimitTime")
-_EARLIEST = "earliestMsgPublishTime"
+_EARLIEST = ("earliestMsgPublishTime", "topicCreationTimeStamp")
 """0: there is none."""
+_OLDEST = "oldestBacklogMessageAgeSeconds"
+_WHOSE_OLDEST = "oldestBacklogMessageSubscriptionName"
 _NOT_SUMMED = ("ownerBroker", "whyIdle", "whyIdleText", "producerId", "priority")
 _AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
 
@@ -21,6 +23,8 @@ def summed(parts: Iterable[Mapping[str, Any]]) -> Stats:
     """One value for all of the partitions."""
     total: Stats = {}
     for part in parts:
+        if total.get(_OLDEST, -1) < part.get(_OLDEST, -1):
+            total[_WHOSE_OLDEST] = part.get(_WHOSE_OLDEST)
         for name, value in part.items():
             total[name] = _joined(name, total[name], value) if name in total else _copied(value)
     if "msgInCounter" in total:

@@ -18,12 +18,15 @@ async def terminate(topic: "Topic") -> Position:
     """End the topic behind its last message, whose position this returns; again: the same.
 
     Publishes under way are stored and answered first. Producers are told to look again, and learn
-    it then; consumers that have everything are told by `Topic.log_ended`.
+    it then: a SEND that comes too late is answered by that alone. A client that heard of the end by
+    SEND_ERROR would take its producer for closed, and leave what it has pending to a timeout.
+    Consumers that have everything are told by `Topic.log_ended`.
 
     Raises:
         ServiceNotReadyError: the topic went away meanwhile; ask its owner.
         BrokerMetadataError: nobody knows whether it is terminated; call again.
     """
+    topic.is_terminating = True
     try:
         last = await topic.log.terminate()
     except (LogFencedError, LogClosedError) as error:
@@ -44,6 +47,9 @@ def check_not_terminated(topic: "Topic") -> None:
 
     Raises:
         TopicTerminatedError
+        ServiceNotReadyError: that is not certain yet; clients ask again.
     """
     if topic.log.terminated is not None:
         raise TopicTerminatedError(f"{topic.name} is terminated: it takes no more messages")
+    if topic.is_terminating:
+        raise ServiceNotReadyError(f"{topic.name} is being terminated; connect again")

@@ -1,5 +1,7 @@
 """What the settings say about each topic, as plain values; and its policies about its ledgers."""
 
+from collections.abc import Mapping
+
 from magnetar.broker.compaction.passes import CompactionLimits
 from magnetar.broker.deduplication import DeduplicationLimits
 from magnetar.broker.delayed.delayed_delivery import DelayedLimits
@@ -24,6 +26,7 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
             round_robin_messages_max=settings.round_robin_messages_max,
             failover_delay_ms=settings.failover_delay_ms,
             chunked_messages_max=settings.chunked_messages_max,
+            key_shared_splits_ranges=not settings.key_shared_consistent_hashing,
             look_ahead_per_consumer_max=settings.look_ahead_per_consumer_max,
             look_ahead_per_subscription_max=settings.look_ahead_per_subscription_max,
             look_ahead_bytes_max=settings.look_ahead_bytes_max,
@@ -82,9 +85,15 @@ def transaction_limits(settings: BrokerSettings) -> TopicTransactionLimits:
     )
 
 
-def log_config(settings: BrokerSettings, policies: EffectivePolicies) -> LogConfig:
-    """How a topic's log is kept."""
+def log_config(
+    settings: BrokerSettings,
+    policies: EffectivePolicies,
+    *,
+    properties: Mapping[str, str] | None = None,
+) -> LogConfig:
+    """Return how a topic's log is kept. `properties`: those of a log that is not there yet."""
     return LogConfig(
+        properties=dict(properties or {}),
         ensemble_size=policies.ensemble_size,
         write_quorum=policies.write_quorum,
         ack_quorum=policies.ack_quorum,

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from magnetar.broker import naming
-from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.errors import NamespaceNotFoundError, NotAllowedError
+from magnetar.broker.policies.registry import is_namespace
 from magnetar.sdk.wire import checksum
 from magnetar.sdk.wire.pulsar_pb2 import CommandGetTopicsOfNamespace
 
@@ -32,17 +33,42 @@ async def names_of(
 ) -> list[str]:
     """Full names, sorted, each partition by itself, without the cluster's own topics.
 
+    A namespace that does not exist has none, and is no error: consumers of a pattern may be there
+    before their namespace.
+
     Raises:
-        NamespaceNotFoundError, BrokerMetadataError
+        NamespaceNotFoundError: it is no name of a namespace.
+        BrokerMetadataError
         NotAllowedError: they are too many for a frame.
     """
+    check_name(namespace)
+    names: list[str] = []
+    try:
+        names = await _names_of(topics, namespace, mode)
+    except NamespaceNotFoundError:
+        pass
+    names = sorted(name for name in names if not naming.is_system_topic(name))
+    check_size(names, namespace, bytes_max)
+    return names
+
+
+def check_name(namespace: str) -> None:
+    """
+    Raises:
+        NamespaceNotFoundError: it is no name of a namespace.
+    """
+    if not is_namespace(namespace):
+        raise NamespaceNotFoundError(f"{namespace!r} is no namespace: tenant/namespace")
+
+
+async def _names_of(
+    topics: Lists, namespace: str, mode: "CommandGetTopicsOfNamespace.Mode"
+) -> list[str]:
     names: list[str] = []
     if mode != CommandGetTopicsOfNamespace.PERSISTENT:
         names += await topics.non_persistent_names(namespace)
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
         names += await topics.names(namespace)
-    names = sorted(name for name in names if not naming.is_system_topic(name))
-    check_size(names, namespace, bytes_max)
     return names
 
 

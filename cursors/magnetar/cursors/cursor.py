@@ -51,6 +51,12 @@ class CursorStatistics:
     ranges_not_saved: int
     batches_not_saved: int
     cursor_ledger_id: int
+    ledger_last_entry: int
+    """-1: there is no cursor ledger now."""
+    ledger_created_ms: int
+    """0: not since the cursor was opened."""
+    record_bytes: int
+    """Size of the last record in a cursor ledger."""
 
 
 class Cursor(SubscriptionCursor):
@@ -209,6 +215,9 @@ class Cursor(SubscriptionCursor):
             ranges_not_saved=self._ranges_not_saved,
             batches_not_saved=self._batches_not_saved,
             cursor_ledger_id=self._saver.node.cursor_ledger_id,
+            ledger_last_entry=self._saver.last_entry,
+            ledger_created_ms=self._saver.switched_ms,
+            record_bytes=self._saver.record_bytes,
         )
 
     def on_fenced(self, callback: Callable[[], None]) -> None:

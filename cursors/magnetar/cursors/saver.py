@@ -51,6 +51,10 @@ class CursorSaver:
         self._writer: RecordWriter | None = None
         self._opened_s = 0.0
         self._entries = 0
+        self.switched_ms = 0
+        """When the current cursor ledger was created, ms since the epoch; 0: there is none yet."""
+        self.record_bytes = 0
+        """Size of the last record that a ledger took."""
         # Ledgers that the node names, named or may name. Those that it certainly does not name any
         # more are deleted after the next write of the node.
         self._ledger_ids: set[int] = set()
@@ -61,6 +65,11 @@ class CursorSaver:
     def node(self) -> CursorNode:
         """The node as last written."""
         return self._owned.node
+
+    @property
+    def last_entry(self) -> int:
+        """The last entry of the current cursor ledger; -1: there is none."""
+        return self._entries - 1 if self._writer is not None else -1
 
     async def own(self, record: CursorRecord) -> None:
         """Take the cursor over after recovery: raise the epoch, so that the owner before is fenced.
@@ -177,6 +186,7 @@ class CursorSaver:
             self._writer = None
             return False
         self._entries += 1
+        self.record_bytes = len(data)
         return True
 
     async def _switch_ledger(self, record: CursorRecord, data: bytes) -> None:
@@ -204,6 +214,8 @@ class CursorSaver:
         self._writer = writer
         self._opened_s = self._clock.monotonic_s()
         self._entries = 1
+        self.switched_ms = self._clock.wall_ms()
+        self.record_bytes = len(data)
         await self._delete_unused()
 
     async def _save_in_node(self, record: CursorRecord) -> CursorRecord:

@@ -236,7 +236,8 @@ def _result(url: str, response: http.client.HTTPResponse, answer: bytes) -> Any:
         if note:
             sys.stderr.write(f"magnetar: {note}\n")
         return value
-    reason = value.get("reason") if isinstance(value, dict) else None
+    told = value if isinstance(value, dict) else {}
+    reason = ": ".join(str(told[key]) for key in ("reason", "detail") if told.get(key))
     hint = _HINTS.get(response.status, "")
     raise BrokerUnreachableError(
         f"{url} answered {response.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}"

@@ -268,6 +268,7 @@ class BookieTool:
             "ledgers_to_delete": len(found.ledger_ids),
             "unconfirmed": len(found.unconfirmed),
             "listed_in_error": len(found.listed_in_error),
+            "unrecorded": len(found.unrecorded),
         }
         self._say(fields | ({"refused": found.refused} if found.refused else {}))
         for ledger_id in found.ledger_ids:

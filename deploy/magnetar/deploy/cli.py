@@ -6,8 +6,6 @@ the variables. What ends a command early is one line on stderr and the exit stat
 class (errors.py).
 """
 
-import os
-import signal
 import sys
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -432,10 +430,6 @@ def main() -> None:
 def run_app(command: typer.Typer) -> None:
     """Run a command line; its errors become one line and an exit status."""
     tolerate_lost_lines()
-    if os.getpid() == 1:
-        # The first process of a container is sent no signal that it has no handler for, and a
-        # server has its own only when all is imported.
-        signal.signal(signal.SIGTERM, _end)
     try:
         command()
     except DeployError as error:
@@ -445,10 +439,6 @@ def run_app(command: typer.Typer) -> None:
         # The reader of our output went away, as `| head` does.
         sys.stderr.close()
         sys.exit(0)
-
-
-def _end(number: int, _: object) -> None:
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

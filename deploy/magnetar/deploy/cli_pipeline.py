@@ -49,6 +49,9 @@ def archive(
     continuous: ContinuousOption = False,
     interval_s: Annotated[int, typer.Option(min=0, help="Between two batches.")] = 60,
     entries_max: Annotated[int, typer.Option(min=0, help="Of a batch; 0: no limit.")] = 0,
+    mode: Annotated[
+        str, typer.Option(help="Of messages that cannot be read: FAILFAST or DROPMALFORMED.")
+    ] = "FAILFAST",
     checkpoint: Annotated[str, typer.Option(help="Default: in the archive.")] = "",
     file_bytes: Annotated[
         int, typer.Option(min=1, help="Files up to half of this are put together.")
@@ -75,6 +78,7 @@ def archive(
         once=not continuous,
         interval_s=interval_s,
         entries_max=entries_max,
+        mode=mode,
         checkpoint=checkpoint,
         compaction=CompactionSettings(file_bytes=file_bytes, files_min=files_min),
     )

@@ -35,9 +35,15 @@ def produce(
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of every message."),
     ] = None,
+    as_is: Annotated[
+        bool,
+        typer.Option("--as-is", help="Do not encode payloads by the schema that the topic has."),
+    ] = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Publish messages; ends when all of them are durable."""
+    """Publish messages; ends when all of them are durable.
+
+    Where the topic has a schema, payloads are encoded by it: JSON for AVRO, JSON and numbers."""
     from magnetar.deploy import tools
 
     tools.run(
@@ -47,6 +53,7 @@ def produce(
             payloads=tools.payloads_of(messages),
             key=key,
             properties=tools.parse_properties(properties or []),
+            as_is=as_is,
         )
     )
 

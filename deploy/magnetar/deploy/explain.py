@@ -40,6 +40,7 @@ from magnetar.ledger.errors import (
     InvalidLedgerMetadataError,
     InvalidPathError,
     LedgerLayoutError,
+    MetadataDamagedError,
     MetadataError,
     NoNodeError,
     NoSuchBookieError,
@@ -101,7 +102,7 @@ def explain(
             return SettingsError(text)
         case InvalidPathError() | LedgerLayoutError() | NoSuchLedgerError() | ClocksApartError():
             return SettingsError(text)
-        case InvalidLedgerMetadataError():
+        case InvalidLedgerMetadataError() | MetadataDamagedError():
             return UnreadableMetadataError(text)
         case NoNodeError():
             return SettingsError(f"{text}: {metadata_url} holds no cluster; check the URL")

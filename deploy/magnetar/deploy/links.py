@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from magnetar.broker.security.keys import path_for_people
 from magnetar.ledger.errors import LedgerError, SharedSecretConfigError
 from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.ports import Network
@@ -71,7 +72,7 @@ def _secrets_in(path: str) -> tuple[bytes, ...]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise SharedSecretConfigError(
-            f"cannot read shared_secret_file {path}: {error.strerror}"
+            f"cannot read shared_secret_file, {path_for_people(path)}: {error.strerror}"
         ) from error
     return parse_secrets(data, where=path)
 

@@ -1,7 +1,7 @@
 """What `magnetar produce`, `consume` and `read` do.
 
 Payloads that are no UTF-8 are printed with replacement characters, and as base64 in JSON, so that
-nothing is lost there.
+nothing is lost there: a message without a value has the payload null, a key of bytes is base64.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.reader import Reader
+from magnetar.sdk.schemas import BYTES, AutoTextSchema, Schema
 from magnetar.sdk.settings import (
     ConsumerSettings,
     InitialPosition,
@@ -127,10 +128,18 @@ async def produce(
     payloads: AsyncIterator[bytes],
     key: str | None,
     properties: dict[str, str],
+    as_is: bool,
 ) -> None:
-    """Publish everything, and return when all of it is durable."""
+    """Publish everything, and return when all of it is durable.
+
+    Payloads are text that is encoded by the topic's schema, or go `as_is`.
+    """
     settings = ProducerSettings(pending_messages_max=2 * _FLUSH_EVERY)
-    async with _client(url) as client, await client.producer(topic, settings) as producer:
+    schema: Schema[bytes] = BYTES if as_is else AutoTextSchema()
+    async with (
+        _client(url) as client,
+        await client.producer(topic, settings, schema=schema) as producer,
+    ):
         count = 0
         async for payload in payloads:
             count += 1
@@ -230,11 +239,17 @@ def _as_json(message: Message) -> str:
     fields: dict[str, object] = {
         "id": str(message.message_id),
         "publish_time_ms": message.publish_time_ms,
-        "key": message.key,
+        "key": None,
         "properties": dict(message.properties),
     }
+    key = message.given_key
+    if isinstance(key, bytes):
+        del fields["key"]
+        fields["key_base64"] = base64.b64encode(key).decode()
+    elif not message.is_null_key:
+        fields["key"] = key
     try:
-        fields["payload"] = message.data.decode()
+        fields["payload"] = None if message.is_null else message.data.decode()
     except UnicodeDecodeError:
         fields["payload_base64"] = base64.b64encode(message.data).decode()
     return json.dumps(fields)

@@ -130,6 +130,13 @@ def codec_for(metadata: LedgerMetadata) -> PacketCodec:
     return packet_codec(metadata.ledger_id, metadata.digest_type, metadata.password)
 
 
+def length_in(block: EntryBlock, index: int) -> int:
+    """The ledger's payload bytes up to and including an entry of a checked block."""
+    at = block.packets_offset + sum(block.lengths[:index])
+    length: int = PACKET_HEADER.unpack_from(block.data, at)[3]
+    return length
+
+
 def master_key(password: bytes) -> bytes:
     """The key that bookies compare on adds and fences: 20 bytes from the ledger's password."""
     return _derive(b"ledger", password)

@@ -45,6 +45,7 @@ LedgerError                        root; `retryable` says whether the same call 
     ├── MetadataAccessError        the node is another user's: nothing was changed
     ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
+    ├── MetadataDamagedError       stored bytes are not what was written: never acted on
     └── SessionExpiredError        the session and its ephemeral nodes are gone
 """
 
@@ -278,6 +279,10 @@ class MetadataUnavailableError(MetadataError):
     """The store did not answer in time; nothing was changed."""
 
     retryable = True
+
+
+class MetadataDamagedError(MetadataError):
+    """The store's own files are not as they were written. Nothing is done on their word."""
 
 
 class SessionExpiredError(MetadataError):

@@ -197,6 +197,22 @@ class LedgerManager:
             )
         return VersionedLedger(metadata, node.version, node.created_ms)
 
+    @property
+    def records_deletions(self) -> bool:
+        """Whether the store tells a deleted ledger from one that it lost."""
+        return self._store.records_deletions
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted. Where the store records deletions, one that is missing
+        without a record was lost, and False is the answer.
+
+        Raises:
+            MetadataUnavailableError
+            LedgerLayoutError: as `create`.
+        """
+        await self._check_layout()
+        return await self._store.is_gone(self._layout.path(ledger_id))
+
     async def write(self, metadata: LedgerMetadata, *, version: int) -> VersionedLedger:
         """Replace the metadata if its node still has `version`.
 

@@ -257,6 +257,12 @@ class ManagedLog:
     def properties(self) -> dict[str, str]:
         return self._list.properties
 
+    @property
+    def ledger_created_ms(self) -> int:
+        """When the ledger that is written was created, ms since the epoch; 0: there is none."""
+        writer = self._appender.writer
+        return writer.metadata.created_ms if writer is not None else 0
+
     def first_position(self) -> Position:
         """The first entry there is, or the next to be written."""
         return self._appender.extent.shape.first_at_or_after(Position(-1, -1))
@@ -466,7 +472,7 @@ class ManagedLog:
         `close` to end the rest.
         """
         if not self._is_closed:
-            self._appender.fence(LogFencedError(f"{self.path}: {reason}"))
+            self._appender.fence(LogFencedError(f"{self.path}: {reason}"), is_own=True)
 
     async def delete(self) -> None:
         """Close the log and remove it: the node first, then its ledgers.

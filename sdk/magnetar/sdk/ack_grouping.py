@@ -2,6 +2,8 @@
 
 A whole entry is acknowledged by its ids alone. Messages of a batch are either acknowledged one by
 one (batch index acks: the words of what remains), or counted here until the entry is complete.
+What is not for us to acknowledge, because the broker calls it done or a transaction has it, is
+left to the broker: such an entry is always acknowledged by the words of what remains.
 """
 
 import math
@@ -13,6 +15,8 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.hot_commands import encode_acks
 from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
 
+ALL_MESSAGES = -1
+"""Bits of all messages of an entry, however many it has."""
 ENTRIES_PER_ACK_MAX = 1_000
 """Ids in one ACK command: about 20 KB."""
 CHUNKED_MESSAGES_MAX = 10_000
@@ -55,6 +59,17 @@ class AckCommands:
         ]
 
 
+@dataclass(slots=True)
+class _Part:
+    """A batch that is acknowledged in part. Bits that are in neither are acknowledged here."""
+
+    open: int
+    """Messages that are to be acknowledged here."""
+    kept: int = 0
+    """Messages that are not for us to acknowledge: the broker has not delivered them, or a
+    transaction acknowledges them."""
+
+
 class AckGrouping:
     """Collects acknowledgements of one consumer.
 
@@ -73,7 +88,7 @@ class AckGrouping:
         self._entries: list[tuple[int, int]] = []
         self._cumulative: MessageId | None = None
         # Ordered, because to find the first key of a dict takes longer the more were removed.
-        self._remaining: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._parts: OrderedDict[tuple[int, int], _Part] = OrderedDict()
         self._forgotten: OrderedDict[tuple[int, int], None] = OrderedDict()
         """The last ones, as many as are remembered at most."""
         self._touched: dict[tuple[int, int], int] = {}
@@ -87,27 +102,46 @@ class AckGrouping:
     @property
     def has_partial(self) -> bool:
         """Whether there are entries of which only a part is acknowledged."""
-        return bool(self._remaining)
+        return bool(self._parts)
 
     def remaining(self, ledger_id: int, entry_id: int) -> int | None:
-        """Bits of the messages of a batch that are not acknowledged; None: nothing is known."""
-        return self._remaining.get((ledger_id, entry_id))
+        """Bits of the messages of a batch that are to be acknowledged; None: nothing is known."""
+        part = self._parts.get((ledger_id, entry_id))
+        return None if part is None else part.open
 
-    def set_remaining(self, ledger_id: int, entry_id: int, mask: int) -> None:
-        """The broker delivered, or the application asked for, a part of a batch only."""
-        if (ledger_id, entry_id) not in self._remaining:
-            self._set((ledger_id, entry_id), mask)
+    def deliver(self, ledger_id: int, entry_id: int, batch_size: int, mask: int | None) -> int:
+        """A batch was delivered, or those messages of it whose bit is in `mask`.
 
-    def _set(self, key: tuple[int, int], mask: int) -> None:
-        remaining = self._remaining
-        remaining[key] = mask
-        if not self._shares_entries or len(remaining) <= PARTIAL_ENTRIES_MAX:
+        Returns the bits of those that are not acknowledged yet.
+        """
+        key, whole = (ledger_id, entry_id), (1 << batch_size) - 1
+        if mask is None and key not in self._parts:
+            return whole
+        part = self._known(key, whole)
+        left = part.open | part.kept
+        told = whole if mask is None else mask
+        if told & left:
+            self._set(key, _Part(told & left, left & ~told))
+        return told & left
+
+    def leave_out(self, ledger_id: int, entry_id: int, batch_size: int, left: int) -> None:
+        """Only the messages of a batch whose bit is in `left` can come: the others are gone by
+        compaction, or lie before the place of a seek."""
+        key = (ledger_id, entry_id)
+        part = self._known(key, (1 << batch_size) - 1)
+        if left:
+            self._set(key, _Part(part.open & left, part.kept & left))
+
+    def _set(self, key: tuple[int, int], part: _Part) -> None:
+        parts = self._parts
+        parts[key] = part
+        if not self._shares_entries or len(parts) <= PARTIAL_ENTRIES_MAX:
             return
-        forgotten, _ = remaining.popitem(last=False)
+        forgotten, _ = parts.popitem(last=False)
         if key in self._forgotten:
             # It cannot be completed any more: were it the newest now, what it drove out would come
             # back in the same way, and so on, and none would be completed.
-            remaining.move_to_end(key, last=False)
+            parts.move_to_end(key, last=False)
         self._forgotten[forgotten] = None
         if len(self._forgotten) > PARTIAL_ENTRIES_MAX:
             self._forgotten.popitem(last=False)
@@ -115,8 +149,8 @@ class AckGrouping:
     def add_entry(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge a whole entry."""
         key = (ledger_id, entry_id)
-        if self._remaining:
-            self._remaining.pop(key, None)
+        if self._parts:
+            self._parts.pop(key, None)
         if self._touched:
             self._touched.pop(key, None)
         if self._forgotten:
@@ -148,25 +182,57 @@ class AckGrouping:
             return entries
         return sorted({*entries, *(o for each in entries for o in self._chunks.get(each, ()))})
 
-    def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> None:
-        """Acknowledge one message. Of a batch of unknown size, the whole entry."""
+    def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> bool:
+        """Acknowledge one message. Of a batch of unknown size, the whole entry.
+
+        Returns whether nothing of the entry is left to acknowledge.
+        """
         if batch_index < 0 or batch_size <= 0:
             self.add_entry(ledger_id, entry_id)
-            return
-        key = (ledger_id, entry_id)
-        before = self._known(key, (1 << batch_size) - 1)
-        after = before & ~(1 << batch_index)
-        if not after:
-            self.add_entry(ledger_id, entry_id)
-            return
-        self._set(key, after)
-        if self._batch_index_ack and after != before:
-            self._touched[key] = after
+            return True
+        key, bit = (ledger_id, entry_id), 1 << batch_index
+        part = self._parts.get(key)
+        if part is None:
+            part = self._known(key, (1 << batch_size) - 1)
+            self._set(key, part)
+        left = part.open | part.kept
+        part.open &= ~bit
+        part.kept &= ~bit
+        if not part.open:
+            self._complete(key, part.kept)
+            return True
+        if self._batch_index_ack and left & bit:
+            self._touched[key] = left & ~bit
+        return False
 
-    def _known(self, key: tuple[int, int], otherwise: int) -> int:
-        """What remains of a batch; `otherwise`, if nothing is known."""
-        mask = self._remaining.get(key)
-        return self._touched.get(key, otherwise) if mask is None else mask
+    def _complete(self, key: tuple[int, int], kept: int) -> None:
+        """All that is for us to acknowledge of a batch is acknowledged."""
+        if not kept:
+            self.add_entry(*key)
+            return
+        self._parts.pop(key, None)
+        self._forgotten.pop(key, None)
+        self._touched[key] = kept
+
+    def add_in_transaction(self, key: tuple[int, int], bits: int, batch_size: int) -> None:
+        """A transaction acknowledges these messages of an entry; the others stay for us."""
+        if batch_size <= 0 or bits == ALL_MESSAGES:
+            self._parts.pop(key, None)
+            return
+        part = self._known(key, (1 << batch_size) - 1)
+        acknowledged = (1 << batch_size) - 1 & ~(part.open | part.kept)
+        part = _Part(part.open & ~bits, part.kept | part.open & bits)
+        if part.open:
+            self._set(key, part)
+        elif acknowledged:
+            self._complete(key, part.kept)
+        else:
+            self._parts.pop(key, None)
+
+    def _known(self, key: tuple[int, int], otherwise: int) -> _Part:
+        """What is left of a batch; bits of `otherwise`, if nothing is known."""
+        part = self._parts.get(key)
+        return _Part(self._touched.get(key, otherwise)) if part is None else part
 
     def add_cumulative(self, message_id: MessageId) -> None:
         """Acknowledge everything up to and including a message."""
@@ -175,21 +241,24 @@ class AckGrouping:
 
     def drop(self, ledger_id: int, entry_id: int) -> None:
         """Forget about parts of an entry: it will be delivered again as a whole."""
-        self._remaining.pop((ledger_id, entry_id), None)
+        self._parts.pop((ledger_id, entry_id), None)
         self._touched.pop((ledger_id, entry_id), None)
 
     def forget_parts(self) -> None:
-        """All that is begun comes to another consumer, which completes it."""
-        self._remaining.clear()
+        """What is begun is delivered again from the start, here or to another consumer.
+
+        Acknowledgements that wait are still sent; which entries make a message in chunks stays so.
+        """
+        self._parts.clear()
+        self._forgotten.clear()
 
     def clear(self) -> None:
-        """Forget everything: the subscription is moved."""
+        """Forget all acknowledgements: the subscription is moved. Which entries make a message in
+        chunks stays so."""
         self._entries = []
         self._cumulative = None
-        self._remaining.clear()
         self._touched.clear()
-        self._chunks.clear()
-        self._forgotten.clear()
+        self.forget_parts()
 
     def take(self, consumer_id: int) -> AckCommands:
         """Everything that waits; afterwards nothing does."""
@@ -226,19 +295,25 @@ class AckGrouping:
 
     def _cumulative_data(self, message_id: MessageId) -> MessageIdData | None:
         ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-        known = {*self._remaining, *self._touched} if self._touched else self._remaining
+        known = {*self._parts, *self._touched} if self._touched else self._parts
         passed = [key for key in known if key < (ledger_id, entry_id)]
         for key in passed:
             self.drop(*key)
         index, size = message_id.batch_index, message_id.batch_size
-        if index < 0 or size <= 0 or index >= size - 1:
+        mask = 0
+        if index >= 0 and size > 0:
+            part = self._known((ledger_id, entry_id), (1 << size) - 1)
+            mask = (part.open | part.kept) & (1 << size) - (2 << index)
+        if not mask:
             self.drop(ledger_id, entry_id)
             return MessageIdData(ledgerId=ledger_id, entryId=entry_id)
-        mask = (1 << size) - (2 << index)
-        if self._batch_index_ack:
-            mask &= self._known((ledger_id, entry_id), mask)
+        part = _Part(part.open & mask, part.kept & mask)
+        if part.open:
+            self._set((ledger_id, entry_id), part)
+        else:
+            self._parts.pop((ledger_id, entry_id), None)
+        if self._batch_index_ack or not part.open:
             self._touched.pop((ledger_id, entry_id), None)  # this command says it, too
-            self._set((ledger_id, entry_id), mask)
             return MessageIdData(
                 ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)
             )

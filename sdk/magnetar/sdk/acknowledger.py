@@ -7,7 +7,7 @@ their delay is over. What cannot be sent because we are not attached waits for t
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-from magnetar.sdk.ack_grouping import AckGrouping, ack_frame
+from magnetar.sdk.ack_grouping import ALL_MESSAGES, AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.consuming.ack_timeouts import AckTimeouts
@@ -82,31 +82,43 @@ class Acknowledger:
         ledger_id, entry_id = what.ledger_id, what.entry_id
         if isinstance(what, MessageBatch):
             self._acks.add_entry(ledger_id, entry_id)
+            is_all = True
         else:
-            self._acks.add(ledger_id, entry_id, what.batch_index, what.batch_size)
-        if self._redelivery.next_s is not None:
-            self._redelivery.discard(ledger_id, entry_id)
-        if self._timeouts is not None and self._acks.remaining(ledger_id, entry_id) is None:
-            self._timeouts.discard((ledger_id, entry_id))
+            is_all = self._acks.add(ledger_id, entry_id, what.batch_index, what.batch_size)
+        if self._redelivery or self._timeouts is not None:
+            self._settle((ledger_id, entry_id), ALL_MESSAGES if is_all else _bits_of(what))
         if self._interceptors:
             self._interceptors.tell("on_acknowledge", (_id_of(what),))
 
+    def _settle(self, entry: tuple[int, int], bits: int) -> None:
+        """Messages of an entry need not come again: neither for a refusal nor for a timeout."""
+        self._redelivery.discard(*entry, bits)
+        if self._timeouts is not None:
+            self._timeouts.discard(entry, bits)
+
+    def _settle_through(self, last: MessageId) -> None:
+        """All messages up to that one need not come again."""
+        entry = (last.ledger_id, last.entry_id)
+        self._redelivery.discard_before(entry)
+        if self._timeouts is not None:
+            self._timeouts.discard_before(entry)
+        index = last.batch_index
+        is_whole = index < 0 or index >= last.batch_size - 1
+        self._settle(entry, ALL_MESSAGES if is_whole else (2 << index) - 1)
+
     def add_many(self, what: Iterable[Acknowledgeable]) -> None:
         """`add` for many; fastest for entries."""
-        if self._timeouts is not None or self._interceptors:
+        if self._timeouts is not None or self._redelivery or self._interceptors:
             for one in what:
                 self._collect(one)
             self._after_ack()
             return
-        acks, redelivery = self._acks, self._redelivery
-        has_nacks = redelivery.next_s is not None
+        acks = self._acks
         for one in what:
             if isinstance(one, MessageBatch):
                 acks.add_entry(one.ledger_id, one.entry_id)
             else:
                 acks.add(one.ledger_id, one.entry_id, one.batch_index, one.batch_size)
-            if has_nacks:
-                redelivery.discard(one.ledger_id, one.entry_id)
             self.acknowledged += 1
         self._after_ack()
 
@@ -115,11 +127,15 @@ class Acknowledger:
         message_id = _id_of(what)
         self.acknowledged += 1
         self._acks.add_cumulative(message_id)
-        if self._timeouts is not None:
-            self._timeouts.discard_up_to((message_id.ledger_id, message_id.entry_id))
+        if self._redelivery or self._timeouts is not None:
+            self._settle_through(message_id)
         if self._interceptors:
             self._interceptors.tell("on_acknowledge_cumulative", (message_id,))
         self._after_ack()
+
+    def tell_read(self, last: MessageId) -> None:
+        """Have the broker know with the next flush how far a reader has read."""
+        self._acks.add_cumulative(last)
 
     @property
     def has_waiting(self) -> bool:
@@ -178,13 +194,14 @@ class Acknowledger:
             raise BrokerUnavailableError("not connected: nothing is acknowledged")
         acks = AckGrouping(batch_index_ack=True)  # what the others do is not for us to wait for
         entry = (what.ledger_id, what.entry_id)
-        self._redelivery.discard(*entry)
-        if self._timeouts is not None:
-            self._timeouts.discard(entry)
         self.acknowledged += 1
         if cumulative:
             acks.add_cumulative(_id_of(what))
+            self._settle_through(_id_of(what))
         else:
+            self._settle(entry, _bits_of(what))
+            self._acks.add_in_transaction(entry, _bits_of(what), what.batch_size)
+            self._after_ack()
             # Of a message in chunks, its other entries too.
             for other in self._acks.with_chunks([entry]):
                 if other != entry:
@@ -228,18 +245,22 @@ class Acknowledger:
         """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry."""
         self.negatively_acknowledged += 1
         count = 0 if isinstance(what, MessageId) else what.redelivery_count
-        self.ask_later([(what.ledger_id, what.entry_id)], redelivery_count=count)
+        if self._is_current(what):
+            self._ask_later((what.ledger_id, what.entry_id), _bits_of(what), count)
         if self._interceptors:
             self._interceptors.tell("on_negative_acknowledge", (_id_of(what),))
 
-    def ask_later(self, entries: Iterable[tuple[int, int]], *, redelivery_count: int = 0) -> None:
+    def ask_later(self, entries: Iterable[tuple[int, int]]) -> None:
         """Ask for entries again after the delay of negative acknowledgements."""
+        for entry in entries:
+            self._ask_later(entry, ALL_MESSAGES, 0)
+
+    def _ask_later(self, entry: tuple[int, int], bits: int, redelivery_count: int) -> None:
         now_s = self._clock.monotonic_s()
         delay_s = self._nack_delay.after(redelivery_count)
-        for ledger_id, entry_id in entries:
-            self._redelivery.add(ledger_id, entry_id, now_s=now_s, delay_s=delay_s)
-            if self._timeouts is not None:
-                self._timeouts.discard((ledger_id, entry_id))
+        self._redelivery.add(*entry, bits, now_s=now_s, delay_s=delay_s)
+        if self._timeouts is not None:
+            self._timeouts.discard(entry, bits)
         if self._redelivery_timer is not None:
             # With different delays the next one may be due before those that wait.
             self._redelivery_timer.cancel()
@@ -248,16 +269,19 @@ class Acknowledger:
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
         """Ask for messages again, at once; of batches, for whole entries."""
-        entries = sorted({(one.ledger_id, one.entry_id) for one in what})
+        entries = sorted({(one.ledger_id, one.entry_id) for one in what if self._is_current(one)})
         if entries:
             self.flush()
-            self._send_redeliver(entries)
+            self._send_redeliver(entries, of_before=True)
 
     def redeliver_all(self) -> None:
         """Ask for everything again that was delivered and not acknowledged."""
         self.flush()
-        self._redelivery.clear()
         self._send_redeliver([])
+
+    def _is_current(self, what: Acknowledgeable) -> bool:
+        """Whether it has to be asked for if it is to come again; an id does not tell."""
+        return isinstance(what, MessageId) or self._queue.is_current(what)
 
     def _arm_redelivery(self, now_s: float) -> None:
         next_s = self._redelivery.next_s
@@ -290,7 +314,8 @@ class Acknowledger:
             return
         now_s = self._clock.monotonic_s()
         for message in messages:
-            timeouts.add((message.ledger_id, message.entry_id), now_s=now_s)
+            if self._is_current(message):
+                timeouts.add((message.ledger_id, message.entry_id), _bits_of(message), now_s=now_s)
         self._arm_timeouts(now_s)
 
     def _arm_timeouts(self, now_s: float) -> None:
@@ -312,20 +337,26 @@ class Acknowledger:
             self._send_redeliver(due)
         self._arm_timeouts(now_s)
 
-    def _send_redeliver(self, entries: list[tuple[int, int]]) -> None:
-        """Ask for entries again; none means all. Nothing to do unless attached: all comes again."""
+    def _send_redeliver(self, entries: list[tuple[int, int]], *, of_before: bool = False) -> None:
+        """Ask for entries again; none means all. Nothing to do unless attached: all comes again.
+
+        `of_before`: they may be of an earlier attachment.
+        """
         connection = self._connection()
         if connection is None:
             return
-        keeps_order = self._settings.subscription_type.keeps_order
+        is_all = not entries or self._settings.subscription_type.keeps_order
         entries = self._acks.with_chunks(entries)
-        if keeps_order:
-            if self._timeouts is not None:
-                self._timeouts.clear()
-            # The broker goes back to the first unacknowledged message: what lies here, or is on
-            # its way with the old epoch, comes again.
+        if is_all:
+            # The broker goes back to the first unacknowledged message, or sends again all that it
+            # has sent us: what lies here, or is on its way with the old epoch, comes again.
+            self._end_waits()
             self._queue.epoch += 1
             self._queue.drop()
+        else:
+            for entry in entries:
+                self._settle(entry, ALL_MESSAGES)
+            self._queue.drop_entries(set(entries), of_before=of_before)
         connection.send(
             BaseCommand(
                 type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
@@ -335,16 +366,25 @@ class Acknowledger:
                         MessageIdData(ledgerId=ledger_id, entryId=entry_id)
                         for ledger_id, entry_id in entries
                     ],
-                    consumer_epoch=self._queue.epoch if keeps_order else None,
+                    consumer_epoch=self._queue.epoch if is_all else None,
                 ),
             )
         )
 
     # -- the ends
 
+    def end_deliveries(self) -> None:
+        """Forget what is known of single messages: all that is not acknowledged comes again, here
+        or to another consumer, perhaps from another place. Acknowledgements that wait are kept."""
+        self._acks.forget_parts()
+        self._end_waits()
+
     def forget(self) -> None:
-        """Forget what is of the old place: the subscription was moved."""
+        """Forget what is of the old place: we have moved the subscription."""
         self._acks.clear()
+        self._end_waits()
+
+    def _end_waits(self) -> None:
         self._redelivery.clear()
         if self._timeouts is not None:
             self._timeouts.clear()
@@ -354,6 +394,15 @@ class Acknowledger:
         for timer in (self._flush_timer, self._redelivery_timer, self._timeout_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _bits_of(what: Acknowledgeable) -> int:
+    """Which messages of its entry are meant: bit i is message i of a batch."""
+    if not isinstance(what, MessageBatch):
+        return ALL_MESSAGES if what.batch_index < 0 else 1 << what.batch_index
+    if what.remaining is not None:
+        return what.remaining
+    return (1 << what.batch_size) - 1 if what.batch_size else ALL_MESSAGES
 
 
 def _id_of(what: Acknowledgeable) -> MessageId:

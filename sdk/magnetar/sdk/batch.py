@@ -6,7 +6,7 @@ run at once, by C loops of the interpreter: about 0.1 us per message. Decoding i
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from magnetar.sdk.message import Message
@@ -98,6 +98,9 @@ class EntrySource:
     decompressed_bytes_max: int = 64 * 1024 * 1024
     schema: Schema[object] | None = None
     """How `Message.value` reads payloads; None: they are bytes."""
+    on_compacted: Callable[[int, int, int, int], None] | None = None
+    """Called when messages of a batch turn out to be gone by compaction: ledger id, entry id, batch
+    size, and bits of the messages that are left."""
 
 
 class MessageBatch:
@@ -120,6 +123,7 @@ class MessageBatch:
         "ledger_id",
         "metadata",
         "redelivery_count",
+        "round",
     )
 
     def __init__(
@@ -144,6 +148,8 @@ class MessageBatch:
         self.first_chunk: MessageId | None = None
         """Of a message in chunks, put together: where its first one lies."""
         self.redelivery_count = redelivery_count
+        self.round: object = None
+        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
         split = open_payload if source.verify_checksum else split_payload
         metadata, self._body_at = split(payload)
         self.metadata: MessageMetadata = metadata
@@ -237,6 +243,7 @@ class MessageBatch:
             self.entry_id,
             self.redelivery_count,
         )
+        opened.round = self.round
         if self._remaining is not None:
             opened.restrict(self._remaining)
         return opened
@@ -260,11 +267,19 @@ class MessageBatch:
         if self.batch_size == 0:
             return [Message(self.body(), self, -1, None)] if self.count else []
         remaining = self._remaining
-        return [
+        messages = [
             Message(data, self, index, single)
             for index, (single, data) in enumerate(decode_batch(self.body(), self.batch_size))
             if (remaining is None or remaining >> index & 1) and not single.compacted_out
         ]
+        if len(messages) < self.count:
+            self._leave_out_compacted(sum(1 << message.batch_index for message in messages))
+        return messages
+
+    def _leave_out_compacted(self, left: int) -> None:
+        self.restrict(left)
+        if self._source.on_compacted is not None:
+            self._source.on_compacted(self.ledger_id, self.entry_id, self.batch_size, left)
 
     def payloads(self) -> list[bytes]:
         """Only the payloads, for those who need nothing else.

@@ -16,7 +16,7 @@ from magnetar.sdk.connection import Connection
 from magnetar.sdk.connection_pool import ConnectionPool
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.making import ConsumerMaking, Topics
-from magnetar.sdk.context import ClientContext, Closable, Sender
+from magnetar.sdk.context import ClientContext, Closable
 from magnetar.sdk.errors import (
     AlreadyClosedError,
     ForkedError,
@@ -41,10 +41,8 @@ from magnetar.sdk.session import Backoff, until
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,
-    InitialPosition,
     ProducerSettings,
     ReaderSettings,
-    SubscriptionType,
     check_settings,
 )
 from magnetar.sdk.table_view import TableView, TableViewSettings
@@ -95,8 +93,7 @@ class Client:
             lookup=self._lookup,
             remember_plain=self._remember_plain,
             next_consumer_id=self._take_consumer_id,
-            open_sender=self._open_sender,
-            make_subscription=self._make_subscription,
+            client=self,
             clock=clock or SystemClock(),
             random=random or random_module.Random(),
             forget=lambda user: self._open.pop(user, None) and None,
@@ -312,15 +309,6 @@ class Client:
     def _take_consumer_id(self) -> int:
         consumer_id, self._next_consumer_id = self._next_consumer_id, self._next_consumer_id + 1
         return consumer_id
-
-    async def _open_sender(self, topic: str) -> Sender:
-        return await self.producer(topic, ProducerSettings(batching=False))
-
-    async def _make_subscription(self, topic: str, subscription: str) -> None:
-        settings = ConsumerSettings(
-            subscription_type=SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST
-        )
-        await (await self.consumer(topic, subscription, settings)).close()
 
     def _opened(self, user: Closable) -> None:
         self._open[user] = None

@@ -155,7 +155,6 @@ class Consumer(ABC):
         policy = self._settings.batch_receive
         queue = self._queue
         result: list[Message] = []
-        rounds: list[object] = []
         size = 0
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms else None):
@@ -168,14 +167,12 @@ class Consumer(ABC):
                         self._put_back([message])
                         break
                     result.append(message)
-                    rounds.append(queue.round_of(message))
                     size += len(message.data)
         except TimeoutError:
             pass  # what came in time is the batch
         except BaseException:
             # What comes again anyway, or is of the place before a seek, is not for the next call.
-            taken = zip(result, rounds, strict=True)
-            self._put_back([each for each, of in taken if queue.round_of(each) is of])
+            self._put_back([each for each in result if queue.is_current(each)])
             raise
         return self._given(result) if self._is_watched else result
 
@@ -408,7 +405,8 @@ class Consumer(ABC):
             SdkError: not known to be carried out.
         """
         await self._attachment.seek(message_id)
-        self._start, self._start_inclusive = message_id, True
+        if not self._settings.durable:
+            self._start, self._start_inclusive = message_id, True
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to the first message published at or after a time.
@@ -417,7 +415,8 @@ class Consumer(ABC):
             SdkError: not known to be carried out.
         """
         await self._attachment.seek_to_time(publish_time_ms)
-        self._start, self._start_inclusive = MessageId.EARLIEST, True
+        if not self._settings.durable:
+            self._start, self._start_inclusive = MessageId.EARLIEST, True
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; entry id -1 if there is none.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from magnetar.sdk.acknowledger import Acknowledger
+from magnetar.sdk.batch import words_from_mask
 from magnetar.sdk.connection import Connection, ConsumerListener
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import (
@@ -48,6 +49,9 @@ class AttachedConsumer(ConsumerListener, Protocol):
 
     def on_attachment_failed(self) -> None:
         """The session is over: those who wait must hear of it."""
+
+    def on_moved(self) -> None:
+        """A broker that does not close consumers for it has moved the subscription."""
 
 
 class ConsumerAttachment:
@@ -97,6 +101,11 @@ class ConsumerAttachment:
     @property
     def is_attached(self) -> bool:
         return self.connection is not None
+
+    @property
+    def begins_at(self) -> MessageId | None:
+        """Where a reader attaches again if it has read nothing."""
+        return self._start
 
     def grant(self, messages: int) -> bool:
         """Let the broker send so many more; false if we are not attached."""
@@ -157,6 +166,11 @@ class ConsumerAttachment:
             return
         if queue.is_held:
             self._acknowledger.forget()  # a seek is under way
+        else:
+            # Others may have moved the subscription: nothing holds that was known of its place.
+            self._acknowledger.end_deliveries()
+            if not self._is_reader:
+                queue.skip = queue.taken = None
         self._begin_behind_taken()  # more may have been taken of what lay here
         if self._is_reader and asked and self._start and self._start < asked:
             # Or put back, of what the broker would not send any more.
@@ -165,6 +179,10 @@ class ConsumerAttachment:
             return
         queue.clear()
         self.connection = connection
+        last = queue.last_taken
+        if self._is_reader and last is not None and last.entry_id >= 0:
+            # Its new place begins with that message: its broker is to know that nothing is left.
+            self._acknowledger.tell_read(last)
         # Before the credit: what was acknowledged need not come again.
         self._acknowledger.flush()
         queue.begin()
@@ -242,13 +260,18 @@ class ConsumerAttachment:
             SdkError: not known to be carried out.
         """
         message_id = message_id.first_chunk or message_id
-        data = MessageIdData(
-            ledgerId=message_id.to_data().ledgerId, entryId=message_id.to_data().entryId
-        )
-        # The broker moves to the start of an entry: what stands before in the batch is left out.
-        skip = (message_id, True) if message_id.batch_index > 0 else None
+        given = message_id.to_data()
+        data = MessageIdData(ledgerId=given.ledgerId, entryId=given.entryId)
+        index, size = message_id.batch_index, message_id.batch_size
+        if 0 < index < size:
+            # Brokers without batch index acks take no notice and move to the start of the entry.
+            data.ack_set.extend(words_from_mask((1 << size) - (1 << index)))
+        # What stands before in the batch is left out here, too.
+        skip = (message_id, True) if index > 0 else None
         command = CommandSeek(consumer_id=self._id, request_id=0, message_id=data)
         await self._seek(command, message_id, skip)
+        if message_id == MessageId.LATEST:
+            await self.settle_start()
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to a time. Raises: SdkError: not known to be carried out."""
@@ -256,6 +279,26 @@ class ConsumerAttachment:
             consumer_id=self._id, request_id=0, message_publish_time=publish_time_ms
         )
         await self._seek(command, self._start, None)
+        await self.settle_start()
+
+    async def settle_start(self) -> None:
+        """Ask the broker where a reader stands whose start has no id, such as LATEST or a time.
+
+        From there it goes on after a reconnect: by then LATEST would be behind what came meanwhile.
+        If the broker cannot be asked, the start stays what it was.
+        """
+        if not self._is_reader:
+            return
+        try:
+            last, mark_delete = await self.last_ids()
+        except SdkError:
+            return
+        if self._queue.last_taken is not None:
+            return
+        if mark_delete is not None:
+            self._start, self._queue.skip = mark_delete, (mark_delete, False)
+        elif last.entry_id < 0:
+            self._start = MessageId.EARLIEST  # all that the topic will have is behind the reader
 
     async def _seek(
         self, command: CommandSeek, start: MessageId | None, skip: tuple[MessageId, bool] | None
@@ -283,6 +326,7 @@ class ConsumerAttachment:
         if self.connection is connection and self._session.attachments == attachments:
             # This broker did not close the consumer. What is on its way may be of the old position:
             # a fresh subscription is the only clean cut, but would be the end of a reader's.
+            self._consumer.on_moved()
             if self._is_reader:
                 self._acknowledger.forget()
                 queue.drop()

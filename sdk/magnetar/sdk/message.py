@@ -30,6 +30,8 @@ class Entry(Protocol):
     def schema(self) -> Schema[object] | None: ...
     @property
     def first_chunk(self) -> MessageId | None: ...
+    @property
+    def round(self) -> object: ...
 
 
 class Message:
@@ -70,18 +72,21 @@ class Message:
     def value(self) -> object:
         """What the consumer's schema reads in `data`; without a schema, `data` itself.
 
-        None for a message whose producer sent no value.
+        None for a message whose producer sent no value; of a KEY_VALUE schema with SEPARATED
+        encoding, a `KeyValue` that has the key alone.
 
         Raises:
             SchemaValueError: the payload does not fit the schema.
             SchemaVersionError: the definition that it was written with is not known here.
         """
         schema = self._entry.schema
+        if self.is_null:
+            return (
+                None if schema is None else schema.decode_null(self.schema_version, self.key_bytes)
+            )
         if schema is None:
             return self.data
-        return (
-            None if self.is_null else schema.decode(self.data, self.schema_version, self.key_bytes)
-        )
+        return schema.decode(self.data, self.schema_version, self.key_bytes)
 
     @property
     def schema_version(self) -> bytes:
@@ -91,7 +96,7 @@ class Message:
     @property
     def key_bytes(self) -> bytes | None:
         """The key as bytes: those that its producer gave, if it gave bytes."""
-        key = self.given_key
+        key = None if self.is_null_key else self.given_key
         return key.encode() if isinstance(key, str) else key
 
     @property
@@ -119,6 +124,11 @@ class Message:
             entry.batch_size,
             entry.first_chunk,
         )
+
+    @property
+    def round(self) -> object:
+        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
+        return self._entry.round
 
     @property
     def topic(self) -> str:
@@ -175,6 +185,11 @@ class Message:
     def is_null(self) -> bool:
         """A tombstone: the producer sent no value at all."""
         return self._own.null_value
+
+    @property
+    def is_null_key(self) -> bool:
+        """Its value is a pair without a key (KEY_VALUE, SEPARATED), and it says so."""
+        return self._own.null_partition_key
 
     @property
     def redelivery_count(self) -> int:

@@ -83,7 +83,7 @@ class Producer(ABC, Generic[T]):
 
     async def send(
         self,
-        value: T,
+        value: T | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -95,11 +95,11 @@ class Producer(ABC, Generic[T]):
     ) -> MessageId:
         """Send a message and wait until it is stored; waits for room first if need be.
 
-        A key of bytes travels as base64. `sequence_id` is for deduplication: above that of the
-        message before; by default the next one. The id of a message that the broker knew already
-        is -1:-1. In a transaction nobody sees it before that is committed, and a batch holds
-        messages of one transaction only. A cancelled call takes nothing back: the message may be
-        stored all the same.
+        None is stored as no value at all: a tombstone for compaction. A key of bytes travels as
+        base64. `sequence_id` is for deduplication: above that of the message before; by default
+        the next one. The id of a message that the broker knew already is -1:-1. In a transaction
+        nobody sees it before that is committed, and a batch holds messages of one transaction
+        only. A cancelled call takes nothing back: the message may be stored all the same.
 
         Raises:
             SendTimeoutError: no receipt in time; the outcome is unknown.
@@ -115,7 +115,7 @@ class Producer(ABC, Generic[T]):
 
     def send_nowait(
         self,
-        value: T,
+        value: T | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -155,7 +155,8 @@ class Producer(ABC, Generic[T]):
     ) -> None:
         """Send a body that is compressed or encrypted already, as `metadata` says, by itself.
 
-        What a producer adds (its name, sequence id, publish time) must not be in `metadata`.
+        What a producer adds (its name, sequence id, publish time) must not be in `metadata`; a
+        schema version goes before the producer's own, an empty one says that there is none.
 
         Raises:
             PendingLimitError, MessageTooLargeError, AlreadyClosedError: as `send_nowait`.
@@ -180,7 +181,7 @@ class Producer(ABC, Generic[T]):
         """
 
     @abstractmethod
-    async def send_many(self, values: Sequence[T]) -> None:
+    async def send_many(self, values: Sequence[T | None]) -> None:
         """Send many messages, in order, and return when all are under way: the fastest way.
 
         With batching they go into batches of `batch_messages_max`, the last one shorter. Waits

@@ -5,7 +5,7 @@ and split. Credit (FLOW) counts messages and is returned when half of the queue 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from magnetar.sdk.ack_grouping import AckGrouping
@@ -48,7 +48,8 @@ class ReceiverQueue:
         """
         self.messages_max = messages_max
         self.skip: tuple[MessageId, bool] | None = None
-        """Messages up to this id are left out; it too, unless the flag says otherwise."""
+        """Messages up to this id are left out; it too, unless the flag says otherwise. Of a
+        subscription that others can move it holds for the attachment that a seek leads to."""
         self.taken: Message | MessageBatch | MessageId | None = None
         """What the application took last, or where that lies."""
         self.epoch = 0
@@ -64,6 +65,7 @@ class ReceiverQueue:
         """The entry that was opened last, whatever became of it; None: it comes again."""
         self._held: _Held | None = None
         self._round = object()
+        """Another one with each attachment, seek and request for all that is unacknowledged."""
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
         self._is_paused = False
@@ -166,6 +168,27 @@ class ReceiverQueue:
             self.on_cleared()
         self._return_credit(dropped)
 
+    def drop_entries(self, entries: Collection[tuple[int, int]], *, of_before: bool) -> None:
+        """Forget what lies here of these entries and return its credit: they are asked for again.
+
+        `of_before`: they may have been taken before the last attachment, and have come again.
+        """
+        ready = self._ready
+        kept = [each for each in ready if (each.ledger_id, each.entry_id) not in entries]
+        dropped = len(ready) - len(kept)
+        if dropped:
+            self._ready = deque(kept)
+        if of_before:
+            incoming, self._incoming = self._incoming, deque()
+            for each in incoming:
+                place = each[0].message_id
+                if (place.ledgerId, place.entryId) in entries:
+                    dropped += _credit_of(each)
+                else:
+                    self._incoming.append(each)
+        if dropped:
+            self._return_credit(dropped)
+
     def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Without those that the broker sent before it heard of our last redelivery request."""
         current: list[Delivery] = []
@@ -214,9 +237,10 @@ class ReceiverQueue:
                 self._corrupt = error
         return self._ready[0].schema_version if self._ready else None
 
-    def round_of(self, message: Message) -> object:
-        """Another one each time that what was taken comes again, or the subscription is moved."""
-        return self._round
+    def is_current(self, what: Message | MessageBatch) -> bool:
+        """Whether it came in this round; if not, it comes again by itself unless it is acknowledged
+        or the subscription was moved behind it."""
+        return what.round is self._round
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """What was taken last, in this round, was not wanted after all: it is next again."""
@@ -261,14 +285,15 @@ class ReceiverQueue:
         """
         batch = self._open_next()
         if batch is not None:
+            charged = batch.count
             try:
                 messages = batch.messages()
             except MalformedPayloadError as error:
-                self._return_credit(batch.count)
+                self._return_credit(charged)
                 raise CorruptMessageError(batch.message_id, str(error)) from error
             # Messages that compaction took out of a batch cost credit and are not delivered.
             self._ready.extend(messages)
-            self._return_credit(batch.count - len(messages))
+            self._return_credit(charged - len(messages))
 
     def take_batches(self, entries_max: int) -> list[MessageBatch]:
         """Up to `entries_max` entries, undecoded; the good ones before a corrupt one.
@@ -313,6 +338,7 @@ class ReceiverQueue:
             self._return_credit(_credit_of((message, payload)))
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
+        batch.round = self._round
         # Parts of entries have to be left out seldom.
         if self.skip is not None or self._acks.has_partial:
             charged = batch.count
@@ -341,15 +367,19 @@ class ReceiverQueue:
 
     def _leave_out(self, batch: MessageBatch) -> None:
         """Restrict an entry to what is still to be delivered of it."""
-        if batch.remaining is not None and not self._is_reader:
-            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
-        known = self._acks.remaining(batch.ledger_id, batch.entry_id)
+        place = (batch.ledger_id, batch.entry_id)
+        if self._is_reader:
+            # It acknowledges up to a message: what the broker leaves out is no matter.
+            known = self._acks.remaining(*place)
+        elif batch.batch_size:
+            known = self._acks.deliver(*place, batch.batch_size, batch.remaining)
+        else:
+            known = None
         if known is not None:
             batch.restrict(known)
         if self.skip is None:
             return
         start, is_inclusive = self.skip
-        place = (batch.ledger_id, batch.entry_id)
         if place > (start.ledger_id, start.entry_id):
             return
         if place < (start.ledger_id, start.entry_id):
@@ -358,8 +388,8 @@ class ReceiverQueue:
             batch.restrict(-1 << (start.batch_index + (0 if is_inclusive else 1)))
         elif not is_inclusive:
             batch.restrict(0)
-        if not self._is_reader and batch.remaining:
-            self._acks.set_remaining(batch.ledger_id, batch.entry_id, batch.remaining)
+        if batch.batch_size and batch.remaining and not self._is_reader:
+            self._acks.leave_out(*place, batch.batch_size, batch.remaining)
 
     # -- credit
 

@@ -1,36 +1,67 @@
-"""Negative acknowledgements: entries that are to be asked for again after a while. Pure; no I/O."""
+"""Negative acknowledgements: entries that are to be asked for again after a while. Pure; no I/O.
+
+Entries are asked for, messages are refused: an entry waits as long as one of its refused messages
+is not acknowledged after all. Bit i stands for message i of a batch.
+"""
 
 import heapq
 from dataclasses import dataclass
 
+from magnetar.sdk.ack_grouping import ALL_MESSAGES
+
 
 class Redelivery:
-    """Entries with the time at which they are due."""
+    """Entries with the time at which they are due, and which of their messages were refused."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, int]] = []
-        self._waiting: set[tuple[int, int]] = set()
+        self._waiting: dict[tuple[int, int], tuple[float, int]] = {}
 
-    def add(self, ledger_id: int, entry_id: int, *, now_s: float, delay_s: float) -> None:
-        """Ask for an entry again when the delay is over; a second request changes nothing."""
-        if (ledger_id, entry_id) not in self._waiting:
-            self._waiting.add((ledger_id, entry_id))
-            heapq.heappush(self._due, (now_s + delay_s, ledger_id, entry_id))
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        bits: int = ALL_MESSAGES,
+        *,
+        now_s: float,
+        delay_s: float,
+    ) -> None:
+        """Ask for an entry again when the delay is over; a second request does not put it off."""
+        due_s, known = self._waiting.get((ledger_id, entry_id), (now_s + delay_s, 0))
+        if not known:
+            heapq.heappush(self._due, (due_s, ledger_id, entry_id))
+        self._waiting[ledger_id, entry_id] = (due_s, known | bits)
 
     def __contains__(self, entry: tuple[int, int]) -> bool:
         return entry in self._waiting
 
-    def discard(self, ledger_id: int, entry_id: int) -> None:
-        """It was acknowledged after all."""
-        self._waiting.discard((ledger_id, entry_id))
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def discard(self, ledger_id: int, entry_id: int, bits: int = ALL_MESSAGES) -> None:
+        """These messages of an entry were acknowledged after all, or come again anyway."""
+        found = self._waiting.get((ledger_id, entry_id))
+        if found is None:
+            return
+        due_s, refused = found
+        if refused & ~bits:
+            self._waiting[ledger_id, entry_id] = (due_s, refused & ~bits)
+        else:
+            del self._waiting[ledger_id, entry_id]
+
+    def discard_before(self, entry: tuple[int, int]) -> None:
+        """Everything before an entry was acknowledged after all."""
+        for each in [each for each in self._waiting if each < entry]:
+            del self._waiting[each]
 
     def take_due(self, *, now_s: float) -> list[tuple[int, int]]:
         """The entries that are due, in the order of their ids."""
         due: list[tuple[int, int]] = []
         while self._due and self._due[0][0] <= now_s:
-            _, ledger_id, entry_id = heapq.heappop(self._due)
-            if (ledger_id, entry_id) in self._waiting:
-                self._waiting.remove((ledger_id, entry_id))
+            due_s, ledger_id, entry_id = heapq.heappop(self._due)
+            found = self._waiting.get((ledger_id, entry_id))
+            if found is not None and found[0] == due_s:
+                del self._waiting[ledger_id, entry_id]
                 due.append((ledger_id, entry_id))
         return sorted(due)
 

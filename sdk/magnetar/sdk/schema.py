@@ -138,6 +138,14 @@ class Schema(Generic[T]):
         """The message's key, if the schema makes one out of the value (KEY_VALUE, SEPARATED)."""
         return None
 
+    def is_null(self, value: T | None) -> bool:
+        """Whether the message of this value has none, and says so: its payload is empty then."""
+        return value is None
+
+    def is_null_key(self, value: T) -> bool:
+        """Whether the value lacks the key that the message would have (KEY_VALUE, SEPARATED)."""
+        return False
+
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
         """The value of a payload; `version` is the message's `schema_version`, as it is there.
 
@@ -146,6 +154,22 @@ class Schema(Generic[T]):
             SchemaVersionError: the definition of that version `is_missing`.
         """
         raise NotImplementedError
+
+    def check(self, data: bytes) -> None:
+        """Whether others can read a payload, too.
+
+        Raises:
+            SchemaValueError: they cannot.
+        """
+        self.decode(data)
+
+    def decode_null(self, version: bytes = b"", key: bytes | None = None) -> T | None:
+        """The value of a message that says it has none.
+
+        Raises:
+            SchemaValueError, SchemaVersionError: the key does not fit (KEY_VALUE, SEPARATED).
+        """
+        return None
 
     def is_missing(self, version: bytes) -> bool:
         """Whether `decode` needs the definition of this version, and has not got it yet."""

@@ -332,7 +332,7 @@ class ConsumerSettings:
     start_message_id: MessageId | None = None
     """Where a subscription begins that is not durable; None: by `initial_position`."""
     start_inclusive: bool = False
-    """Deliver the start message itself too."""
+    """Deliver the start message itself too; with LATEST, the newest one."""
     receiver_queue_messages: int = 1_000
     """Messages that the broker may send ahead. An entry counts with all its messages, so let this
     be several times the size of the batches that producers make."""
@@ -438,7 +438,7 @@ class ReaderSettings:
 
     name: str = ""
     start_inclusive: bool = False
-    """Deliver the start message itself too."""
+    """Deliver the start message itself too; with LATEST, the newest one."""
     receiver_queue_messages: int = 1_000
     receiver_queue_messages_total: int = 50_000
     """Of a partitioned topic, bound for all partitions together; each has at least 1."""

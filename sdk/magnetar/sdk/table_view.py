@@ -5,9 +5,10 @@ view["apples"]
 async for change in view.changes():
     ...
 
-Messages without a key, and those that cannot be read, are left out; one without a value (or an
-empty one) removes its key. With `read_compacted` (the default) it begins with what compaction has
-left, which is a message per key.
+Keys are as their producers gave them: a key of bytes is bytes here, too, and another key than the
+text that is its base64. Messages without a key, and those that cannot be read, are left out; one
+without a value (or an empty one) removes its key. With `read_compacted` (the default) it begins
+with what compaction has left, which is a message per key.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class TableViewSettings:
 class Change:
     """A key has a new value, or None: it is gone."""
 
-    key: str
+    key: str | bytes
     value: bytes | None
     message: Message
 
@@ -61,14 +62,14 @@ class OpenReader(Protocol):
     def __call__(self, settings: ReaderSettings) -> Awaitable[Reader]: ...
 
 
-class TableView(Mapping[str, bytes]):
+class TableView(Mapping[str | bytes, bytes]):
     """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
 
     def __init__(self, open_reader: OpenReader, settings: TableViewSettings) -> None:
         self._open_reader = open_reader
         self._settings = settings
         self._reader: Reader | None = None
-        self._messages: dict[str, Message] = {}
+        self._messages: dict[str | bytes, Message] = {}
         self._read_to: dict[str, MessageId] = {}
         self._listeners: dict[_Listener, None] = {}
         self._progress = asyncio.Event()
@@ -77,16 +78,16 @@ class TableView(Mapping[str, bytes]):
 
     # -- as a mapping
 
-    def __getitem__(self, key: str) -> bytes:
+    def __getitem__(self, key: str | bytes) -> bytes:
         return self._messages[key].data
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str | bytes]:
         return iter(self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def message(self, key: str) -> Message | None:
+    def message(self, key: str | bytes) -> Message | None:
         """The newest message of a key: with its properties, times and id."""
         return self._messages.get(key)
 
@@ -207,7 +208,7 @@ class TableView(Mapping[str, bytes]):
     def _take(self, messages: list[Message]) -> None:
         for message in messages:
             self._read_to[message.topic] = message.message_id
-            key = message.key
+            key = message.given_key
             if key is None:
                 continue
             if message.is_null or not message.data:

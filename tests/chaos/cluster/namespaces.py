@@ -37,7 +37,7 @@ class NoNamespacesError(Exception):
     """The kernel, or what is installed, does not let us have network namespaces."""
 
 
-class _Namespace:
+class Namespace:
     """A network namespace, and the process that holds it."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class Namespaces:
         missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
         if missing:
             raise NoNamespacesError(f"not installed: {', '.join(missing)}")
-        self._spaces: dict[str, _Namespace] = {}
+        self._spaces: dict[str, Namespace] = {}
         self._places: dict[str, Place] = {}
-        self._switch = _Namespace()
+        self._switch = Namespace()
         try:
             self._switch.ip("link add switch type bridge", "link set switch up")
             self.place(CLIENTS)
@@ -112,7 +112,7 @@ class Namespaces:
         if place is None:
             number = len(self._places) + 1
             host = f"{_NETWORK}.{number}"
-            space = self._spaces[name] = _Namespace()
+            space = self._spaces[name] = Namespace()
             self._switch.ip(
                 f"link add port{number} type veth peer name {_DEVICE} netns {space.pid}",
                 f"link set port{number} master switch up",

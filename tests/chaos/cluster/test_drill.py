@@ -1,4 +1,6 @@
-"""The drill of the cluster in its short form: each fault twice. `make chaos` has the long one.
+"""The drill of the cluster: two faults in each run, every fault twice at night.
+
+`make chaos CLUSTER=1` has the long form.
 
 It runs in a process of its own, as the command does: who is not root gets a namespace there.
 """
@@ -16,6 +18,7 @@ from tests.chaos.cluster.faults import FAULTS
 from tests.processes import ROOT, magnetar_environment
 
 _TIMES = 2
+_SHORT = ("owner-killed", "bookie-killed")
 _TIMEOUT_S = 1200
 """On a machine that does other things; alone it is a sixth of that."""
 _WITH_ONE_ZOOKEEPER = (
@@ -36,12 +39,12 @@ _WITH_THREE = (
 )
 
 
-def _drill(directory: Path, *arguments: str) -> dict[str, object]:
+def _drill(directory: Path, *arguments: str, times: int = _TIMES) -> dict[str, object]:
     given = os.environ.get("CHAOS_SEED")
     seed = int(given) if given else random.SystemRandom().getrandbits(31)
     finished = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.chaos.cluster", "--times", str(_TIMES)),
+            *(sys.executable, "-m", "tests.chaos.cluster", "--times", str(times)),
             *("--seed", str(seed), "--brokers", "2", "--bookies", "4", "--topics", "3"),
             *("--dir", str(directory), *arguments),
         ],
@@ -59,6 +62,18 @@ def _drill(directory: Path, *arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.timeout(_TIMEOUT_S + 10)
+def test_official_clients_lose_nothing_when_an_owner_and_a_bookie_are_killed(
+    tmp_path: Path,
+) -> None:
+    result = _drill(tmp_path / "drill", "--zookeepers", "1", "--only", ",".join(_SHORT), times=1)
+    struck = result["faults"]
+    assert isinstance(struck, dict)
+    assert {name: struck[name]["times"] for name in struck} == dict.fromkeys(_SHORT, 1)
+    assert result["acknowledged"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(_TIMEOUT_S + 10)
 @pytest.mark.parametrize(
     ("zookeepers", "faults"), [(1, _WITH_ONE_ZOOKEEPER), (3, _WITH_THREE)], ids=["one", "three"]
 )
@@ -72,5 +87,5 @@ def test_official_clients_lose_nothing_while_every_fault_strikes(
     assert result["acknowledged"]
 
 
-def test_every_fault_is_in_the_short_form() -> None:
+def test_every_fault_strikes_at_night() -> None:
     assert {*_WITH_ONE_ZOOKEEPER, *_WITH_THREE} == set(FAULTS)

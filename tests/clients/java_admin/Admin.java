@@ -12,6 +12,7 @@ import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.common.naming.TopicDomain;
 import org.apache.pulsar.common.naming.TopicVersion;
 import org.apache.pulsar.common.policies.data.*;
+import org.apache.pulsar.policies.data.loadbalancer.LoadManagerReport;
 
 public class Admin {
   static final String NS = "java/admin";
@@ -76,6 +77,10 @@ public class Admin {
     check(!admin.brokerStats().getMetrics().isEmpty(), "metrics");
     check(!admin.brokerStats().getMBeans().isEmpty(), "mbeans");
     admin.brokerStats().getTopics();
+    LoadManagerReport report = admin.brokerStats().getLoadReport();
+    check(!report.getBrokerVersionString().isEmpty(), "version of the report");
+    check(report.getBundleStats() != null && report.isPersistentTopicsEnabled(), "bundles");
+    check(report.getCpu().limit > 0 && report.getLastUpdate() > 0, "load");
     check(!admin.bookies().getBookies().getBookies().isEmpty(), "bookies");
     admin.bookies().updateBookieRackInfo("b:1", "default", BookieInfo.builder().rack("/r").hostname("h").build());
     same("/r", admin.bookies().getBookieRackInfo("b:1").getRack());
@@ -182,6 +187,8 @@ public class Admin {
     same(3, admin.lookups().lookupPartitionedTopic(PARTED).size());
     check(admin.lookups().getBundleRange(TOPIC).startsWith("0x"), "bundle");
     same(0L, topics.getStats(TOPIC).getMsgInCounter());
+    same(-1L, topics.getStats(TOPIC).getOldestBacklogMessageAgeSeconds());
+    topics.getInternalStats(TOPIC, true);
     same(3, topics.getPartitionedStats(PARTED, true).getPartitions().size());
     check(topics.getInternalStats(TOPIC).state != null, "internal stats");
     same(3, topics.getPartitionedInternalStats(PARTED).partitions.size());

@@ -21,6 +21,8 @@ from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile
 from tests.bookie_parts import FailingDisk
 
+pytestmark = pytest.mark.disk
+
 OWNER = b"o" * 16
 
 

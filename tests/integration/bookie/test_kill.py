@@ -22,6 +22,8 @@ from tests.bookie_parts import (
 from tests.ledger_storage import ENGINES
 from tests.processes import ROOT, magnetar_environment
 
+pytestmark = pytest.mark.disk
+
 KILLS = 6
 ENTRIES_PER_ADD = 5
 PAYLOAD = b"x" * 700

@@ -52,6 +52,8 @@ from tests.integration.bookie.bookie_machine import (
 )
 from tests.ledger_storage import HeldWorker, copy_as_after_a_crash
 
+pytestmark = pytest.mark.disk
+
 LEDGERS = range(4, 8)
 """Ledgers 4 and 6 have journal 0 and shard 0, ledgers 5 and 7 the others."""
 

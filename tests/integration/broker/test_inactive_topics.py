@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from magnetar.broker import naming
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
@@ -52,3 +54,30 @@ async def test_a_topic_that_is_read_without_a_connection_stays_for_as_long_as_is
             return await broker.services.topics.names("public/default") == [read]
 
         await until(is_gone, "the others go")
+
+
+async def test_a_topic_that_was_created_over_http_and_never_used_goes(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        path = "/admin/v2/persistent/public/default/unused"
+        answer = await request(broker.http_port, "PUT", path)
+        assert answer.status == 204
+        log = naming.log_path(parse_topic_name("persistent://public/default/unused"))
+
+        async def is_gone() -> bool:
+            return await cluster.store.exists(log) is None
+
+        await until(is_gone, "the topic goes")
+
+
+async def test_deleting_a_topic_logs_no_warning(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await client.close()
+        path = TOPIC.replace("://", "/")
+        with capture_logs() as logged:
+            answer = await request(broker.http_port, "DELETE", f"/admin/v2/{path}?force=true")
+        assert answer.status == 204
+        assert [each for each in logged if each["log_level"] not in ("info", "debug")] == []
+        assert broker.services.topics.fenced == 0

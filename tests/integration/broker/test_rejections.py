@@ -226,13 +226,9 @@ ROWS |= {
             "partitionMetadata", topic=place.topic, metadata_auto_creation_enabled=False
         ),
     ),
-    "topics of an unknown namespace": (
+    "topics of what is no namespace": (
         pb.TopicNotFound,
-        lambda _: command("getTopicsOfNamespace", namespace="public/nowhere"),
-    ),
-    "topics of an unknown tenant": (
-        pb.TopicNotFound,
-        lambda _: command("getTopicsOfNamespace", namespace="nobody/default"),
+        lambda _: command("getTopicsOfNamespace", namespace="nowhere"),
     ),
     "unsubscribe of another connection's consumer": (
         pb.MetadataError,
@@ -395,11 +391,9 @@ ROWS |= {
             "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern="("
         ),
     ),
-    "watch of an unknown namespace": (
+    "watch of what is no namespace": (
         pb.TopicNotFound,
-        lambda _: command(
-            "watchTopicList", watcher_id=1, namespace="public/nowhere", topics_pattern=".*"
-        ),
+        lambda _: command("watchTopicList", watcher_id=1, namespace="nowhere", topics_pattern=".*"),
     ),
     "lookup for a listener that nobody has": (
         pb.NotAllowedError,

@@ -28,11 +28,18 @@ class WireClient:
         self._request_ids = 0
 
     @classmethod
-    async def open(cls, port: int, *, version: int = 20, host: str = "127.0.0.1") -> "WireClient":
+    async def open(
+        cls,
+        port: int,
+        *,
+        version: int = 20,
+        host: str = "127.0.0.1",
+        client_version: str = "test",
+    ) -> "WireClient":
         client = cls(*await asyncio.open_connection(host, port))
         client.send(
             BaseCommand.CONNECT,
-            connect=pb.CommandConnect(client_version="test", protocol_version=version),
+            connect=pb.CommandConnect(client_version=client_version, protocol_version=version),
         )
         await client.next(BaseCommand.CONNECTED)
         return client
@@ -58,20 +65,65 @@ class WireClient:
         sequence_id: int,
         body: bytes,
         producer_id: int = 0,
-        metadata: MessageMetadata | None = None,
+        *,
+        txn: tuple[int, int] | None = None,
+        **fields: Any,
     ) -> None:
-        metadata = metadata or MessageMetadata(
-            producer_name="p", sequence_id=sequence_id, publish_time=1
+        """SEND; a transaction is named in the command alone, as clients in Go do it."""
+        metadata = MessageMetadata(
+            **{"producer_name": "p", "sequence_id": sequence_id, "publish_time": 1, **fields}
         )
+        send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
+        if txn is not None:
+            send.txnid_most_bits, send.txnid_least_bits = txn
         self._writer.write(
             encode_payload_command(
-                BaseCommand(
-                    type=BaseCommand.SEND,
-                    send=pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id),
-                ),
+                BaseCommand(type=BaseCommand.SEND, send=send),
                 encode_payload(metadata.SerializeToString(), body),
             )
         )
+
+    async def begin(self, topic: str) -> tuple[int, int]:
+        """A transaction that takes messages of the topic: its id."""
+        self.send(
+            BaseCommand.TC_CLIENT_CONNECT_REQUEST,
+            tcClientConnectRequest=pb.CommandTcClientConnectRequest(
+                request_id=self.request_id(), tc_id=0
+            ),
+        )
+        connected = await self.next(BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
+        assert not connected.tcClientConnectResponse.HasField("error"), connected
+        self.send(
+            BaseCommand.NEW_TXN,
+            newTxn=pb.CommandNewTxn(request_id=self.request_id(), txn_ttl_millis=600_000, tc_id=0),
+        )
+        begun = (await self.next(BaseCommand.NEW_TXN_RESPONSE)).newTxnResponse
+        txn = begun.txnid_most_bits, begun.txnid_least_bits
+        self.send(
+            BaseCommand.ADD_PARTITION_TO_TXN,
+            addPartitionToTxn=pb.CommandAddPartitionToTxn(
+                request_id=self.request_id(),
+                txnid_most_bits=txn[0],
+                txnid_least_bits=txn[1],
+                partitions=[topic],
+            ),
+        )
+        await self.next(BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE)
+        return txn
+
+    async def end(
+        self, txn: tuple[int, int], action: pb.TxnAction = pb.COMMIT
+    ) -> pb.CommandEndTxnResponse:
+        self.send(
+            BaseCommand.END_TXN,
+            endTxn=pb.CommandEndTxn(
+                request_id=self.request_id(),
+                txnid_most_bits=txn[0],
+                txnid_least_bits=txn[1],
+                txn_action=action,
+            ),
+        )
+        return (await self.next(BaseCommand.END_TXN_RESPONSE)).endTxnResponse
 
     async def subscribe(self, topic: str, permits: int = 0, **fields: Any) -> BaseCommand:
         fields = {

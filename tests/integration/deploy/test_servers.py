@@ -136,7 +136,9 @@ def test_a_signal_breaks_a_start_off(tmp_path: Path) -> None:
     assert "start_broken_off" in broker.log_path.read_text()
 
 
-AS_FIRST_PROCESS = "import os; os.getpid = lambda: 1; from magnetar.deploy.cli import main; main()"
+AS_FIRST_PROCESS = (
+    "import os; os.getpid = lambda: 1; from magnetar.deploy.entry import main; main()"
+)
 
 
 def test_the_first_process_of_a_container_hears_a_signal_before_it_serves(tmp_path: Path) -> None:

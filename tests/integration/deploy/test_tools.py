@@ -1,14 +1,18 @@
 """The daily tools and the tour, as a person runs them."""
 
+import asyncio
 import json
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from magnetar.sdk import Client
+from magnetar.sdk.schemas import AvroSchema
 from tests.integration.deploy.commands import Ended, magnetar, module
 from tests.processes import HOST, free_ports, magnetar_command, magnetar_environment
 from tests.standalone import Standalone
@@ -68,6 +72,48 @@ def test_ctrl_c_ends_publishing_though_no_line_comes(server: Standalone) -> None
     with producing(server, "silence") as process:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def test_json_tells_nulls_and_keys_of_bytes_from_text(server: Standalone) -> None:
+    async def send() -> None:
+        async with Client(server.url) as client, await client.producer("marks") as producer:
+            await producer.send(None, key="gone")
+            await producer.send(b"", key=b"\xff")
+            await producer.send(b"\xff")
+
+    asyncio.run(send())
+    lines = run(server, "read", "marks", "--json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [each.get("payload", ...) for each in found] == [None, "", ...]
+    assert [each.get("key", ...) for each in found] == ["gone", ..., None]
+    assert found[1]["key_base64"] == found[2]["payload_base64"] == "/w=="
+
+
+@dataclass
+class Flight:
+    number: int
+    to: str | None = None
+
+
+def test_text_is_encoded_by_the_topics_schema_or_refused(server: Standalone) -> None:
+    schema = AvroSchema(Flight)
+
+    async def make() -> None:
+        async with Client(server.url) as client:
+            await client.producer("avro-flights", schema=schema)
+
+    async def read() -> list[object]:
+        async with Client(server.url) as client:
+            reader = await client.reader("avro-flights", schema=schema)
+            return [(await reader.read_next(timeout_s=30)).value() for _ in range(2)]
+
+    asyncio.run(make())
+    run(server, "produce", "avro-flights", "-m", '{"number": 1545, "to": "IAH"}')
+    ended = magnetar("produce", "avro-flights", "-m", "UA 1545 to IAH", "--url", server.url)
+    assert ended.status != 0
+    assert "the topic's schema is AVRO: a payload that is no JSON" in ended.stderr
+    run(server, "produce", "avro-flights", "--as-is", stdin="\x02\x00")
+    assert asyncio.run(read()) == [Flight(1545, "IAH"), Flight(1)]
 
 
 def test_key_and_properties_arrive(server: Standalone) -> None:

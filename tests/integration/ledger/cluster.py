@@ -63,11 +63,6 @@ class Cluster:
             bookie_id=name, data_directory=self._directory / name, host="127.0.0.1", port=0
         )
 
-    @property
-    def long_polls(self) -> int:
-        """Requests that wait for news at the bookies."""
-        return sum(bookie.metrics.long_polls for bookie in self.bookies.values())
-
     async def stop_bookie(self, name: str) -> None:
         await self.bookies.pop(name).stop()
 

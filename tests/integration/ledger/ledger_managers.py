@@ -91,6 +91,13 @@ class LosingStore:
     async def children(self, path: str) -> list[str]:
         return await self._store.children(path)
 
+    @property
+    def records_deletions(self) -> bool:
+        return self._store.records_deletions
+
+    async def is_gone(self, path: str) -> bool:
+        return await self._store.is_gone(path)
+
     async def catch_up(self) -> None:
         await self._store.catch_up()
 

@@ -8,7 +8,6 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LogError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.log_reader import LogReader
-from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
@@ -16,7 +15,6 @@ from tests.integration.ledger.cluster import Cluster
 
 PATH = "/managed-ledgers/public/default/persistent/a-topic"
 CONFIG = LogConfig(ensemble_size=3, write_quorum=3, ack_quorum=2)
-ROLLING = CONFIG.model_copy(update={"ledger_entries_max": 3, "ledger_age_min_s": 0})
 
 
 class Batch:
@@ -34,14 +32,11 @@ class Batch:
 
 
 async def open_log(
-    cluster: Cluster,
-    client: LedgerClient,
-    config: LogConfig = CONFIG,
-    store: MetadataStore | None = None,
+    cluster: Cluster, client: LedgerClient, config: LogConfig = CONFIG
 ) -> ManagedLog:
     return await ManagedLog.open(
         client,
-        store or cluster.store,
+        cluster.store,
         PATH,
         config,
         clock=SystemClock(),

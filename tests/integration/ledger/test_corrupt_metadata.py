@@ -7,17 +7,13 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
-    FutureMetadataVersionError,
     InvalidLedgerMetadataError,
-    LedgerError,
     LedgerLayoutError,
 )
 from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.metadata import MetadataStore
 from magnetar.ledger.registration import BookieRegistry
-from magnetar.ledger.wire import Frame
 from tests.integration.ledger.cluster import Cluster, cluster_of
-from tests.integration.ledger.filtered_network import FilteredNetwork
 
 
 @pytest.fixture
@@ -42,41 +38,6 @@ async def overwrite(store: MetadataStore, ledger_id: int, value: bytes | None) -
     value = value or node.value.replace(b'"format_version":1', b'"format_version":2,"new":1')
     await store.set(path, value, version=node.version)
     return value
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "advice"),
-    [
-        (CORRUPT, InvalidLedgerMetadataError, "from a backup of the metadata store"),
-        (None, FutureMetadataVersionError, "upgrade it before it uses the ledger"),
-    ],
-    ids=["corrupt", "of a newer release"],
-)
-async def test_such_a_ledger_is_neither_opened_nor_recovered_nor_repaired(
-    cluster: Cluster,
-    client: LedgerClient,
-    value: bytes | None,
-    error: type[LedgerError],
-    advice: str,
-) -> None:
-    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-    await writer.add(b"one")
-    stored = await overwrite(cluster.store, writer.ledger_id, value)
-    heard: list[Frame] = []
-    network = FilteredNetwork()
-
-    def note(port: int, frame: Frame) -> Frame:
-        heard.append(frame)
-        return frame
-
-    network.filter = note
-    async with cluster.client(network) as other:
-        for call in (other.open, other.open_and_recover, other.manager.read):
-            with pytest.raises(error, match=rf"/ledgers/00/0000/L0000 .*{advice}"):
-                await call(writer.ledger_id)
-    assert heard == [], "no bookie was asked, or fenced"
-    node = await cluster.store.get(ledger_path("/ledgers", writer.ledger_id))
-    assert node.value == stored
 
 
 @pytest.mark.parametrize("value", [CORRUPT, None], ids=["corrupt", "of a newer release"])

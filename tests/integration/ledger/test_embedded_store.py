@@ -56,6 +56,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "metadata.db"
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("seed", range(5))
 async def test_kill_9_in_the_middle_of_writing_loses_nothing_acknowledged(
     path: Path, seed: int
@@ -186,6 +187,7 @@ async def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> No
         await open_store(f"embedded:{tmp_path / 'file' / 'metadata.db'}")
 
 
+@pytest.mark.disk
 async def test_opening_and_writing_are_fast(path: Path, tmp_path: Path) -> None:
     """Generous bounds, best of several, by what a sync costs at that time: they catch a slip by an
     order of magnitude."""

@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import DigestMismatchError, UnauthorizedError
-from magnetar.ledger.ledger_metadata import DigestType, LedgerState
-from magnetar.ledger.wire import Frame, Op
+from magnetar.ledger.ledger_metadata import DigestType
 from tests.integration.ledger.cluster import Cluster, cluster_of
-from tests.integration.ledger.filtered_network import FilteredNetwork
 
 
 @pytest.fixture
@@ -59,31 +56,6 @@ async def test_a_ledger_of_each_digest_type_is_recovered(
         assert await reader.read(0, 9) == [b"%d" % number for number in range(10)]
 
 
-async def test_a_wrong_password_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
-    sent: list[Frame] = []
-    network = FilteredNetwork()
-
-    def note(port: int, frame: Frame) -> Frame:
-        sent.append(frame)
-        return frame
-
-    async with cluster.client() as client, cluster.client(network) as other:
-        network.filter = note
-        writer = await client.create(
-            ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"secret"
-        )
-        await writer.add(b"one")
-        for wrong in (b"", b"guess", b"secret2"):
-            with pytest.raises(UnauthorizedError, match="Pass the one that it was created with"):
-                await other.open(writer.ledger_id, password=wrong)
-            with pytest.raises(UnauthorizedError, match=f"ledger {writer.ledger_id}"):
-                await other.open_and_recover(writer.ledger_id, password=wrong)
-        assert sent == []
-        metadata = (await client.manager.read(writer.ledger_id)).metadata
-        assert metadata.state is LedgerState.OPEN
-        assert await writer.add(b"two") == 1, "nobody fenced the writer"
-
-
 async def test_the_password_and_the_administrative_way_open_and_recover(
     cluster: Cluster, client: LedgerClient
 ) -> None:
@@ -97,28 +69,3 @@ async def test_the_password_and_the_administrative_way_open_and_recover(
             assert await reader.read(0, 0) == [b"one"]
             again = await other.open(writer.ledger_id, password=password)
             assert await again.read(0, 0) == [b"one"]
-
-
-async def test_hmac_catches_what_a_bookie_makes_up(cluster: Cluster, client: LedgerClient) -> None:
-    """A CRC can be made to fit by whoever changes the bytes; an HMAC needs the password."""
-    writer = await client.create(
-        ensemble_size=3,
-        write_quorum=3,
-        ack_quorum=2,
-        digest_type=DigestType.HMAC,
-        password=b"secret",
-    )
-    await writer.add(b"the truth")
-    await writer.close()
-    network = FilteredNetwork()
-
-    def forge(port: int, frame: Frame) -> Frame:
-        if frame.op != Op.READ:
-            return frame
-        return frame._replace(body=frame.body.replace(b"the truth", b"falsehood"))
-
-    network.filter = forge
-    async with cluster.client(network) as other:
-        reader = await other.open(writer.ledger_id)
-        with pytest.raises(DigestMismatchError, match="HMAC"):
-            await reader.read(0, 0)

@@ -221,6 +221,7 @@ def _check_acknowledged(rounds: list[Round], again: list[Payload]) -> None:
     assert not back, f"{len(back)} acknowledged messages came again, first {back[0]!r}"
 
 
+@pytest.mark.disk
 @pytest.mark.timeout(600)
 def test_what_was_acknowledged_survives_kill_9_at_random_moments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

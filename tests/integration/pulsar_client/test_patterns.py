@@ -3,7 +3,7 @@
 import pulsar
 
 from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS, publish
-from tests.integration.pulsar_client.test_partitioned import create
+from tests.integration.pulsar_client.test_partitioned import admin, create
 from tests.standalone import Standalone
 
 
@@ -28,4 +28,18 @@ def test_a_pattern_consumer_finds_topics_that_appear_later(
         found.add(message.data().decode())
         consumer.acknowledge(message)
     assert found == {first, second, whole}
+    consumer.close()
+
+
+def test_a_pattern_consumer_may_be_there_before_its_namespace(
+    server: Standalone, client: pulsar.Client
+) -> None:
+    settings = pulsar._pulsar.ConsumerConfiguration()
+    settings.pattern_auto_discovery_period(1)
+    settings.subscription_initial_position(pulsar.InitialPosition.Earliest)
+    consumer = client._client.subscribe_pattern("persistent://public/later/.*", "s", settings)
+    assert admin(server, "PUT", "/admin/v2/namespaces/public/later") == 204
+    producer = client.create_producer("persistent://public/later/topic")
+    publish(producer, [b"found"])
+    assert consumer.receive(RECEIVE_TIMEOUT_MS).data() == b"found"
     consumer.close()

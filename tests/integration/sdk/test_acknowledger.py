@@ -111,11 +111,14 @@ async def test_negative_acknowledgement_on_exclusive_goes_back(
     assert redeliver.redeliverUnacknowledgedMessages.consumer_epoch == 1
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED])
 async def test_message_of_an_older_epoch_is_dropped_and_its_credit_returned(
-    client: Client, broker: ScriptedBroker
+    client: Client, broker: ScriptedBroker, kind: SubscriptionType
 ) -> None:
     await publish(client, numbered(2))
-    settings = ConsumerSettings(receiver_queue_messages=2, ack_group_ms=0, nack_delay_ms=0)
+    settings = ConsumerSettings(
+        receiver_queue_messages=2, ack_group_ms=0, nack_delay_ms=0, subscription_type=kind
+    )
     consumer = await client.consumer("t", "s", settings)
     await take(consumer, 2)
 

@@ -122,7 +122,7 @@ WITH_LETTERS = ConsumerSettings(
 async def one_topic(client: Client, _: ScriptedBroker) -> Made:
     consumer = await client.consumer("t", "s", WITH_LETTERS)
     assert consumer._letters is not None
-    await consumer._letters._sender(TopicName.parse("dead"))
+    await consumer._letters._copies._sender(TopicName.parse("dead"), "", None)
     return consumer.close, asyncio.create_task(consumer.receive())
 
 

@@ -8,9 +8,10 @@ import pulsar
 import pulsar.schema
 import pytest
 
-from magnetar.sdk import Client, ConsumerSettings, InitialPosition
+from magnetar.sdk import Client, ConsumerSettings, InitialPosition, ProducerSettings
 from magnetar.sdk.errors import SchemaValueError
 from magnetar.sdk.schemas import (
+    BYTES,
     INT64,
     STRING,
     AutoConsumeSchema,
@@ -21,6 +22,7 @@ from magnetar.sdk.schemas import (
     KeyValue,
     KeyValueEncoding,
     KeyValueSchema,
+    Schema,
     SchemaType,
 )
 from magnetar.sdk.wire.errors import IncompatibleSchemaError
@@ -174,6 +176,57 @@ async def test_keys_and_values_pass(
             KeyValue("k1", first),
             KeyValue("k2", second),
         ]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_pairs_without_a_value_or_a_key_pass(standalone: Standalone, batching: bool) -> None:
+    topic = f"half-pairs-{batching}"
+    schema = KeyValueSchema(STRING, AvroSchema(User), KeyValueEncoding.SEPARATED)
+    halves: list[KeyValue[str, User]] = [
+        KeyValue("gone", None),
+        KeyValue(None, User("a", 1)),
+        KeyValue(None, None),
+        KeyValue("k", User("b", 2)),
+    ]
+    async with Client(standalone.url) as client:
+        producer = await client.producer(topic, ProducerSettings(batching=batching), schema=schema)
+        await producer.send_many(halves)
+        await producer.send(halves[0])
+        consumer = await client.consumer(topic, "s", FROM_START, schema=schema)
+        messages = [await consumer.receive(timeout_s=30) for _ in range(5)]
+        assert [message.value() for message in messages] == [*halves, halves[0]]
+        assert [message.is_null for message in messages] == [True, False, True, False, True]
+        anything = await client.consumer(topic, "auto", FROM_START, schema=AutoConsumeSchema())
+        assert (await anything.receive(timeout_s=30)).value() == KeyValue("gone", None)
+
+
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize(
+    "schema",
+    [BYTES, AvroSchema(User), JsonSchema(User), STRING],
+    ids=["raw", "avro", "json", "text"],
+)
+async def test_none_is_stored_as_a_null_and_read_as_none(
+    standalone: Standalone,
+    request: pytest.FixtureRequest,
+    schema: Schema[object],
+    batching: bool,
+) -> None:
+    topic = f"nulls-{request.node.callspec.id}"
+    settings = ProducerSettings(batching=batching)
+    async with Client(standalone.url) as client:
+        producer = await client.producer(topic, settings, schema=schema)
+        await producer.send(None, key="k")
+        await producer.send_many([None])
+        await producer.flush()
+        consumer = await client.consumer(topic, "s", FROM_START, schema=schema)
+        messages = [await consumer.receive(timeout_s=30) for _ in range(2)]
+        assert [each.value() for each in messages] == [None, None]
+        assert [each.is_null for each in messages] == [True, True]
+        assert [each.key for each in messages] == ["k", None]
+        # A consumer that knows no schema gets no bytes that were never sent.
+        plain = await client.consumer(topic, "plain", FROM_START)
+        assert (await plain.receive(timeout_s=30)).value() is None
 
 
 async def test_auto_produce_takes_the_schema_of_the_topic(standalone: Standalone) -> None:

@@ -77,7 +77,7 @@ async def test_what_is_acknowledged_is_done_and_what_is_refused_comes_again(
         initial_position=InitialPosition.EARLIEST,
         nack_delay_ms=10,
         receiver_queue_messages=2,
-        dead_letters=DeadLetterPolicy(redeliveries_max=1),
+        dead_letters=DeadLetterPolicy(redeliveries_max=1, initial_subscription="morgue"),
     )
     async with await web.producer(topic) as producer:
         await producer.send_many([b"%d" % at for at in range(10)])
@@ -95,10 +95,33 @@ async def test_what_is_acknowledged_is_done_and_what_is_refused_comes_again(
         # The server gives it up: the session must not end before.
         async with await web.reader(f"{topic}-s-DLQ") as reader:
             assert (await reader.read_next(timeout_s=30)).data == b"5"
+        async with await web.consumer(f"{topic}-s-DLQ", "morgue") as morgue:
+            assert (await morgue.receive(timeout_s=30)).data == b"5"
     async with await web.consumer(topic, "s", settings) as consumer:
         with pytest.raises(TimeoutError):
             await consumer.receive(timeout_s=0.3)
         await consumer.unsubscribe()
+
+
+async def test_nulls_and_keys_of_bytes_pass_both_ways(
+    web: WebSocketClient, server: Broker, topic: str
+) -> None:
+    sent: list[tuple[bytes | None, str | bytes | None]] = [
+        (None, "gone"),
+        (b"", b"\xffkey"),
+        (b"text", "/2tleQ=="),
+    ]
+    async with await web.producer(topic) as producer:
+        for value, key in sent:
+            await producer.send(value, key=key)
+    async with (
+        await web.reader(topic) as there,
+        server.client() as client,
+        await client.reader(topic) as here,
+    ):
+        for reader in (there, here):
+            found = [await reader.read_next(timeout_s=30) for _ in sent]
+            assert [(each.value(), each.given_key) for each in found] == sent
 
 
 async def test_readers_begin_where_they_are_told(web: WebSocketClient, topic: str) -> None:

@@ -1,19 +1,21 @@
 """Bad input is one clear line when the query begins, not a stack from a worker later."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pulsar
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.spark import MagnetarDataSource, broker_reads
+from magnetar.sdk.spark import MagnetarDataSource, broker_reads, register
 from magnetar.sdk.spark.errors import (
     DataLossError,
     MagnetarSparkError,
@@ -29,6 +31,24 @@ from tests.standalone import Standalone
 
 BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "unknown name": ({"startingOfsets": "x"}, "startingofsets: .*did you mean startingOffsets"),
+    "Kafka's name": (
+        {"kafka.bootstrap.servers": "a:1"},
+        r"kafka\.bootstrap\.servers: .*it is option service\.url",
+    ),
+    "a group": ({"groupId": "g"}, "groupid: .*it is option subscriptionName"),
+    "a rate": ({"maxOffsetsPerTrigger": "5"}, "maxoffsetspertrigger: .*maxEntriesPerTrigger"),
+    "a plugin": (
+        {"pulsar.client.authPluginClassName": "a.B"},
+        "authpluginclassname: .*it is option authentication",
+    ),
+    "other schemas": ({"allowDifferentTopicSchemas": "true"}, 'as bytes: .schema."value binary'),
+    "a key file": ({"privateKeyFile": "/k"}, "privatekeyfile: .*mode PERMISSIVE"),
+    "of a table": ({"provider": "magnetar"}, "provider: .*CREATE TEMPORARY VIEW"),
+    "of the sink": ({"producerName": "p"}, "producername: .*it is for writing only"),
+    "bad mode of reading": (
+        {"mode": "LENIENT"},
+        "mode: 'LENIENT' is not allowed; it is one of FAIL",
+    ),
     "no topic": ({"topic": None}, "topic: exactly one of topic, topics and topicsPattern"),
     "two ways": ({"topics": "a,b"}, "topic, topics are given"),
     "bad topic name": ({"topic": "a/b"}, "'a/b' is not of the form"),
@@ -44,7 +64,6 @@ BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "beyond the end": ({"startingOffsets": '{"TOPIC": "999999:1"}'}, "999999:1 does not exist"),
     "bad number": ({"sliceBytes": "many"}, "sliceBytes: 'many' is not allowed; it is a number"),
     "bad time": ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not allowed"),
-    "bad skew": ({"publishTimeSkewMs": "-1"}, "publishTimeSkewMs: .-1. is not allowed"),
     "bad mode": ({"readMode": "fast"}, "readMode: 'fast' is not allowed; it is one of"),
     "for streams": ({"maxEntriesPerTrigger": "5"}, "it is for streaming queries only"),
     "bad flag": ({"failOnDataLoss": "perhaps"}, "failOnDataLoss: 'perhaps' is not allowed"),
@@ -156,6 +175,76 @@ def test_an_end_before_the_beginning(server: Standalone, client: pulsar.Client, 
     reader = MagnetarDataSource({**options, "endingOffsets": places[1]}).reader(SCHEMA)
     rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch[0]]
     assert [row.as_py() for row in rows] == [b"1"]
+
+
+def test_spark_has_no_tables_and_no_paths_of_topics_and_says_so_in_one_line(
+    spark: SparkSession, server: Standalone, filled: str
+) -> None:
+    """Spark gives a source the options of a table for its columns, and none to read it."""
+    options = options_for(server, topic=filled)
+    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    with pytest.raises(PySparkException, match=r"CREATE TEMPORARY VIEW name USING magnetar"):
+        spark.sql(f"CREATE TABLE no_table USING magnetar OPTIONS ({given})")
+    spark.sql(f"CREATE TABLE no_rows (value binary) USING magnetar OPTIONS ({given})")
+    try:
+        with pytest.raises(PySparkException, match=r"CREATE TEMPORARY VIEW name USING magnetar"):
+            spark.sql("SELECT * FROM no_rows").collect()
+    finally:
+        spark.sql("DROP TABLE no_rows")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW a_view USING magnetar OPTIONS ({given})")
+    assert [row.value for row in spark.table("a_view").collect()] == [b"one"]
+    del options["topic"]
+    reader = spark.read.format("magnetar").options(**options)
+    with pytest.raises(PySparkException, match=r"option path: .*it is option topic"):
+        reader.load("spark-bad-input")
+
+
+def test_a_second_session_may_be_told_of_the_source_again(
+    spark: SparkSession, server: Standalone, filled: str
+) -> None:
+    second = spark.newSession()
+    register(second)
+    register(second)
+    assert load(second, options_for(server, topic=filled)).count() == 1
+
+
+def test_a_spark_that_is_too_old_is_told_in_one_line(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    with pytest.raises(MagnetarSparkError, match=r"needs Spark 4\.1 or newer.*this is 4\.0\.1"):
+        register(spark)
+
+
+def test_a_spark_without_limits_of_micro_batches_is_told_in_one_line(
+    server: Standalone, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of 4.1, which reads batches."""
+    monkeypatch.delitem(sys.modules, "magnetar.sdk.spark.stream_reader", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    reader = MagnetarDataSource(options_for(server, topic=filled)).streamReader(SCHEMA)
+    with pytest.raises(MagnetarSparkError, match=r"streaming queries need Spark 4\.2"):
+        reader.initialOffset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("endingOffsets", "latest", "endingOffsets: it is for batch queries only"),
+        ("startingOfsets", "earliest", "did you mean startingOffsets"),
+    ],
+)
+def test_a_stream_with_columns_of_its_own_is_refused_in_the_same_line(
+    spark: SparkSession, server: Standalone, filled: str, tmp_path: Path,
+    name: str, value: str, message: str,
+) -> None:  # fmt: skip
+    """Spark asks for no columns then, and hides what making the reader raises."""
+    reader = spark.readStream.format("magnetar").options(**options_for(server, topic=filled))
+    frame = reader.option(name, value).schema("value binary").load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match=message):
+        query.awaitTermination(180)
 
 
 def test_columns_that_a_topic_does_not_have(

@@ -100,30 +100,29 @@ def test_small_partitions_are_read_by_few_tasks(
     assert 8 <= frame.rdd.getNumPartitions() <= 10
 
 
-def test_filters_reach_the_source_where_spark_is_told_to_push_them(
-    spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str
+@pytest.mark.parametrize("pushes", ["true", "false"], ids=["pushed", "not pushed"])
+def test_a_filter_leaves_all_rows_to_other_reads_of_its_frame(
+    spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str, pushes: str
 ) -> None:
-    """Of three ledgers only the one that may have what is wanted is read."""
+    """Spark keeps what a frame or view was planned with for all that is read of it."""
     for number in range(3):
         publish(client, topic, [b"%d" % number])
         admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
-    options = options_for(server, topic=topic, sliceBytes="1")
-    rows = load(spark, options).collect()
-    assert [row.value for row in rows] == [b"0", b"1", b"2"]
     name = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(name, "true")
+    spark.conf.set(name, pushes)
     try:
-        middle = load(spark, options).where(f.col("__messageId") == rows[1]["__messageId"])
-        assert [row.value for row in middle.collect()] == [b"1"]
-        assert middle.rdd.getNumPartitions() == 1
-        since = f.lit(rows[0]["__publishTime"])
-        everything = load(spark, options).where(f.col("__publishTime") >= since)
-        assert len(everything.collect()) == 3
-        assert everything.rdd.getNumPartitions() == 3
-        later = f.lit(datetime.now(UTC) + timedelta(days=1))
-        nothing = load(spark, options).where(f.col("__publishTime") > later)
-        assert nothing.collect() == []
-        assert nothing.rdd.getNumPartitions() == 1
+        rows = load(spark, options_for(server, topic=topic)).collect()
+        other = f.col("__messageId") == rows[1]["__messageId"]
+        later = f.col("__publishTime") > f.lit(datetime.now(UTC) + timedelta(days=1))
+        for wanted, count in ((other, 1), (later, 0)):
+            frame = load(spark, options_for(server, topic=topic))
+            assert frame.where(wanted).count() == count
+            assert frame.count() == 3, "read again"
+            frame = load(spark, options_for(server, topic=topic))
+            assert frame.where(wanted).union(frame).count() == count + 3, "within one query"
+            load(spark, options_for(server, topic=topic)).createOrReplaceTempView("messages")
+            assert spark.table("messages").where(wanted).count() == count
+            assert spark.table("messages").count() == 3, "of a view"
     finally:
         spark.conf.unset(name)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, Integer, Long, Record
+from pulsar.schema import AvroSchema, Integer, Long, Record, StringSchema
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
+from magnetar.sdk.errors import SdkError
 from magnetar.sdk.spark.pipeline.archive import ArchiveSettings, archive, show_archive
 from magnetar.sdk.spark.pipeline.archive_log import Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
@@ -185,6 +186,32 @@ def test_a_field_that_was_widened_is_wide_in_the_whole_archive(
     assert len(store.state.files) == 1, "put together at the end"
 
 
+def test_an_archive_has_the_bytes_of_what_is_no_record(spark: SparkSession, stage: Stage) -> None:
+    """Text would be another column than in the archives that there are, and none for a replay."""
+    topic = "persistent://public/default/pipeline-text"
+    client = pulsar.Client(stage.url)
+    client.create_producer(topic, schema=StringSchema()).send("text")
+    client.close()
+    store = archive(spark, stage.archive_of(topic, "text"))
+    assert [row["value"] for row in store.read().collect()] == [b"text"]
+
+
+def test_an_archive_goes_on_behind_a_message_that_cannot_be_read_if_it_is_told_to(
+    spark: SparkSession, stage: Stage
+) -> None:
+    topic = "persistent://public/default/pipeline-poison"
+    client = pulsar.Client(stage.url)
+    producer = client.create_producer(topic, schema=AvroSchema(Narrow))
+    producer.send(Narrow(number=1))
+    client.create_producer(topic).send(b"\xff")
+    producer.send(Narrow(number=2))
+    client.close()
+    with pytest.raises(PySparkException, match=f"{topic}: message [0-9]+:1: a value is not of"):
+        archive(spark, stage.archive_of(topic, "poison"))
+    store = archive(spark, stage.archive_of(topic, "poison", mode="DROPMALFORMED"))
+    assert sorted(row["number"] for row in store.read().collect()) == [1, 2]
+
+
 def test_a_job_that_starts_takes_no_rows_from_one_that_runs(
     spark: SparkSession, stage: Stage
 ) -> None:
@@ -269,7 +296,9 @@ def test_what_is_wrong_is_one_clear_line(spark: SparkSession, stage: Stage) -> N
     missing = ReplaySettings(brokers=stage.brokers, archive=str(stage.directory / "no"), to="t")
     with pytest.raises(PipelineError, match="holds none of these topics"):
         replay(spark, missing)
-    with pytest.raises(PySparkException, match="nowhere"):
+    with pytest.raises(PipelineError, match="mode is FAILFAST or DROPMALFORMED"):
+        stage.archive_of("t", "nothing", mode="PERMISSIVE")
+    with pytest.raises(SdkError, match="nowhere"):
         archive(spark, stage.archive_of("persistent://nobody/nowhere/t", "nowhere"))
 
 

@@ -4,20 +4,16 @@ import asyncio
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pulsar
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.datasource import InputPartition
 
 from magnetar.sdk.spark import MagnetarDataSource, broker_reads
-from magnetar.sdk.spark.batch_reader import BatchReader, PushingBatchReader
-from magnetar.sdk.spark.columns import MESSAGE_ID, VALUE
+from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
 from magnetar.sdk.spark.slices import Slice
-from magnetar.sdk.spark.source_options import SourceOptions
 from tests.cluster import ProcessCluster
 from tests.integration.spark.driven import SCHEMA
 from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
@@ -64,36 +60,13 @@ def test_a_message_in_chunks_is_whole_wherever_slices_are_cut(
 
 
 @pytest.mark.parametrize("mode", ["direct", "broker"])
-async def test_a_message_in_chunks_is_whole_over_ledgers_and_behind_a_filter(
+async def test_a_message_in_chunks_is_whole_over_ledgers(
     server: Standalone, topic: str, mode: str
 ) -> None:
-    """The ledgers in which it begins have nothing else that the filter wants."""
     await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
-    options = SourceOptions.read(
-        options_for(server, topic=topic, sliceBytes="1", readMode=mode), is_stream=False
-    )
-    columns = StructType([StructField(VALUE, BinaryType()), StructField(MESSAGE_ID, BinaryType())])
-
-    def rows(*filters: EqualTo) -> dict[bytes, bytes]:
-        reader = PushingBatchReader(options, columns)
-        reader.pushFilters(list(filters))
-        batches = [
-            batch
-            for each in reader.partitions()
-            for batch in reader.read(pickle.loads(pickle.dumps(each)))
-        ]
-        found = [column.to_pylist() for batch in batches for column in (batch.columns)]
-        return {
-            value: place
-            for values, places in zip(found[::2], found[1::2], strict=True)
-            for value, place in zip(values, places, strict=True)
-        }
-
-    ids = await asyncio.to_thread(rows)
-    assert list(ids) == [b"first", b"abcdef", b"last"]
-    wanted = EqualTo(("__messageId",), ids[b"abcdef"])
-    # The last chunk and what is behind it are in one ledger.
-    assert list(await asyncio.to_thread(rows, wanted)) == [b"abcdef", b"last"]
+    options = options_for(server, topic=topic, sliceBytes="1", readMode=mode)
+    found = await asyncio.to_thread(lambda: read(*planned(options)))
+    assert found == [b"first", b"abcdef", b"last"]
 
 
 async def test_a_message_whose_beginning_is_too_far_away_is_not_passed_over_in_silence(
@@ -175,37 +148,3 @@ def test_bookies_are_read_while_brokers_and_a_bookie_are_down(
         bookies[1].kill()
         with pytest.raises(UnreachableError, match="cannot be read: bookie"):
             read(reader, slices)
-
-
-def test_filters_leave_out_ledgers_that_cannot_have_what_is_wanted(
-    server: Standalone, client: pulsar.Client, topic: str
-) -> None:
-    """Spark checks the rows; the source must not leave out any that fits."""
-    for number in range(3):
-        publish(client, topic, [b"%d" % number] * 5, batching_enabled=False)
-        admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
-    options = SourceOptions.read(options_for(server, topic=topic), is_stream=False)
-
-    def values(
-        *filters: EqualTo | GreaterThanOrEqual | LessThan, skew_ms: int = 60_000
-    ) -> set[bytes]:
-        reader = PushingBatchReader(replace(options, publish_time_skew_ms=skew_ms), SCHEMA)
-        assert list(reader.pushFilters(list(filters))) == list(filters)
-        return set(read(reader, [each for each in reader.partitions() if isinstance(each, Slice)]))
-
-    everything = {b"0", b"1", b"2"}
-    time = ("__publishTime",)
-    now = datetime.now(UTC)
-    assert values() == everything
-    assert values(GreaterThanOrEqual(time, now)) == everything, "within the skew of clocks"
-    assert values(GreaterThanOrEqual(time, now + timedelta(seconds=1)), skew_ms=0) == set()
-    assert values(GreaterThanOrEqual(time, now.replace(year=now.year + 1))) == set()
-    assert values(LessThan(time, now.replace(year=now.year + 1))) == everything
-    # A message that waited for its broker, or was sent again, is in a ledger that is later than it.
-    assert values(LessThan(time, now.replace(year=now.year - 1))) == everything
-
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    wanted = [reader.read_next() for _ in range(7)][-1]
-    reader.close()
-    place = wanted.message_id().serialize()
-    assert values(EqualTo(("__messageId",), place)) == {b"1"}

@@ -5,6 +5,9 @@ import asyncio
 import pytest
 
 from magnetar.sdk import Client
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.wire_client import WireClient
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
 from tests.integration.spark.support import admin, options_for
 from tests.standalone import Standalone
@@ -34,6 +37,37 @@ async def test_what_is_open_is_not_read_and_what_was_aborted_never(
         await second.commit()
         await producer.send(b"last")
         assert await asyncio.to_thread(read) == [b"behind", b"committed", b"last"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+async def test_messages_whose_commands_alone_name_their_transaction_are_no_others(
+    server: Standalone, topic: str, mode: str
+) -> None:
+    """As clients in Go send them: the entries themselves must say it."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", readMode=mode)
+    checkpoint = Checkpoint()
+
+    def read() -> list[bytes]:
+        with DrivenQuery(options, checkpoint) as query:
+            return query.run_available().values
+
+    client = await WireClient.open(server.port)
+    await client.produce(topic, txn_enabled=True)
+
+    async def publish(sequence_id: int, body: bytes, txn: tuple[int, int] | None) -> None:
+        client.publish(sequence_id, body, txn=txn)
+        await client.next(BaseCommand.SEND_RECEIPT)
+
+    first = await client.begin(topic)
+    await publish(0, b"before", None)
+    await publish(1, b"aborted", first)
+    assert await asyncio.to_thread(read) == [b"before"]
+    await client.end(first, pb.ABORT)
+    second = await client.begin(topic)
+    await publish(2, b"committed", second)
+    await client.end(second)
+    assert await asyncio.to_thread(read) == [b"committed"]
+    await client.close()
 
 
 @pytest.mark.parametrize("mode", ["direct", "broker"])

@@ -44,13 +44,14 @@ class _Member:
 
 
 class _Story:
-    def __init__(self, *, is_unordered: bool, kept_bytes: int) -> None:
+    def __init__(self, *, is_unordered: bool, kept_bytes: int, has_ring: bool) -> None:
         self.is_unordered = is_unordered
         self.harness = Harness(
             unacked_per_consumer_max=20,
             look_ahead_per_consumer_max=6,
             look_ahead_per_subscription_max=15,
             look_ahead_bytes_max=kept_bytes,
+            key_shared_consistent_hashing=has_ring,
         )
         self.members: list[_Member] = []
         self.acked: set[Position] = set()
@@ -173,16 +174,19 @@ class _Story:
         assert dispatcher.left._kept_bytes == 0
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 100, 1 << 20])
+@pytest.mark.parametrize(
+    ("kept_bytes", "has_ring"), [(0, True), (100, True), (100, False), (1 << 20, True)]
+)
 @settings(max_examples=40, deadline=None)
 @given(steps=_STEPS)
 def test_a_key_is_at_one_consumer_and_in_order(
-    kept_bytes: int, steps: list[tuple[str, int, int]]
+    kept_bytes: int, has_ring: bool, steps: list[tuple[str, int, int]]
 ) -> None:
-    asyncio.run(_Story(is_unordered=False, kept_bytes=kept_bytes).run(steps))
+    story = _Story(is_unordered=False, kept_bytes=kept_bytes, has_ring=has_ring)
+    asyncio.run(story.run(steps))
 
 
 @settings(max_examples=40, deadline=None)
 @given(steps=_STEPS)
 def test_without_order_nothing_is_lost_either(steps: list[tuple[str, int, int]]) -> None:
-    asyncio.run(_Story(is_unordered=True, kept_bytes=100).run(steps))
+    asyncio.run(_Story(is_unordered=True, kept_bytes=100, has_ring=True).run(steps))

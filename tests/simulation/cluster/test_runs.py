@@ -10,9 +10,10 @@ import pytest
 from tests.simulation.cluster.drawing import DEDUPLICATING_SEEDS_FROM, TRIMMED_SEEDS_FROM, draw
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import execute
+from tests.simulation.seeds import fresh_seeds
 
-RUNS = 120
-"""The short form; `make sim CLUSTER=1 RUNS=n` is the long one."""
+RUNS = 60
+"""The short form, and as many fresh seeds; `make sim CLUSTER=1 RUNS=n` is the long one."""
 PER_TEST = 20
 REGRESSIONS = sorted(Path(__file__).with_name("regressions").glob("*.json"))
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,6 +22,22 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("first", range(0, RUNS, PER_TEST))
 def test_no_invariant_is_violated(first: int) -> None:
     for seed in range(first, first + PER_TEST):
+        outcome = execute(draw(seed))
+        assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
+
+
+_FRESH = {
+    "plain": (RUNS, TRIMMED_SEEDS_FROM),
+    "trimmed": (TRIMMED_SEEDS_FROM + 2 * RUNS, DEDUPLICATING_SEEDS_FROM),
+    "deduplicating": (DEDUPLICATING_SEEDS_FROM + RUNS, 1_000_000_000),
+}
+
+
+@pytest.mark.parametrize("part", range(RUNS // PER_TEST // len(_FRESH)))
+@pytest.mark.parametrize("kind", _FRESH)
+def test_no_invariant_is_violated_with_fresh_seeds(kind: str, part: int) -> None:
+    first, below = _FRESH[kind]
+    for seed in fresh_seeds(PER_TEST, first=first, below=below):
         outcome = execute(draw(seed))
         assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
 

@@ -17,7 +17,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 
@@ -38,9 +39,37 @@ class Mutation:
     invariants: tuple[str, ...] = ()
 
 
+_changed_files: list[set[Path]] = []
+"""What `files_changed_by` collects."""
+
+
+def files_changed_by(mutation: Mutation) -> set[Path]:
+    """The source files that have what the mutation changes, and the file that has the mutation.
+
+    Raises:
+        AssertionError: the mutation does not fit the code any more.
+    """
+    files: set[Path] = set()
+    _changed_files.append(files)
+    try:
+        with mutation.apply():
+            pass
+    finally:
+        _changed_files.pop()
+    return files | {Path(inspect.getfile(inspect.unwrap(mutation.apply)))}
+
+
+def _note(owner: object) -> None:
+    if _changed_files:
+        file = inspect.getsourcefile(owner if isinstance(owner, ModuleType | type) else type(owner))
+        assert file is not None, f"{owner} has no source file"
+        _changed_files[-1].add(Path(file))
+
+
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
     """`owner.name` is `value` inside the context. Owner: a class or a module."""
+    _note(owner)
     before = inspect.getattr_static(owner, name)
     setattr(owner, name, value)
     try:

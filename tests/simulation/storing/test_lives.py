@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.seeds import fresh_seeds
 from tests.simulation.storing.lives import LivesPlan, draw_lives, live
 
-RUNS = 200
-"""The short form; `make sim STORAGE=1 RUNS=n` is the long one."""
+RUNS = 100
+"""The short form, and as many fresh seeds; `make sim STORAGE=1 RUNS=n` is the long one."""
 PER_TEST = 50
 REGRESSIONS = sorted(Path(__file__).with_name("regressions").glob("*.json"))
 
@@ -15,6 +16,13 @@ REGRESSIONS = sorted(Path(__file__).with_name("regressions").glob("*.json"))
 @pytest.mark.parametrize("first", range(0, RUNS, PER_TEST))
 def test_no_promise_is_broken(first: int) -> None:
     for seed in range(first, first + PER_TEST):
+        outcome = live(draw_lives(seed))
+        assert not outcome.has_failed, f"make sim STORAGE=1 SEED={seed}\n{outcome.report()}"
+
+
+@pytest.mark.parametrize("part", range(RUNS // PER_TEST))
+def test_no_promise_is_broken_with_fresh_seeds(part: int) -> None:
+    for seed in fresh_seeds(PER_TEST):
         outcome = live(draw_lives(seed))
         assert not outcome.has_failed, f"make sim STORAGE=1 SEED={seed}\n{outcome.report()}"
 

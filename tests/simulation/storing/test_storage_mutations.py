@@ -2,11 +2,16 @@
 
 import pytest
 
+from tests import proven
 from tests.simulation.mutations.storage_registry import STORAGE_MUTATIONS, storage_mutation
 from tests.simulation.storing.mutate import load
 
 _CAUGHT = load()
-_BY_RUNS = [name for name, catch in _CAUGHT.items() if catch.by]
+_BY_RUNS = [
+    pytest.param(name, marks=pytest.mark.replay(f"{proven.STORAGE}/{name}"))
+    for name, catch in _CAUGHT.items()
+    if catch.by
+]
 
 
 def test_every_mutation_of_the_storage_has_been_caught() -> None:

@@ -29,6 +29,9 @@ from tests.ledger_storage import (
 )
 from tests.unit.bookie.test_maintenance import copy_log
 
+# A memory file system cannot say what the page cache has (RWF_NOWAIT).
+pytestmark = pytest.mark.disk
+
 ALL = 1 << 40
 BYTES = 1 << 20
 PAYLOAD = b"x" * 1000

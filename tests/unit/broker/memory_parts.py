@@ -353,7 +353,6 @@ class MemoryTopics:
         self.snapshots: dict[str, MemorySnapshot] = {}
         self.buckets: dict[str, MemoryBuckets] = {}
         self.clock: Clock = SystemClock()
-        """Of delayed delivery."""
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
         self.is_unavailable = False
@@ -400,7 +399,9 @@ class MemoryTopics:
         if not name.is_persistent:
             known = self._policies.known(name)
             log, cache = VolatileLog(str(name)), TailCache(self.pool)
-            topic = NonPersistentTopic(name, log, cache, limits, self.tenure, known)
+            topic = NonPersistentTopic(
+                name, log, cache, limits, self.tenure, known, clock=self.clock
+            )
             self._topics[name] = topic
             return topic
         return await self._load(name, limits)
@@ -408,7 +409,13 @@ class MemoryTopics:
     async def _load(self, name: TopicName, limits: TopicLimits) -> Topic:
         log = self.logs.setdefault(str(name), MemoryLog())
         topic = Topic(
-            name, log, TailCache(self.pool), limits, self.tenure, self._policies.known(name)
+            name,
+            log,
+            TailCache(self.pool),
+            limits,
+            self.tenure,
+            self._policies.known(name),
+            clock=self.clock,
         )
         if topic.policies.deduplication:
             snapshot = self.snapshots.setdefault(str(name), MemorySnapshot(log))

@@ -302,7 +302,7 @@ async def test_an_unknown_outcome_ends_the_topics_time_and_nothing_is_taken_any_
     assert len(reasons) == 1
 
 
-async def test_a_terminated_topic_refuses_for_sure_and_is_not_loaded_again() -> None:
+async def test_a_terminated_topic_sends_producers_away_and_is_not_loaded_again() -> None:
     harness = _harness()
     client = await _producing(harness)
     harness.topic.reload = lambda reason: pytest.fail(reason)
@@ -310,8 +310,7 @@ async def test_a_terminated_topic_refuses_for_sure_and_is_not_loaded_again() -> 
     _send(client, 0)
     harness.log.terminated = Position(7, -1)
     harness.log.fail(LogTerminatedError("it was terminated"))
-    error = client.take(BaseCommand.SEND_ERROR).send_error
-    assert error.error == pb.ServerError.TopicTerminatedError
+    assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
 
 
 async def test_a_topic_that_does_not_deduplicate_goes_on() -> None:

@@ -120,9 +120,10 @@ def test_an_entry_without_checksum_has_the_same_key() -> None:
 # Who gets what
 
 
-async def test_every_entry_goes_to_one_consumer_and_a_key_to_one_only() -> None:
+@pytest.mark.parametrize("has_ring", [True, False])
+async def test_every_entry_goes_to_one_consumer_and_a_key_to_one_only(has_ring: bool) -> None:
     keys = [f"key-{number % 50}" for number in range(1000)]
-    harness = _keyed(keys)
+    harness = _keyed(keys, key_shared_consistent_hashing=has_ring)
     clients = [await _join(harness, consumer_name=f"c{number}") for number in range(4)]
     for client in clients:
         client.flow(1000)
@@ -133,6 +134,40 @@ async def test_every_entry_goes_to_one_consumer_and_a_key_to_one_only() -> None:
     assert sum(map(len, keys_of)) == 50
     assert sum(bool(each) for each in keys_of) >= 3
     _dispatcher(harness)
+
+
+async def test_without_a_ring_a_newcomer_gets_half_of_the_widest_range_as_in_pulsar() -> None:
+    harness = _keyed([], key_shared_consistent_hashing=False)
+    clients: list[Client] = []
+
+    def ranges() -> list[list[tuple[int, int]]]:
+        dispatcher = _dispatcher(harness)
+        assert all(
+            dispatcher.selector.select(point) is each
+            for each in dispatcher.consumers
+            for found in dispatcher.selector.ranges_of(each)
+            for point in (found.start, found.end)
+        )
+        return [
+            [(found.start, found.end) for found in dispatcher.selector.ranges_of(each)]
+            for each in dispatcher.consumers
+        ]
+
+    for expected in (
+        [[(0, 65535)]],
+        [[(32769, 65535)], [(0, 32768)]],
+        [[(32769, 65535)], [(16385, 32768)], [(0, 16384)]],
+        [[(49153, 65535)], [(16385, 32768)], [(0, 16384)], [(32769, 49152)]],
+    ):
+        clients.append(await _join(harness))
+        assert ranges() == expected
+    # The hashes of one that leaves go to what is behind it, those of the last one to the former.
+    clients[1].connection.lost()
+    assert ranges() == [[(49153, 65535)], [(0, 16384)], [(16385, 49152)]]
+    clients[0].connection.lost()
+    assert ranges() == [[(0, 16384)], [(16385, 65535)]]
+    clients[3].connection.lost()
+    assert ranges() == [[(0, 65535)]]
 
 
 async def test_a_consumer_without_credit_holds_up_its_own_keys_only() -> None:

@@ -99,7 +99,7 @@ async def test_the_topics_of_a_namespace_and_their_hash() -> None:
     assert (list(answer.topics), answer.changed) == ([], False)
 
 
-async def test_system_topics_and_unknown_namespaces_are_not_listed() -> None:
+async def test_system_topics_are_not_listed_and_unknown_namespaces_have_none() -> None:
     harness = Harness(message_bytes_max=4096)
     client = harness.client()
     for producer_id, name in enumerate(["__change_events", "x__transaction_pending_ack", "mine"]):
@@ -123,6 +123,9 @@ async def test_system_topics_and_unknown_namespaces_are_not_listed() -> None:
     answer = (await client.next()).getTopicsOfNamespaceResponse
     assert (list(answer.topics), answer.topics_hash) == ([], "00000000")
     ask("public/nowhere")
+    answer = (await client.next()).getTopicsOfNamespaceResponse
+    assert (list(answer.topics), answer.topics_hash) == ([], "00000000")
+    ask("nonsense")
     assert (await client.next()).error.error == pb.ServerError.TopicNotFound
     # What fits no frame is refused: a client would drop the connection over it.
     for producer_id in range(10, 20):

@@ -13,7 +13,7 @@ from magnetar.cursors import (
     InvalidCursorNodeError,
     SubscriptionCursor,
 )
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import (
@@ -22,6 +22,7 @@ from tests.unit.broker.harness import (
     consuming,
     delivered_to,
     entry,
+    id_of,
     settle,
 )
 from tests.unit.broker.memory_parts import TOPIC
@@ -56,6 +57,39 @@ async def test_a_new_subscription_starts_where_it_is_told(
     producer = harness.client()
     await producer.produce()
     producer.publish(2)
+    await settle()
+    assert delivered_to(client) == expected
+
+
+@pytest.mark.parametrize("start", [None, LATEST, Position(7, 3), Position(8, 0)])
+@pytest.mark.parametrize(
+    ("initial", "expected"), [(pb.CommandSubscribe.Earliest, [0, 1, 2, 3]), (_LATEST, [3])]
+)
+async def test_a_reader_without_a_start_in_the_topic_begins_at_its_initial_position(
+    start: Position | None, initial: int, expected: list[int]
+) -> None:
+    harness = Harness()
+    harness.log.store(entry(), entry(), entry())
+    named: dict[str, Any] = {} if start is None else {"start_message_id": id_of(start)}
+    client = await consuming(harness, durable=False, initialPosition=initial, **named)
+    producer = harness.client()
+    await producer.produce()
+    producer.publish(3)
+    await settle()
+    assert delivered_to(client) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [(EARLIEST, [0, 1, 2]), (Position(7, 1), [1, 2]), (Position(7, 2), [2])]
+)
+async def test_a_reader_with_a_start_in_the_topic_begins_there(
+    start: Position, expected: list[int]
+) -> None:
+    harness = Harness()
+    harness.log.store(entry(), entry(), entry())
+    client = await consuming(
+        harness, durable=False, initialPosition=_LATEST, start_message_id=id_of(start)
+    )
     await settle()
     assert delivered_to(client) == expected
 

@@ -1,10 +1,14 @@
-"""A terminated topic: who publishes is refused, with the code that says for good."""
+"""A terminated topic: who publishes is sent away, and hears when it comes again."""
+
+import asyncio
 
 import pytest
 
 from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
 from magnetar.broker.termination import terminate
-from magnetar.ledger.errors import LogFencedError, UnknownOutcomeError
+from magnetar.ledger.errors import LogFencedError, LogTerminatedError, UnknownOutcomeError
+from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Harness, settle
@@ -45,15 +49,46 @@ async def test_a_producer_that_waits_for_its_turn_is_refused_too() -> None:
     assert refused.error.error == pb.ServerError.TopicTerminatedError
 
 
-async def test_a_message_that_comes_too_late_is_refused_with_the_same_code() -> None:
+async def test_a_message_that_comes_too_late_is_answered_by_the_close_of_its_producer() -> None:
     harness = Harness()
     client = harness.client()
     await client.produce()
     await harness.log.terminate()
     client.publish(0)
-    error = (await client.next()).send_error
-    assert (error.sequence_id, error.error) == (0, pb.ServerError.TopicTerminatedError)
     assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+    refused = await client.produce(1)
+    assert refused.error.error == pb.ServerError.TopicTerminatedError
+
+
+async def test_while_a_topic_is_being_terminated_producers_are_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    sending, idle = harness.client(), harness.client()
+    await sending.produce()
+    await idle.produce(producer_name="idle")
+    ending = asyncio.Event()
+    is_ended = harness.log.terminate
+
+    async def end_slowly() -> Position:
+        await ending.wait()
+        return await is_ended()
+
+    def refuse(batch: AppendBatch) -> None:
+        batch.on_failed(LogTerminatedError("no more"))
+
+    monkeypatch.setattr(harness.log, "terminate", end_slowly)
+    terminating = asyncio.ensure_future(terminate(harness.topic))
+    await settle()
+    monkeypatch.setattr(harness.log, "append", refuse)
+    sending.publish(0, 1)
+    assert (await sending.next()).type == BaseCommand.CLOSE_PRODUCER
+    assert (await sending.produce(1)).error.error == pb.ServerError.ServiceNotReady
+    ending.set()
+    await terminating
+    assert (await idle.next()).type == BaseCommand.CLOSE_PRODUCER
+    assert (await sending.produce(2)).error.error == pb.ServerError.TopicTerminatedError
+    assert sending.commands() == []
 
 
 async def test_consumers_that_have_everything_are_told_but_no_cpp_client() -> None:

@@ -130,6 +130,8 @@ class _AllDelayed:
     def withheld(self) -> int:
         return len(self.positions)
 
+    size_bytes = 0
+
 
 @_SHARING
 async def test_withheld_entries_are_told_and_come_when_they_are_due(sub_type: Any) -> None:

@@ -140,6 +140,11 @@ class MemoryStore:
             raise NoNodeError(path)
         return sorted(names)
 
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return await self.exists(path) is None
+
     async def catch_up(self) -> None:
         """Never behind."""
 

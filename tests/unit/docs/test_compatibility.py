@@ -4,6 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+from magnetar.broker.http.brokers import REPORT_CONSTANTS
+from magnetar.broker.internal_stats import INTERNAL_ABSENT, INTERNAL_CONSTANTS
+from magnetar.broker.stats import ABSENT, SUBSCRIPTION_CONSTANTS, TOPIC_CONSTANTS
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "compatibility.md"
 STATES = ("works", "differs", "not yet")
@@ -47,3 +51,13 @@ def test_every_feature_that_works_names_tests_that_exist() -> None:
             assert path.is_file(), f"line {number}: there is no tests/{file}"
             if test:
                 assert test in names_of_tests(path), f"line {number}: tests/{file} has no {test}"
+
+
+def test_fields_of_statistics_that_never_change_are_listed() -> None:
+    page = PAGE.read_text()
+    tables = (
+        *(TOPIC_CONSTANTS, SUBSCRIPTION_CONSTANTS, INTERNAL_CONSTANTS, REPORT_CONSTANTS),
+        *(ABSENT, INTERNAL_ABSENT),
+    )
+    missing = {field for table in tables for field in table if f"`{field}`" not in page}
+    assert not missing

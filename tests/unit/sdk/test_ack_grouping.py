@@ -60,13 +60,82 @@ def test_batch_index_acks_tell_what_remains() -> None:
     assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
 
 
-def test_partly_delivered_batch_is_complete_without_the_rest() -> None:
+def test_a_batch_delivered_in_part_is_complete_and_the_rest_is_left_to_the_broker() -> None:
+    """A transaction of another consumer may have the rest, and be aborted."""
     acks = AckGrouping(batch_index_ack=False)
-    acks.set_remaining(1, 2, 0b110)
-    acks.add(1, 2, 1, 3)
+    assert acks.deliver(1, 2, 3, 0b110) == 0b110
+    assert not acks.add(1, 2, 1, 3)
     assert len(acks) == 0
-    acks.add(1, 2, 2, 3)
+    assert acks.add(1, 2, 2, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [0b001])])]
+    assert not acks.has_partial
+
+
+def test_what_the_broker_left_out_and_sends_later_is_to_be_acknowledged() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    assert acks.deliver(1, 2, 3, 0b010) == 0b010
+    assert acks.deliver(1, 2, 3, None) == 0b111
+    for index in range(3):
+        assert acks.add(1, 2, index, 3) == (index == 2)
     assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+
+
+def test_what_comes_again_though_it_is_acknowledged_changes_nothing_about_the_rest() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add(1, 2, 0, 2)
+    assert acks.deliver(1, 2, 2, 0b01) == 0
+    assert acks.add(1, 2, 1, 2)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+    assert not acks.has_partial
+
+
+def test_a_batch_that_compaction_shrank_is_acknowledged_whole_with_what_is_left_of_it() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.leave_out(1, 2, 3, 0b110)
+    assert not acks.add(1, 2, 1, 3)
+    assert acks.add(1, 2, 2, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [])])]
+
+
+@pytest.mark.parametrize("batch_index_ack", [True, False])
+@pytest.mark.parametrize("plain_first", [True, False])
+def test_what_a_transaction_acknowledges_of_a_batch_is_left_to_it(
+    batch_index_ack: bool, plain_first: bool
+) -> None:
+    acks = AckGrouping(batch_index_ack=batch_index_ack)
+    if plain_first:
+        acks.add(1, 2, 0, 2)
+    acks.add_in_transaction((1, 2), 0b10, 2)
+    if not plain_first:
+        assert len(acks) == 0
+        assert acks.add(1, 2, 0, 2)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [0b10])])]
+    assert not acks.has_partial
+    # It was aborted, and the message comes again.
+    assert acks.deliver(1, 2, 2, 0b10) == 0b10
+    assert acks.add(1, 2, 1, 2)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 2, [0b01])])]
+
+
+def test_a_batch_that_transactions_acknowledge_as_a_whole_leaves_nothing_behind() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    for index in range(3):
+        acks.add_in_transaction((1, 2), 1 << index, 3)
+    acks.add_in_transaction((1, 3), -1, 3)
+    assert len(acks) == 0
+    assert not acks.has_partial
+
+
+def test_messages_behind_a_cumulative_one_complete_its_batch() -> None:
+    acks = AckGrouping(batch_index_ack=False)
+    acks.add_cumulative(MessageId(1, 5, 1, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 4, [])])]
+    assert acks.add(1, 5, 2, 3)
+    assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 5, [])])]
+    acks.add(1, 6, 2, 3)
+    acks.add_cumulative(MessageId(1, 6, 1, -1, 3))
+    assert sent(acks.take(7)) == [(CUMULATIVE, [(1, 6, [])])]
+    assert not acks.has_partial
 
 
 def test_only_the_latest_cumulative_one_is_sent() -> None:
@@ -116,7 +185,7 @@ def test_parts_of_batches_that_nobody_completes_here_are_forgotten_one_day(
     for entry_id in range(5):
         acks.add(1, entry_id, 0, 2)
     assert [acks.remaining(1, at) for at in range(5)] == [None, None, 0b10, 0b10, 0b10]
-    acks.set_remaining(1, 5, 0b1)
+    acks.deliver(1, 5, 2, 0b1)
     assert acks.remaining(1, 2) is None
     acks.add(1, 4, 1, 2)
     assert acks.take(0).entries == [(1, 4)]

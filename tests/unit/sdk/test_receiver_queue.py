@@ -62,3 +62,19 @@ def test_what_was_taken_last_is_known_again_if_the_queue_is_not_moved() -> None:
     queue.put_back(taken[1:])
     queue.release()
     assert queue.last_taken == replace(taken[0].message_id, batch_size=0)
+
+
+def test_what_is_asked_for_again_is_dropped_and_its_credit_returned() -> None:
+    queue = Queue()
+    first, second = delivery([b"a", b"b", b"c"]), delivery([b"d"] * 5)
+    second[0].message_id.entryId = 1
+    queue.extend([first, second])
+    taken: list[Message] = []
+    queue.take_more(taken, 1)
+    queue.drop_entries({(1, 0)}, of_before=False)
+    assert queue.granted == [1, 2]
+    queue.drop_entries({(1, 1)}, of_before=False)
+    assert queue.has_message()
+    queue.drop_entries({(1, 1)}, of_before=True)
+    assert queue.granted == [1, 2, 5]
+    assert not queue.has_message()

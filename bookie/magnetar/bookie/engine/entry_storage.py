@@ -1,4 +1,6 @@
-"""The `db` ledger storage: write cache, entry logs of runs, RocksDB index, read cache.
+"""The ledger storage of both engines: write cache, entry logs, index, read cache.
+
+The engines differ in how a flush lays out entries and in the index; both come in as parts.
 
 All state belongs to the event loop. Workers touch the files: one flushes frozen buffers, some
 read. They get what they need with each call and hand back values.

@@ -30,7 +30,9 @@ class Brake:
     vanish_share_max: float = 0.5
     """Greatest share of the local ledgers that may vanish in one round."""
     ledgers_min: int = 100
-    """With no more local ledgers than these, a share says nothing."""
+    """With no more local ledgers than these, a share proves nothing, and patience takes over."""
+    patience_s: float = 3600.0
+    """How long a ledger must be missing if most of few ledgers are."""
 
 
 class DeadLedgerSearch:

@@ -84,6 +84,7 @@ class GarbageCollector:
             calls=self._calls,
             brake=Brake(
                 vanish_share_max=settings.gc_vanish_share_max,
+                patience_s=settings.gc_vanish_patience_s,
                 ledgers_min=settings.gc_brake_ledgers_min,
             ),
             clock=parts.clock,

@@ -30,6 +30,10 @@ class GcMetrics:
     listed_in_error: int = counter(
         "Ledgers that a listing of the metadata lacked and that are there."
     )
+    unrecorded_ledgers: int = counter(
+        "Ledgers kept because the metadata store lacks them and has no record that they were "
+        "deleted: it lost them."
+    )
     deleted_ledgers: int = counter("Ledgers deleted here because their metadata is gone.")
     surplus_ledgers: int = counter("Ledgers deleted here because other bookies have them.")
     unconfirmed_ledgers: int = counter("Ledgers kept because the metadata store did not answer.")

@@ -41,6 +41,9 @@ class LedgersPreview:
     """Not listed, and the metadata store did not answer: kept for now."""
     listed_in_error: tuple[int, ...]
     """Not listed and there all the same: kept, and a reason to look at the metadata store."""
+    unrecorded: tuple[int, ...]
+    """Missing in the metadata without a record that they were deleted: kept, the metadata lost
+    them."""
     refused: str
     """Why nothing at all would be deleted; empty if the listing is believed."""
 
@@ -72,21 +75,26 @@ async def preview_ledgers(
     try:
         missing = await missing_ledgers(IdSet(local_ids), source, calls, brake)
     except ImplausibleListingError as error:
-        return LedgersPreview((), (), (), str(error))
+        return LedgersPreview((), (), (), (), str(error))
     dead: list[int] = []
     unconfirmed: list[int] = []
     listed_in_error: list[int] = []
+    unrecorded: list[int] = []
     for ledger_id in missing:
         await calls.wait_turn()
         try:
-            await source.read(ledger_id)
-        except NoSuchLedgerError:
-            dead.append(ledger_id)
+            try:
+                await source.read(ledger_id)
+            except NoSuchLedgerError:
+                is_deleted = await source.is_deleted(ledger_id)
+                (dead if is_deleted else unrecorded).append(ledger_id)
+            else:
+                listed_in_error.append(ledger_id)
         except LedgerError:
             unconfirmed.append(ledger_id)
-        else:
-            listed_in_error.append(ledger_id)
-    return LedgersPreview(tuple(dead), tuple(unconfirmed), tuple(listed_in_error), "")
+    return LedgersPreview(
+        tuple(dead), tuple(unconfirmed), tuple(listed_in_error), tuple(unrecorded), ""
+    )
 
 
 def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:

@@ -3,7 +3,10 @@
 One collection: the cluster must be the one that our data belongs to; snapshot of the local ledgers;
 listing of the metadata; what it lacks are candidates, unless the listing is not plausible
 (`dead_ledgers.py`); the metadata of each candidate is read, and only an explicit "no such ledger"
-deletes it (rule 10.1). Any error deletes nothing. Deleting is to forget: what requests know, the
+deletes it (rule 10.1). A store that records deletions must have one of it: without, the metadata
+lost the ledger, and this copy may be the last trace of it. Where the store records none, and many
+of few ledgers are missing at once, each must have been missing for a while
+(`Brake.patience_s`). Any error deletes nothing. Deleting is to forget: what requests know, the
 caches and the state at once, the index with the flush at the end. The bytes in the entry logs go
 when that is durable, and not here.
 
@@ -43,6 +46,11 @@ class LedgerSource(Protocol):
 
     async def read(self, ledger_id: int) -> VersionedLedger: ...
 
+    @property
+    def records_deletions(self) -> bool: ...
+
+    async def is_deleted(self, ledger_id: int) -> bool: ...
+
 
 class LedgerCollector:
     """Collects the dead ledgers of one bookie."""
@@ -66,6 +74,8 @@ class LedgerCollector:
         self._brake = brake
         self._clock = clock
         self._metrics = metrics
+        self._missing_since_s: dict[int, float] = {}
+        """Of the few ledgers that were missing in the last round."""
 
     async def collect(self, source: LedgerSource, *, accept_vanished: bool = False) -> int:
         """One collection; returns how many ledgers were deleted, durably.
@@ -79,12 +89,16 @@ class LedgerCollector:
             StorageError: the flush failed; the ledgers are gone from memory, and from the disk
                 with the next flush.
         """
+        # A share of 1 is how an operator says so for a whole run.
+        accept_vanished = accept_vanished or self._brake.vanish_share_max >= 1
         candidates = await self.candidates(source, accept_vanished=accept_vanished)
+        if not accept_vanished and not source.records_deletions:
+            candidates = self._patiently(candidates)
         # Once more: the listing may have taken minutes.
         await self._calls.check_instance()
         deleted = 0
         for ledger_id in candidates:
-            if not await self._is_dead(source, ledger_id):
+            if not await self._is_dead(source, ledger_id, accept_vanished=accept_vanished):
                 continue
             if not self._ledgers.delete(ledger_id, self._clock.monotonic_s()):
                 continue  # in use at this very moment: next time
@@ -98,6 +112,26 @@ class LedgerCollector:
             _log.info("ledgers_deleted", ledgers=deleted)
         return deleted
 
+    def _patiently(self, candidates: list[int]) -> list[int]:
+        """The candidates without those that vanished with most of the few others, just now."""
+        brake, local = self._brake, len(self._known_ledgers())
+        if local > brake.ledgers_min or len(candidates) <= brake.vanish_share_max * local:
+            self._missing_since_s.clear()
+            return candidates
+        now_s = self._clock.monotonic_s()
+        since_s = {each: self._missing_since_s.get(each, now_s) for each in candidates}
+        self._missing_since_s = since_s
+        gone = [each for each in candidates if now_s - since_s[each] >= brake.patience_s]
+        if len(gone) < len(candidates):
+            self._metrics.brakes += 1
+            _log.warning(
+                "ledgers_vanished",
+                ledgers=len(candidates),
+                of=local,
+                patience_s=brake.patience_s,
+            )
+        return gone
+
     async def candidates(self, source: LedgerSource, *, accept_vanished: bool = False) -> list[int]:
         """The local ledgers that the metadata does not list, ascending. Changes nothing.
 
@@ -108,12 +142,19 @@ class LedgerCollector:
         brake = None if accept_vanished else self._brake
         return await missing_ledgers(local, source, self._calls, brake)
 
-    async def _is_dead(self, source: LedgerSource, ledger_id: int) -> bool:
+    async def _is_dead(
+        self, source: LedgerSource, ledger_id: int, *, accept_vanished: bool
+    ) -> bool:
         await self._calls.wait_turn()
         try:
-            await source.read(ledger_id)
-        except NoSuchLedgerError:
-            return True
+            try:
+                await source.read(ledger_id)
+            except NoSuchLedgerError:
+                if accept_vanished or await source.is_deleted(ledger_id):
+                    return True
+                self._metrics.unrecorded_ledgers += 1
+                _log.error("ledger_lost_by_metadata", ledger_id=ledger_id)
+                return False
         except LedgerError as error:
             self._metrics.unconfirmed_ledgers += 1
             _log.warning("ledger_deletion_unconfirmed", ledger_id=ledger_id, error=str(error))

@@ -24,7 +24,7 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
             position = position_of(message_id)
             if position <= last:
                 subscription.acknowledge_through(
-                    position, message_id.ack_set, message_id.batch_size
+                    attached.consumer, position, message_id.ack_set, message_id.batch_size
                 )
         return
     consumer = attached.consumer

@@ -75,6 +75,7 @@ class Attacher(ConnectionPart):
         is_counted = False
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
+            await self._services.gate.enter()
             if topic.coordinator is not None:
                 raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
             if not is_counted:
@@ -156,8 +157,11 @@ class Attacher(ConnectionPart):
             since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
             return await position_at_time(topic.log, since_ms), ()
         if not request.durable and request.HasField("start_message_id"):
-            return position_of(request.start_message_id), ()
-        if request.durable and request.initialPosition == CommandSubscribe.Earliest:
+            start = position_of(request.start_message_id)
+            # A start beyond the end names no message: the initial position decides, as without it.
+            if start <= topic.log.last_confirmed:
+                return start, ()
+        if request.initialPosition == CommandSubscribe.Earliest:
             return EARLIEST, ()
         return LATEST, ()
 

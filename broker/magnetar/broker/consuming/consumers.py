@@ -5,6 +5,7 @@ SEEK) runs as a task. Commands for a consumer that is gone are normal (acknowled
 after an unsubscribe) and ignored, unless they are requests, which get an answer.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,6 +46,10 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
+
+
+_LEAVING_PER_TURN = 25
+"""Consumers of a lost connection that leave in one turn of the event loop."""
 
 
 class _Pending:
@@ -270,10 +275,9 @@ class Consuming(ConnectionPart):
             del self._consumers[consumer_id]
 
     def lost(self) -> None:
-        """The connection is gone: everybody leaves."""
+        """The connection is gone: everybody leaves, some at once and some in each further turn."""
         consumers, self._consumers = self._consumers, {}
-        for attached in consumers.values():
-            attached.topic.subscriptions.left(attached.subscription, attached.consumer)
+        _leave(list(consumers.values()))
 
     # SEEK
 
@@ -318,6 +322,22 @@ class Consuming(ConnectionPart):
             now_ms = self._services.clock.wall_ms()
             response = stats_of(request.request_id, attached, now_ms=now_ms)
         self._connection.write(replies.consumer_stats(response))
+
+
+def _leave(leaving: list[Attached]) -> None:
+    """Take consumers out of their subscriptions, those of one subscription together.
+
+    Of a connection with thousands of them this takes a while, in which nobody else may wait.
+    """
+    groups: dict[Subscription, list[Attached]] = {}
+    for attached in leaving[:_LEAVING_PER_TURN]:
+        groups.setdefault(attached.subscription, []).append(attached)
+    for subscription, group in groups.items():
+        consumers = [attached.consumer for attached in group]
+        group[0].topic.subscriptions.left_all(subscription, consumers)
+    rest = leaving[_LEAVING_PER_TURN:]
+    if rest:
+        asyncio.get_running_loop().call_soon(_leave, rest)
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:

@@ -39,7 +39,8 @@ async def last_message_id(request_id: int, attached: Attached) -> bytes:
 def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandConsumerStatsResponse:
     """The answer to CONSUMER_STATS."""
     consumer = attached.consumer
-    rate_out, throughput_out, rate_again = consumer.rates(now_ms)
+    rate_out, throughput_out, rate_again, rate_acked, _ = consumer.rates(now_ms)
+    rate_expired, _ = attached.subscription.rates(now_ms)
     since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
     return CommandConsumerStatsResponse(
         request_id=request_id,
@@ -53,7 +54,7 @@ def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandCons
         address=consumer.peer.address,
         connectedSince=since.isoformat(timespec="milliseconds"),
         type=TYPE_NAMES[consumer.sub_type],
-        msgRateExpired=0.0,
+        msgRateExpired=rate_expired,
         msgBacklog=attached.subscription.cursor.backlog_entries,
-        messageAckRate=0.0,
+        messageAckRate=rate_acked,
     )

@@ -68,6 +68,11 @@ class SubscriptionDelays:
         # Those that were acknowledged all the same are dropped when they are due.
         return min(self._topic.withheld.count_after(cursor.mark_delete), cursor.backlog_entries)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what is due and waits for room."""
+        return self._due.size_bytes
+
     def release(self, positions: list[Position]) -> None:
         """These are due. What the dispatcher has not come to yet, it finds by itself."""
         dispatcher = self._dispatcher

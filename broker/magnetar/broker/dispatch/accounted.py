@@ -56,6 +56,7 @@ class AccountedDispatcher(Dispatcher):
         turn: Turn,
         outgoing: Outgoing,
         *,
+        is_chunk: bool,
         key_hash: int = 0,
     ) -> int:
         """Send an entry that may have been sent before; returns its messages that are open."""
@@ -71,7 +72,7 @@ class AccountedDispatcher(Dispatcher):
         )
         messages = open_messages(messages, words)
         consumer.pending[position] = key_hash << HASH_SHIFT | messages
-        self.accounts.charge(consumer, messages, size_bytes)
+        self.accounts.charge(consumer, messages, size_bytes, entries=1, chunks=is_chunk)
         turn.spend(messages, size_bytes)
         return messages
 
@@ -115,8 +116,10 @@ class AccountedDispatcher(Dispatcher):
         """Write what was gathered: one piece for each consumer."""
         if markers:
             self._ack_markers(markers)
+        now_ms = self.context.wall_ms() if outgoing else 0
         for consumer, parts in outgoing.items():
             if parts:
+                consumer.was_sent(now_ms)
                 consumer.peer.write(b"".join(parts))
                 if self.context.trace is not None:
                     self.context.trace.sent_pending(consumer)

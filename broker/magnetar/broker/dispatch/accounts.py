@@ -61,9 +61,13 @@ class PendingAccounts:
             allowed = max(1, self._per_subscription_max - self.unacked_messages)
         return allowed
 
-    def charge(self, consumer: Consumer, messages: int, size_bytes: int) -> None:
+    def charge(
+        self, consumer: Consumer, messages: int, size_bytes: int, *, entries: int, chunks: int
+    ) -> None:
         """The consumer was sent this; the caller has put the entries into `pending`."""
         consumer.permits -= messages
+        consumer.entries_out += entries
+        consumer.chunks_out += chunks
         consumer.messages_out += messages
         consumer.bytes_out += size_bytes
         consumer.unacked_messages += messages
@@ -91,7 +95,9 @@ class PendingAccounts:
         messages = 0
         values = likely.pending.take(positions)
         if len(values) == 1 and values[0] >= 0:  # as nearly always
-            self._release(likely, values[0] & MESSAGES_MASK)
+            messages = values[0] & MESSAGES_MASK
+            likely.messages_acked += messages
+            self._release(likely, messages)
             return [values[0] >> HASH_SHIFT], unknown
         for position, value in zip(positions, values, strict=True):
             if value < 0:
@@ -100,11 +106,13 @@ class PendingAccounts:
                     unknown.append(position)
                     continue
                 value = owner.pending.pop(position)
+                owner.messages_acked += value & MESSAGES_MASK
                 self._release(owner, value & MESSAGES_MASK)
             else:
                 messages += value & MESSAGES_MASK
             hashes.append(value >> HASH_SHIFT)
         if messages:
+            likely.messages_acked += messages
             self._release(likely, messages)
         return hashes, unknown
 
@@ -117,6 +125,7 @@ class PendingAccounts:
         before = value & MESSAGES_MASK
         remaining = min(before, open_messages(before, cursor.remaining_words(position)))
         owner.pending[position] = value - before + remaining
+        owner.messages_acked += before - remaining
         self._release(owner, before - remaining)
 
     def acked_through(self, position: Position) -> Iterator[tuple[Consumer, int]]:

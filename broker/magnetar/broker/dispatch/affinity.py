@@ -1,6 +1,7 @@
 """Chunked messages on a Shared subscription: which consumer gets the rest of each. Pure."""
 
 from collections import OrderedDict
+from collections.abc import Set
 
 from magnetar.broker.chunks import ChunkOf
 from magnetar.broker.consumer import Consumer
@@ -33,9 +34,9 @@ class ChunkAffinity:
         if len(self._consumers) > self._messages_max:
             self._consumers.popitem(last=False)
 
-    def forget(self, consumer: Consumer) -> None:
-        """The consumer is gone: what it began goes to others, from its first chunk on."""
-        for uuid in [uuid for uuid, each in self._consumers.items() if each is consumer]:
+    def forget(self, consumers: Set[Consumer]) -> None:
+        """The consumers are gone: what they began goes to others, from its first chunk on."""
+        for uuid in [uuid for uuid, each in self._consumers.items() if each in consumers]:
             del self._consumers[uuid]
 
     def clear(self) -> None:

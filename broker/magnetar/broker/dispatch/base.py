@@ -7,7 +7,7 @@ sent now. Nothing here waits: a read behind the tail ends in another `wake`.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -36,6 +36,7 @@ class DispatchLimits:
     round_robin_messages_max: int
     failover_delay_ms: int
     chunked_messages_max: int
+    key_shared_splits_ranges: bool
     look_ahead_per_consumer_max: int
     look_ahead_per_subscription_max: int
     look_ahead_bytes_max: int
@@ -56,6 +57,11 @@ class Delays(Skipped, Protocol):
         """Entries that are remembered."""
         ...
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the subscription alone takes for that."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
@@ -71,6 +77,8 @@ class DispatchContext:
     cursor: SubscriptionCursor
     tenure: Tenure
     """The right to send anything."""
+    wall_ms: Callable[[], int]
+    """The time, for statistics."""
     limits: DispatchLimits
     policies: Callable[[], EffectivePolicies]
     """What counts for the topic now: unacknowledged messages, rates."""
@@ -153,6 +161,11 @@ class Dispatcher(ABC):
         return 0
 
     @property
+    def is_reading_again(self) -> bool:
+        """Whether entries that were sent before, or left behind, are being read."""
+        return False
+
+    @property
     def read_after(self) -> Position:
         """Everything at or before it has been sent or skipped."""
         return self.source.after
@@ -164,8 +177,23 @@ class Dispatcher(ABC):
         """A consumer joins; it has no credit yet."""
 
     @abstractmethod
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        """Consumers leave; what they did not acknowledge goes to others.
+
+        Costs what their entries and one look at all others cost, however many leave at once.
+        """
+
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves; what it did not acknowledge goes to others."""
+        self.remove_all((consumer,))
+
+    def _without(self, consumers: Collection[Consumer]) -> list[Consumer]:
+        """Take consumers out of the list; returns those of them that were there."""
+        gone = set(consumers)
+        found = [each for each in self.consumers if each in gone]
+        if found:
+            self.consumers[:] = [each for each in self.consumers if each not in gone]
+        return found
 
     # Driving
 
@@ -311,6 +339,15 @@ class Dispatcher(ABC):
         self.context.cursor.ack_many(markers)
 
 
+def _open_chunks(run: Run, start: int, stop: int, acks: SubscriptionCursor) -> int:
+    """Count the chunks from index `start` to before `stop` that are not acknowledged."""
+    first = run.first_entry_id
+    return sum(
+        start <= at < stop and not acks.is_acked(Position(run.ledger_id, first + at))
+        for at in run.chunks
+    )
+
+
 class SingleActiveDispatcher(Dispatcher):
     """All entries, in order, to one consumer at a time: what Exclusive and Failover share."""
 
@@ -352,6 +389,8 @@ class SingleActiveDispatcher(Dispatcher):
                 markers=markers,
                 wanted=self._wanted,
             )
+            if run.chunks:
+                consumer.chunks_out += _open_chunks(run, index, encoded.stop, context.cursor)
             source.advance(run, encoded.stop)
             consumer.permits -= encoded.messages
             turn.spend(encoded.messages, encoded.size_bytes)
@@ -361,6 +400,8 @@ class SingleActiveDispatcher(Dispatcher):
             messages, size_bytes = turn.spent
             consumer.messages_out += messages
             consumer.bytes_out += size_bytes
+            consumer.entries_out += len(parts) // 2  # a frame is what precedes an entry, and that
+            consumer.was_sent(context.wall_ms())
             peer.write(b"".join(parts))
             if context.trace is not None:
                 context.trace.sent_through(source.after, consumer)

@@ -4,6 +4,8 @@ A consumer that names ranges of hashes sees only entries whose keys are in them.
 unacknowledged, as with Pulsar: such consumers are readers, or acknowledge cumulatively.
 """
 
+from collections.abc import Collection
+
 from magnetar.broker.consumer import EXCLUSIVE, Consumer
 from magnetar.broker.dispatch.base import SingleActiveDispatcher
 from magnetar.broker.sticky_key import sticky_range_hash
@@ -28,8 +30,7 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
         # A former consumer's unacknowledged entries come again.
         self.rewind()
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        if self._without(consumers):
             self.active = None
             self.source.close()

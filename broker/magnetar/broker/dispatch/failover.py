@@ -10,8 +10,10 @@ Source: protocol sheet section 11.
 """
 
 import asyncio
-from bisect import bisect_left
+from bisect import insort
+from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import takewhile
 
 from magnetar.broker import replies
 from magnetar.broker.consumer import FAILOVER, Consumer
@@ -23,34 +25,70 @@ NOTICE_VERSION_MIN = 12
 
 _POINTS_PER_CONSUMER = 100
 
+NOTICES_PER_TURN = 200
+"""Consumers that are told in one turn of the event loop who is active."""
+
 
 @lru_cache(maxsize=4096)
 def _ring_points(name: str) -> tuple[int, ...]:
     return tuple(murmur3_hash(f"{name}{point}".encode()) for point in range(_POINTS_PER_CONSUMER))
 
 
-def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
-    """The consumer that should be active, the same on every broker that knows the same consumers.
+@lru_cache(maxsize=4096)
+def _ring_place(name: str, topic_hash: int) -> tuple[bool, int]:
+    """Where on the ring a consumer's first point behind the topic is, as a key to sort by."""
+    return min((point < topic_hash, point) for point in _ring_points(name))
 
-    Names are compared by UTF-16 code units, as Java's strings are.
+
+class ActiveChoice:
+    """Which of the consumers should be active, the same on every broker that knows the same ones.
+
+    Among those with the lowest priority level: by partition index in the order of their names, else
+    the one whose point comes first behind the topic on a ring of names. Of several with that
+    point the last one by name counts, as in a map that is filled in that order. Names are
+    compared by UTF-16 code units, as Java's strings are. Coming and going costs a search.
     """
-    if not consumers:
-        return None
-    top = min(consumer.priority for consumer in consumers)
-    group = sorted(
-        (consumer for consumer in consumers if consumer.priority == top),
-        key=lambda consumer: consumer.name.encode("utf-16-be"),
-    )
-    if partition >= 0:
-        return group[partition % len(group)]
-    # Later consumers overwrite equal points, as in a map that is filled in order.
-    ring: dict[int, Consumer] = {}
-    for consumer in group:
-        for point in _ring_points(consumer.name):
-            ring[point] = consumer
-    points = sorted(ring)
-    at = bisect_left(points, murmur3_hash(topic.encode()))
-    return ring[points[at % len(points)]]
+
+    def __init__(self, *, topic: str, partition: int) -> None:
+        self._partition = partition
+        self._topic_hash = murmur3_hash(topic.encode())
+        self._levels: dict[int, list[tuple[bool, int, bytes, int, Consumer]]] = {}
+        """By priority, ascending. The fourth field, a number, tells those of one name apart."""
+        self._joined = 0
+
+    def add(self, consumer: Consumer) -> None:
+        place = (False, 0)
+        if self._partition < 0:
+            place = _ring_place(consumer.name, self._topic_hash)
+        self._joined += 1
+        level = self._levels.setdefault(consumer.priority, [])
+        insort(level, (*place, consumer.name.encode("utf-16-be"), self._joined, consumer))
+
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = set(consumers)
+        for priority in {consumer.priority for consumer in gone}:
+            level = [each for each in self._levels[priority] if each[-1] not in gone]
+            if level:
+                self._levels[priority] = level
+            else:
+                del self._levels[priority]
+
+    def chosen(self) -> Consumer | None:
+        if not self._levels:
+            return None
+        level = self._levels[min(self._levels)]
+        if self._partition >= 0:
+            return level[self._partition % len(level)][-1]
+        first = level[0][:2]
+        return list(takewhile(lambda each: each[:2] == first, level))[-1][-1]
+
+
+def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
+    """The consumer of these that should be active."""
+    choice = ActiveChoice(topic=topic, partition=partition)
+    for consumer in consumers:
+        choice.add(consumer)
+    return choice.chosen()
 
 
 def tell_active(consumer: Consumer, *, is_active: bool) -> None:
@@ -67,6 +105,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
+        self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._chosen: Consumer | None = None
         """The consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
@@ -74,15 +113,17 @@ class FailoverDispatcher(SingleActiveDispatcher):
     def add(self, consumer: Consumer) -> None:
         is_first = not self.consumers and self._switch is None
         self.consumers.append(consumer)
+        self._choice.add(consumer)
         if not self._choose(delay=not is_first):
             # The choice stands. The newcomer alone is told, after the answer to its SUBSCRIBE.
             asyncio.get_running_loop().call_soon(self._notify, consumer)
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = self._without(consumers)
+        if not gone:
             return
-        self.consumers.remove(consumer)
-        if consumer is self.active:
+        self._choice.remove_all(gone)
+        if self.active in gone:
             self.active = None
             self.source.close()
         self._choose(delay=True)
@@ -93,9 +134,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     def _choose(self, *, delay: bool) -> bool:
         """Choose again; True if the choice fell on another consumer."""
-        chosen = choose_active(
-            self.consumers, topic=self.context.topic, partition=self.context.partition
-        )
+        chosen = self._choice.chosen()
         if chosen is self._chosen:
             return False
         self._chosen = chosen
@@ -111,9 +150,16 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._switch = None
         self.active = self._chosen
         self.rewind()
-        for consumer in self.consumers:
-            self._notify(consumer)
+        self._notify_all(list(self.consumers))
         self.wake()
+
+    def _notify_all(self, consumers: Sequence[Consumer]) -> None:
+        """Tell them who is active now, some in each turn."""
+        for consumer in consumers[:NOTICES_PER_TURN]:
+            self._notify(consumer)
+        rest = consumers[NOTICES_PER_TURN:]
+        if rest:
+            asyncio.get_running_loop().call_soon(self._notify_all, rest)
 
     def _notify(self, consumer: Consumer) -> None:
         tell_active(consumer, is_active=consumer is self._chosen)

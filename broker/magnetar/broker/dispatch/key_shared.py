@@ -11,8 +11,9 @@ With out-of-order delivery keys do not drain, and nothing waits behind another e
 Source: protocol sheet section 11.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from magnetar.broker.chunks import chunk_of
 from magnetar.broker.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
 from magnetar.broker.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.dispatch.accounts import HASH_SHIFT
@@ -24,7 +25,7 @@ from magnetar.broker.dispatch.keys import Key, KeyBook
 from magnetar.broker.dispatch.left_behind import LeftBehind
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.replay import ENTRIES_PER_LOAD_MAX
-from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
+from magnetar.broker.dispatch.selectors import HashRanges, selector_of
 from magnetar.broker.entry import MARKER, messages_of
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
@@ -41,7 +42,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         """`mode`: that of the first consumer; the others have the same."""
         super().__init__(context)
         self.mode = mode
-        self.selector: Selector = HashRanges() if mode.is_sticky else HashRing()
+        self.selector = selector_of(mode, splits_ranges=context.limits.key_shared_splits_ranges)
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
         self.left = LeftBehind(context, self.book, hash_of=self._hash_of, wake=self.wake)
 
@@ -52,18 +53,20 @@ class KeySharedDispatcher(AccountedDispatcher):
             self.rewind()
         self.consumers.append(consumer)
         self.selector.add(consumer)
-        self.book.reassign()
+        self.book.owners_changed()
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = self._without(consumers)
+        if not gone:
             return
-        self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
-        self.consumers.remove(consumer)
-        self.selector.remove(consumer)
+        for consumer in gone:
+            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        for consumer in gone:
+            self.selector.remove(consumer)
+        self.book.owners_changed()
         if not self.consumers:
             self._reset()
         else:
-            self.book.reassign()
             self.wake()
 
     def _hash_of(self, key_hash: int) -> int:
@@ -81,6 +84,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         turn = self._begin()
         if turn is None:
             return
+        self.book.refresh()
         outgoing: Outgoing = {}
         markers: list[Position] = []
         if self._send_waiting(turn, outgoing):
@@ -118,7 +122,14 @@ class KeySharedDispatcher(AccountedDispatcher):
             sent = 0
         else:
             sent = self._send_one(
-                consumer, position, entry, messages, turn, outgoing, key_hash=key.hash
+                consumer,
+                position,
+                entry,
+                messages,
+                turn,
+                outgoing,
+                is_chunk=chunk_of(entry) is not None,
+                key_hash=key.hash,
             )
             self.book.hand(key, consumer)
         self.book.forget_if_idle(key)
@@ -216,7 +227,8 @@ class KeySharedDispatcher(AccountedDispatcher):
             sent_bytes = self._append(parts, consumer, run.ledger_id, ids, entries, words)
             self._hand_out(consumer, run.ledger_id, ids, costs, [key for _, key in share[:done]])
             messages = sum(costs)
-            self.accounts.charge(consumer, messages, sent_bytes)
+            chunks = run.chunks_among(ids) if run.chunks else 0
+            self.accounts.charge(consumer, messages, sent_bytes, entries=len(ids), chunks=chunks)
             turn.spend(messages, sent_bytes)
         for index, key in share[done:]:
             self._leave(run, index, key)
@@ -295,7 +307,12 @@ class KeySharedDispatcher(AccountedDispatcher):
     def waiting_entries(self) -> int:
         return len(self.left)
 
+    @property
+    def is_reading_again(self) -> bool:
+        return self.left.is_reading
+
     def _why_waiting(self) -> Reason | None:
+        self.book.refresh()
         if self.left.is_reading:
             return Reason.READING
         is_full = self.left.room(len(self.consumers)) <= 0

@@ -51,13 +51,18 @@ class KeyBook:
         self._is_unordered = is_unordered
         self.keys: dict[int, Key] = {}
         self.waiting: dict[Position, Key] = {}
+        self.drained = 0
+        """How many keys have changed hands after their former holder gave up what it had."""
         self._ready: dict[Consumer, list[Position]] = {}
         """For each consumer a heap: the first waiting entry of each key that it can be sent."""
+        self._is_stale = False
+        """The owners of keys are those of former consumers; see `owners_changed`."""
 
     # Sending
 
     def key(self, key_hash: int) -> Key:
         """The key, known from now on; `forget_if_idle` ends that."""
+        self.refresh()
         key = self.keys.get(key_hash)
         if key is None:
             key = self.keys[key_hash] = Key(key_hash, self._select(key_hash))
@@ -79,6 +84,7 @@ class KeyBook:
         """Entries of these keys left their holders; True if some that waited for it can go now."""
         if self._is_unordered:
             return False
+        self.refresh()
         is_freed = False
         keys = self.keys
         for key_hash in hashes:
@@ -86,8 +92,11 @@ class KeyBook:
             key.in_hand -= 1
             if key.in_hand:
                 continue
-            was_draining = key.holder is not key.owner
+            holder, was_draining = key.holder, key.holder is not key.owner
             key.holder = None
+            if was_draining and holder is not None:
+                holder.drained_hashes += 1
+                self.drained += 1
             if not key.waiting:
                 del keys[key_hash]
             elif was_draining:
@@ -110,6 +119,7 @@ class KeyBook:
 
     def next_for(self, consumer: Consumer) -> Position | None:
         """The lowest waiting entry that the consumer can be sent."""
+        self.refresh()
         ready = self._ready.get(consumer)
         while ready:
             key = self.waiting.get(ready[0])
@@ -138,6 +148,7 @@ class KeyBook:
 
     def discard(self, position: Position) -> Key | None:
         """The entry does not wait any more; returns its key, which may be idle now."""
+        self.refresh()
         key = self.waiting.pop(position, None)
         if key is None:
             return None
@@ -156,8 +167,18 @@ class KeyBook:
 
     # Membership
 
-    def reassign(self) -> None:
-        """A consumer came or went: every key has its owner determined anew."""
+    def owners_changed(self) -> None:
+        """Consumers came or went: every key has its owner determined anew before it is used.
+
+        Not at once: of many who come in one turn each would cost a look at all keys.
+        """
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Determine the owners anew, if they changed. Whoever looks at `keys` calls it first."""
+        if not self._is_stale:
+            return
+        self._is_stale = False
         self._ready.clear()
         for key in self.keys.values():
             key.owner = self._select(key.hash)
@@ -181,10 +202,12 @@ class KeyBook:
 
     def draining(self) -> Iterator[Key]:
         """Keys that are assigned to somebody else than their holder."""
+        self.refresh()
         return (key for key in self.keys.values() if key.is_draining)
 
     def without_owner(self) -> Iterator[Key]:
         """Keys whose entries wait for a consumer that wants them."""
+        self.refresh()
         return (key for key in self.keys.values() if key.owner is None and key.waiting)
 
     def check(self, consumers: list[Consumer]) -> None:
@@ -193,6 +216,7 @@ class KeyBook:
         Raises:
             AccountsError: they contradict themselves.
         """
+        self.refresh()
         counted: dict[int, int] = {}
         for key in self.waiting.values():
             counted[key.hash] = counted.get(key.hash, 0) + 1

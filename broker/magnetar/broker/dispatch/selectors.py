@@ -1,20 +1,24 @@
-"""Which consumer of a Key_Shared subscription gets a hash: by a ring, or by the ranges they name.
+"""Which consumer of a Key_Shared subscription gets a hash: by a ring, by ranges that are split, or
+by the ranges they name.
 
 AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
 or after it. A consumer that comes or goes moves only the hashes between its points and the ones
-before them. STICKY gives a hash to the consumer that named a range with it, or to nobody.
+before them. By setting, it gives a newcomer half of the widest range instead: shares are even with
+a number of consumers that is a power of two, and moves are those of one neighbour. STICKY gives a
+hash to the consumer that named a range with it, or to nobody.
 
 Source: protocol sheet section 11. Pure.
 """
 
+import heapq
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from magnetar.broker.consumer import Consumer, HashRange
+from magnetar.broker.consumer import Consumer, HashRange, KeySharedMode
 from magnetar.broker.errors import ConsumerAssignError
 from magnetar.broker.sticky_key import (
     AUTO_SPLIT_HASHES,
@@ -60,8 +64,18 @@ def _points(name: str, index: int) -> tuple[int, ...]:
     )
 
 
+class _RingClaim(NamedTuple):
+    name: str
+    number: int
+    consumer: Consumer
+    """Never compared: no two have the same name and number."""
+
+
 class HashRing(Selector):
-    """AUTO_SPLIT."""
+    """AUTO_SPLIT.
+
+    Coming and going costs a hundred points; they are put in order when somebody looks.
+    """
 
     hash_of = staticmethod(auto_split_hash)
 
@@ -69,48 +83,133 @@ class HashRing(Selector):
         return [each % AUTO_SPLIT_HASHES + 1 for each in key_hashes]  # in one go: it is hot
 
     def __init__(self) -> None:
-        self._places: dict[Consumer, tuple[str, int]] = {}
-        """Name, and a number that tells consumers of the same name apart."""
-        self._points: list[int] = []
-        self._owners: list[Consumer] = []
+        self._numbers: dict[Consumer, int] = {}
+        """Tells consumers of the same name apart."""
+        self._free: dict[str, list[int]] = {}
+        """Numbers below the next one of a name that nobody has any more, as a heap."""
+        self._next: dict[str, int] = {}
+        self._sorted: list[int] = []
+        """Points as of the last look; at most `AUTO_SPLIT_HASHES`, however many consumers."""
+        self._added: list[int] = []
+        self._has_lost = False
+        """What has changed since."""
+        self._claims: dict[int, list[_RingClaim]] = {}
+        """Who has each point, ascending: the first one counts, in whatever order they came."""
 
     def add(self, consumer: Consumer) -> None:
-        taken = {index for name, index in self._places.values() if name == consumer.name}
-        index = next(each for each in range(len(taken) + 1) if each not in taken)
-        self._places[consumer] = (consumer.name, index)
-        self._rebuild()
+        name = consumer.name
+        free = self._free.get(name)
+        if free:
+            number = heapq.heappop(free)
+        else:
+            number = self._next.get(name, 0)
+            self._next[name] = number + 1
+        self._numbers[consumer] = number
+        claim = _RingClaim(name, number, consumer)
+        for point in set(_points(name, number)):
+            claims = self._claims.get(point)
+            if claims is None:
+                self._added.append(point)
+                self._claims[point] = [claim]
+            else:
+                insort(claims, claim)
 
     def remove(self, consumer: Consumer) -> None:
-        if self._places.pop(consumer, None) is not None:
-            self._rebuild()
+        number = self._numbers.pop(consumer, None)
+        if number is None:
+            return
+        name = consumer.name
+        if number == self._next[name] - 1 == 0:
+            del self._next[name]
+            self._free.pop(name, None)
+        else:
+            heapq.heappush(self._free.setdefault(name, []), number)
+            if len(self._free[name]) == self._next[name]:
+                del self._next[name], self._free[name]
+        for point in set(_points(name, number)):
+            claims = self._claims[point]
+            if len(claims) == 1:
+                del self._claims[point]
+                self._has_lost = True
+            else:
+                del claims[bisect_left(claims, (name, number))]
 
     def select(self, key_hash: int) -> Consumer | None:
-        points = self._points
+        points = self._points()
         if not points:
             return None
         at = bisect_left(points, key_hash)
-        return self._owners[at if at < len(points) else 0]
+        return self._claims[points[at if at < len(points) else 0]][0].consumer
 
     def ranges_of(self, consumer: Consumer) -> list[HashRange]:
         found: list[HashRange] = []
         before = 0
-        for point, owner in zip(self._points, self._owners, strict=True):
-            if owner is consumer:
+        points = self._points()
+        for point in points:
+            if self._claims[point][0].consumer is consumer:
                 _append_range(found, HashRange(before + 1, point))
             before = point
-        if self._owners and self._owners[0] is consumer and before < AUTO_SPLIT_HASHES:
+        is_first = points and self._claims[points[0]][0].consumer is consumer
+        if is_first and before < AUTO_SPLIT_HASHES:
             _append_range(found, HashRange(before + 1, AUTO_SPLIT_HASHES))
         return found
 
-    def _rebuild(self) -> None:
-        # A point that several consumers have goes to the first of them by name and number, so that
-        # the ring does not depend on the order in which they came.
-        ring: dict[int, Consumer] = {}
-        for consumer in sorted(self._places, key=self._places.__getitem__):
-            for point in _points(*self._places[consumer]):
-                ring.setdefault(point, consumer)
-        self._points = sorted(ring)
-        self._owners = [ring[point] for point in self._points]
+    def _points(self) -> list[int]:
+        """All points, ascending: put in order once for all who came and went since then."""
+        if self._has_lost:
+            self._sorted = [point for point in self._sorted if point in self._claims]
+            self._has_lost = False
+        if self._added:
+            known = set(self._sorted)
+            self._sorted += {each for each in self._added if each in self._claims} - known
+            self._sorted.sort()  # nearly: a long run, and what came behind it
+            self._added.clear()
+        return self._sorted
+
+
+class SplitRanges(Selector):
+    """AUTO_SPLIT by ranges, as Pulsar has it with subscriptionKeySharedUseConsistentHashing=false.
+
+    All hashes are covered: a range reaches from behind the end of the one before it to its own.
+    Unlike on a ring, who has what depends on the order in which the consumers came.
+    """
+
+    hash_of = staticmethod(sticky_range_hash)
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        """Ascending, each included; the last one is `STICKY_HASHES`."""
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        ends = self._ends
+        if not ends:
+            ends.append(STICKY_HASHES)
+            self._owners.append(consumer)
+            return
+        sizes = [end - start for start, end in pairwise((0, *ends))]
+        widest = sizes.index(max(sizes))
+        ends.insert(widest, ends[widest] - sizes[widest] // 2)
+        self._owners.insert(widest, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self._owners:
+            return
+        at = self._owners.index(consumer)
+        del self._owners[at]
+        # What is behind takes it over; behind the last range there is none but the one before it.
+        del self._ends[at if at < len(self._owners) else at - 1 if at else 0]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        ends = self._ends
+        return self._owners[bisect_left(ends, key_hash)] if ends else None
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        return [
+            HashRange(start + 1 if start else 0, min(end, STICKY_HASHES - 1))
+            for (start, end), owner in zip(pairwise((0, *self._ends)), self._owners, strict=True)
+            if owner is consumer
+        ]
 
 
 def _append_range(ranges: list[HashRange], following: HashRange) -> None:
@@ -166,6 +265,13 @@ class HashRanges(Selector):
     def _set(self, claims: list[_Claim]) -> None:
         self._claims = sorted(claims, key=lambda claim: claim.start)
         self._starts = [claim.start for claim in self._claims]
+
+
+def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
+    """The selector of a new dispatcher. `splits_ranges`: instead of a ring; see `SplitRanges`."""
+    if mode.is_sticky:
+        return HashRanges()
+    return SplitRanges() if splits_ranges else HashRing()
 
 
 def check_ranges(ranges: Sequence[HashRange], *, of: str) -> None:

@@ -11,7 +11,7 @@ Source: protocol sheet sections 8 to 11.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.chunks import ChunkOf, chunk_of
@@ -73,17 +73,21 @@ class SharedDispatcher(AccountedDispatcher):
         self._levels.setdefault(consumer.priority, deque()).append(consumer)
         self._levels = dict(sorted(self._levels.items()))
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = set(self._without(consumers))
+        if not gone:
             return
-        level = self._levels[consumer.priority]
-        level.remove(consumer)
-        if not level:
-            del self._levels[consumer.priority]
-        self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
-        self.consumers.remove(consumer)
-        self._affinity.forget(consumer)
-        self._unpark(consumer)
+        for priority in {consumer.priority for consumer in gone}:
+            # In its order, from which it goes on: the first is the next one to be served.
+            level = deque(each for each in self._levels[priority] if each not in gone)
+            if level:
+                self._levels[priority] = level
+            else:
+                del self._levels[priority]
+        self._affinity.forget(gone)
+        for consumer in [each for each in consumers if each in gone]:
+            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+            self._unpark(consumer)
         if not self.consumers:
             self._reset()
         else:
@@ -153,7 +157,8 @@ class SharedDispatcher(AccountedDispatcher):
                 to = chosen
             elif chunk is not None:
                 continue
-            self._send_one(to, position, entry, messages, turn, outgoing)
+            is_chunk = chunk is not None
+            self._send_one(to, position, entry, messages, turn, outgoing, is_chunk=is_chunk)
             if not self.accounts.allowance(consumer):
                 break
         return True
@@ -201,7 +206,13 @@ class SharedDispatcher(AccountedDispatcher):
                 consumer.pending.put(run.ledger_id, picked.ids, picked.messages)
                 sent_messages = sum(picked.messages)
                 credit -= sent_messages
-                self.accounts.charge(consumer, sent_messages, sent_bytes)
+                self.accounts.charge(
+                    consumer,
+                    sent_messages,
+                    sent_bytes,
+                    entries=len(picked.ids),
+                    chunks=run.chunks_among(picked.ids) if run.chunks else 0,
+                )
                 turn.spend(sent_messages, sent_bytes)
             if turn.is_over or not consumer.is_ready or self.accounts.is_blocked:
                 break
@@ -277,7 +288,8 @@ class SharedDispatcher(AccountedDispatcher):
             return False
         to = self._chosen(chunk, consumer, position)
         if to is not None and to is not consumer:
-            self._send_one(to, position, run.entries[index], messages, turn, outgoing)
+            entry = run.entries[index]
+            self._send_one(to, position, entry, messages, turn, outgoing, is_chunk=True)
         return to is not consumer
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
@@ -341,6 +353,10 @@ class SharedDispatcher(AccountedDispatcher):
     def waiting_entries(self) -> int:
         """Entries that wait to be sent again, or for their consumer."""
         return len(self._replay.waiting) + sum(map(len, self._parked.values()))
+
+    @property
+    def is_reading_again(self) -> bool:
+        return self._replay.is_reading
 
     def _why_waiting(self) -> Reason | None:
         return Reason.READING if self._replay.is_reading else None

@@ -13,6 +13,8 @@ _ABSENT = (
     ("/admin/v3/functions", 409, "there is no functions worker: run functions as programs"),
     ("/admin/v3/sources", 409, "there is no functions worker: run sources as programs"),
     ("/admin/v3/sinks", 409, "there is no functions worker: run sinks as programs"),
+    ("/admin/v3/source", 409, "there is no functions worker: run sources as programs"),
+    ("/admin/v3/sink", 409, "there is no functions worker: run sinks as programs"),
     ("/admin/v2/functions", 409, "there is no functions worker: run functions as programs"),
     ("/admin/v3/packages", 404, "there is no package storage"),
     ("/admin/v2/worker", 503, "there is no functions worker"),

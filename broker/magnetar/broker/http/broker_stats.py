@@ -15,8 +15,10 @@ from pydantic import BaseModel
 from magnetar.broker.errors import NotThereError
 from magnetar.broker.http.answers import JSON
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.keeping.backlog import backlog_age
 from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.stats import topic_stats
+from magnetar.broker.topic import Topic
 
 _PREFIX = "/admin/v2/broker-stats"
 _TOPICS_AT_ONCE = 50
@@ -79,9 +81,10 @@ def broker_stats_router(
                 layout.bundle_of(name).name, {}
             )
             if not topic.is_closed:
-                bundle.setdefault(name.domain, {})[str(name)] = topic_stats(
-                    topic, now_ms=wall_ms(), owner=owner
-                )
+                now_ms = wall_ms()
+                oldest = await backlog_age(topic, now_ms, reads=False)
+                stats = topic_stats(topic, now_ms=now_ms, owner=owner, oldest=oldest)
+                bundle.setdefault(name.domain, {})[str(name)] = _with_old_names(topic, stats)
         return Response(await asyncio.to_thread(json.dumps, shown), media_type=JSON)
 
     @router.get(_PREFIX + "/allocator-stats/{name}", summary="Memory of an allocator")
@@ -114,6 +117,20 @@ def broker_stats_router(
         return ResourceAvailability(availabilityPercent=max(0.0, 100.0 - used))
 
     return router
+
+
+def _with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of a topic, with what this answer alone has, or has under other names."""
+    return {
+        **stats,
+        "producerCount": len(topic.producers),
+        "msgInCount": stats["msgInCounter"],
+        "bytesInCount": stats["bytesInCounter"],
+        "msgOutCount": stats["msgOutCounter"],
+        "bytesOutCount": stats["bytesOutCounter"],
+        "pendingAddEntriesCount": getattr(topic.log, "pending_batches", 0),
+        "filteredEntriesCount": 0,
+    }
 
 
 def _by_labels(text: str) -> list[Metrics]:

@@ -3,8 +3,8 @@
 Source: HTTP sheet, sections 3 to 5.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
@@ -61,11 +61,13 @@ def brokers_router(
     status: Callable[[], str],
     health: Callable[[], Awaitable[str]],
     request_stop: Callable[[], None],
+    wall_ms: Callable[[], int],
 ) -> APIRouter:
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
     the same with a heartbeat. `request_stop`: have this process end in order."""
     router = APIRouter(tags=["brokers"])
+    started_ms = wall_ms()
 
     @router.get("/admin/v2/brokers/leaderBroker")
     async def leader_broker() -> LeaderBrokerInfo:
@@ -157,7 +159,7 @@ def brokers_router(
         await context.admin.owned()
         report = await context.admin.reporter.look()
         own = next((each for each in context.admin.brokers() if each.is_self), None)
-        return _pulsar_report(report, own, context.version)
+        return pulsar_report(report, own, context.version, started_ms=started_ms)
 
     @router.get("/magnetar/v1/brokers")
     async def all_brokers() -> list[BrokerView]:
@@ -177,11 +179,44 @@ def brokers_router(
     return router
 
 
-def _pulsar_report(report: LoadReport, own: KnownBroker | None, version: str) -> dict[str, Any]:
+REPORT_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "loadReportType": ("LocalBrokerData", "tells clients in Java which class to make of it"),
+    "persistentTopicsEnabled": (True, "a broker serves both kinds"),
+    "nonPersistentTopicsEnabled": (True, "a broker serves both kinds"),
+    "directMemory": ({"usage": 0.0, "limit": 0.0}, "all memory is Python's own"),
+    "lastBundleGains": ([], "what changed since the report before is not kept"),
+    "lastBundleLosses": ([], "what changed since the report before is not kept"),
+    "protocols": ({}, "there are no further protocols to plug in"),
+    "loadManagerClassName": ("", "bundles are placed in one way"),
+    "cacheSize": (0, "of a bundle: the tail cache belongs to the broker"),
+}
+"""Fields of a load report that never change: the value, and why."""
+
+
+def pulsar_report(
+    report: LoadReport, own: KnownBroker | None, version: str, *, started_ms: int
+) -> dict[str, Any]:
+    """Return a load report in Pulsar's shape (LocalBrokerData)."""
     bundles = report.bundles
+    constants = {name: value for name, (value, _) in REPORT_CONSTANTS.items()}
+    cache_size = constants.pop("cacheSize")
+    stats = {
+        name: {**_pulsar_bundle(load), "cacheSize": cache_size}
+        for name, load in sorted(bundles.items())
+    }
     return {
+        **constants,
         "webServiceUrl": own.record.http_url if own is not None else "",
+        "webServiceUrlTls": own.record.http_url_tls or None if own is not None else None,
         "pulsarServiceUrl": own.record.native_url if own is not None else "",
+        "pulsarServiceUrlTls": own.record.native_url_tls or None if own is not None else None,
+        "advertisedListeners": (
+            {name: {"brokerServiceUrl": url} for name, url in sorted(own.record.listeners.items())}
+            if own is not None
+            else {}
+        ),
+        "startTimestamp": started_ms,
+        "maxResourceUsage": report.usage_percent / 100,
         "cpu": {"usage": report.cpu_percent, "limit": 100.0},
         "memory": {"usage": report.memory_bytes / (1 << 20), "limit": 0.0},
         "bandwidthIn": {"usage": report.network_in_percent, "limit": 100.0},
@@ -196,7 +231,8 @@ def _pulsar_report(report: LoadReport, own: KnownBroker | None, version: str) ->
         "numConsumers": sum(load.consumers for load in bundles.values()),
         "bundles": sorted(bundles),
         "lastUpdate": report.sent_ms,
-        "lastStats": {name: _pulsar_bundle(load) for name, load in sorted(bundles.items())},
+        "lastStats": stats,
+        "bundleStats": stats,
         "brokerVersionString": version,
     }
 

@@ -3,14 +3,16 @@
 Isolation policies and failure domains are kept and shown; bundles are placed by load alone.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Response
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from magnetar.broker.errors import ConflictError, InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import Flag, RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord
@@ -18,6 +20,7 @@ from magnetar.broker.policies.registry import is_name
 
 _CLUSTER = "/admin/v2/clusters/{cluster}"
 _NOTE = "bundles are placed by load alone"
+_NO_MIGRATION = "clients are not sent to other clusters"
 
 Names = Annotated[list[str] | None, Body(description="Names of clusters.")]
 
@@ -34,9 +37,9 @@ class ClusterData(RequestBody):
     authenticationPlugin: str | None = None
     authenticationParameters: str | None = None
     peerClusterNames: list[str] | None = None
-    brokerClientTlsEnabled: bool = False
-    tlsAllowInsecureConnection: bool = False
-    brokerClientTlsEnabledWithKeyStore: bool = False
+    brokerClientTlsEnabled: Flag = False
+    tlsAllowInsecureConnection: Flag = False
+    brokerClientTlsEnabledWithKeyStore: Flag = False
     brokerClientTlsTrustStoreType: str | None = "JKS"
     brokerClientTlsTrustStore: str | None = None
     brokerClientTlsTrustStorePassword: str | None = None
@@ -47,7 +50,7 @@ class ClusterData(RequestBody):
     brokerClientKeyFilePath: str | None = None
     brokerClientCertificateFilePath: str | None = None
     listenerName: str | None = None
-    migrated: bool = False
+    migrated: Flag = False
 
     def kept(self) -> dict[str, JsonValue]:
         """What is stored."""
@@ -75,6 +78,55 @@ class NamespaceIsolation(RequestBody):
     secondary: list[str] = Field(default_factory=list)
     auto_failover_policy: AutoFailover | None = None
     unload_scope: str | None = None
+
+
+class BrokerIsolation(BaseModel):
+    """What isolation policies say of a broker."""
+
+    brokerName: str
+    policyName: str | None = None
+    primary: bool = False
+    namespaceRegex: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def of(cls, broker: str, policies: Mapping[str, JsonValue]) -> "BrokerIsolation":
+        found = cls(brokerName=broker)
+        for name, each in policies.items():
+            policy = NamespaceIsolation.model_validate(each)
+            is_primary = _names_broker(policy.primary, broker)
+            if is_primary or _names_broker(policy.secondary, broker):
+                found.policyName, found.primary = name, is_primary
+                found.namespaceRegex += policy.namespaces
+        return found
+
+
+def _names_broker(expressions: list[str], broker: str) -> bool:
+    """Whether one of them is for a broker, by its id or by the host in that."""
+    names = (broker, broker.rpartition(":")[0])
+    for expression in expressions:
+        try:
+            pattern = re.compile(expression)
+        except re.error:  # Java knows more kinds of expressions.
+            pattern = re.compile(re.escape(expression))
+        if any(pattern.fullmatch(name) for name in names):
+            return True
+    return False
+
+
+class ClusterUrl(RequestBody):
+    """Where a cluster has gone to."""
+
+    serviceUrl: str | None = None
+    serviceUrlTls: str | None = None
+    brokerServiceUrl: str | None = None
+    brokerServiceUrlTls: str | None = None
+
+
+class ClusterPolicies(BaseModel):
+    """Whether a cluster was given up for another one, and which."""
+
+    migrated: bool = False
+    migratedClusterUrl: ClusterUrl | None = None
 
 
 def clusters_router(context: HttpContext) -> APIRouter:
@@ -112,6 +164,30 @@ def clusters_router(context: HttpContext) -> APIRouter:
         except ConflictError as error:
             raise HttpRefusal(412, str(error)) from error
         return done()
+
+    @router.get(
+        _CLUSTER + "/migrate",
+        summary="Whether a cluster was given up for another one",
+        response_model_exclude_none=True,
+    )
+    async def migration(cluster: str) -> ClusterPolicies:
+        return ClusterPolicies.model_validate((await tenants.cluster(cluster)).migration)
+
+    @router.post(
+        _CLUSTER + "/migrate",
+        summary="Say that a cluster was given up for another one",
+        response_class=Response,
+    )
+    async def set_migration(
+        cluster: str, isMigrated: bool = False, url: Annotated[ClusterUrl | None, Body()] = None
+    ) -> Response:
+        """It is kept and has no effect: clients are not sent to other clusters."""
+        told = ClusterPolicies(migrated=isMigrated, migratedClusterUrl=url)
+        kept = told.model_dump(exclude_none=True)
+        await tenants.update_cluster(
+            cluster, lambda record: record.model_copy(update={"migration": kept})
+        )
+        return Response(headers=done(note=_NO_MIGRATION).headers)
 
     @router.get(_CLUSTER + "/peers", summary="The peers of a cluster")
     async def peers(cluster: str) -> list[str]:
@@ -188,6 +264,28 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
     async def policies(cluster: str) -> dict[str, NamespaceIsolation]:
         found = (await tenants.cluster(cluster)).isolation_policies
         return {name: NamespaceIsolation.model_validate(each) for name, each in found.items()}
+
+    @router.get(
+        path + "/brokers",
+        summary="The isolation policies that name each broker",
+        response_model_exclude_none=True,
+    )
+    async def isolated_brokers(cluster: str) -> list[BrokerIsolation]:
+        found = (await tenants.cluster(cluster)).isolation_policies
+        known = [each.broker_id for each in context.admin.brokers()]
+        return [BrokerIsolation.of(broker, found) for broker in known]
+
+    @router.get(
+        path + "/brokers/{broker}",
+        summary="The isolation policies that name a broker",
+        response_model_exclude_none=True,
+    )
+    async def isolated_broker(cluster: str, broker: str) -> BrokerIsolation:
+        """404: there is no such broker."""
+        found = (await tenants.cluster(cluster)).isolation_policies
+        if broker not in [each.broker_id for each in context.admin.brokers()]:
+            raise NotThereError(f"there is no broker {broker}")
+        return BrokerIsolation.of(broker, found)
 
     @router.get(path + "/{name}", summary="One isolation policy")
     async def policy(cluster: str, name: str) -> NamespaceIsolation:

@@ -82,6 +82,7 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
             status=lambda: broker.status,
             health=broker.health.look,
             request_stop=broker.request_stop,
+            wall_ms=wall_ms,
         ),
         broker_stats_router(context, page, wall_ms=wall_ms),
         bookies_router(context, broker.bookies, random=broker.services.random),

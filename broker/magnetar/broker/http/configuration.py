@@ -1,6 +1,7 @@
 """Settings of the broker over HTTP: shown, and changed while it runs. Source: HTTP sheet, 4.
 
-The settings have the names of `BrokerSettings`, not those of Pulsar's configuration file.
+The settings have the names of `BrokerSettings`; those of Pulsar's configuration file that mean the
+same are taken and shown beside them.
 """
 
 from fastapi import APIRouter, Response
@@ -8,7 +9,7 @@ from pydantic import BaseModel
 
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.policies.dynamic import NAMES
+from magnetar.broker.policies.dynamic import ALL_NAMES, under_both_names
 
 _PATH = "/admin/v2/brokers/configuration"
 _SECRET_WORDS = ("secret", "password", "private", "credential", "token", "key")
@@ -34,19 +35,21 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
 
     @router.get(_PATH, summary="The names of the settings that can be changed while brokers run")
     async def names() -> list[str]:
-        return list(NAMES)
+        return list(ALL_NAMES)
 
     @router.get(_PATH + "/values", summary="What was set while brokers ran, on all of them")
     async def values() -> dict[str, str]:
-        return dict(await dynamic.values())
+        return under_both_names(await dynamic.values())
 
     @router.get(_PATH + "/runtime", summary="All settings of this broker as they are now")
     async def runtime() -> dict[str, str]:
         """Secrets are not among them."""
-        return {
-            name: _HIDDEN if _is_secret(name) and value else str(value)
-            for name, value in context.settings
-        }
+        return under_both_names(
+            {
+                name: _HIDDEN if _is_secret(name) and value else str(value)
+                for name, value in context.settings
+            }
+        )
 
     @router.post(_PATH + "/{name}/{value:path}", status_code=204, summary="Change a setting")
     async def change(name: str, value: str) -> Response:

@@ -88,7 +88,7 @@ _REFUSAL = {
     "title": "Refusal",
     "description": "Why a request was refused.",
     "type": "object",
-    "properties": {"reason": {"type": "string"}},
+    "properties": {"reason": {"type": "string"}, "detail": {"type": "string"}},
     "required": ["reason"],
 }
 

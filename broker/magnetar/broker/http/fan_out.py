@@ -114,5 +114,6 @@ def _value_of(status: int, body: bytes) -> JsonValue:
         pass
     if 200 <= status < 300:
         return value
-    reason = value.get("reason") if isinstance(value, dict) else None
-    raise HttpRefusal(status if status >= 400 else 503, str(reason or f"its owner said {status}"))
+    told = value if isinstance(value, dict) else {}
+    reason = str(told.get("reason") or f"its owner said {status}")
+    raise HttpRefusal(status if status >= 400 else 503, reason, str(told.get("detail") or ""))

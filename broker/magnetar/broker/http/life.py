@@ -4,12 +4,14 @@ Source: HTTP sheet, section 9.1. What only the owner can do is sent there; of a 
 each partition to its own owner.
 """
 
+import asyncio
 from typing import Annotated
 
+import structlog
 from fastapi import APIRouter, Body, Response
 
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.errors import NotAllowedError, RequestError
+from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
@@ -17,15 +19,33 @@ from magnetar.broker.termination import terminate
 from magnetar.broker.topic_properties import as_stored, as_told
 from magnetar.sdk.wire import TopicName
 
+_log = structlog.get_logger()
+
+_LOAD_S_MAX = 5.0
+"""Whoever creates a topic waits no longer for its owner to load it."""
+
 _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
 class MessageId(RequestBody):
     """A message, as Pulsar's tools name it."""
 
-    ledgerId: int
-    entryId: int
-    partitionIndex: int = -1
+    ledgerId: WholeNumber
+    entryId: WholeNumber
+    partitionIndex: WholeNumber = -1
+
+
+async def _load(context: HttpContext, name: TopicName) -> None:
+    """Have its owner load a topic that was created just now: only topics that are loaded are looked
+    at, and one that nobody ever uses must go after its time. It is there in any case."""
+    policies = await context.policies.of(name)
+    if not policies.inactive_topic_is_on:
+        return
+    try:
+        async with asyncio.timeout(_LOAD_S_MAX):
+            await on_each(context.admin, [name], context.served, "GET", "stats")
+    except (RequestError, HttpRefusal, TimeoutError) as error:
+        _log.info("topic_not_loaded_yet", topic=str(name), error=str(error))
 
 
 def life_router(context: HttpContext) -> APIRouter:
@@ -59,6 +79,7 @@ def life_router(context: HttpContext) -> APIRouter:
         await check_plain(name, 409)
         await topics.creation.check_room(name.namespace_name, 1)
         await partitioned.create_plain(name, as_stored(properties or {}))
+        await _load(context, name)
         return Response(status_code=204)
 
     @router.delete(_PREFIX, status_code=204)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from magnetar.broker import naming
 from magnetar.broker.errors import NotThereError, TopicNotFoundError
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError, status_of
 from magnetar.broker.http.schemas import shown_schema
@@ -56,14 +56,14 @@ class TopicNames(RequestBody):
 class StorageQuestion(TopicNames):
     """Of which topics somebody wants to know how they are stored, to read them."""
 
-    read_hold_s: int = Field(default=0, alias="readHoldS", ge=0, le=READ_HOLD_S_MAX)
+    read_hold_s: WholeNumber = Field(default=0, alias="readHoldS", ge=0, le=READ_HOLD_S_MAX)
     """So long the topics count as used, although whoever reads them does not connect."""
 
 
 class TimeQuestion(TopicNames):
     """Which message of each topic is the first since a time."""
 
-    time_ms: int = Field(alias="timeMs")
+    time_ms: WholeNumber = Field(alias="timeMs")
     """Milliseconds since 1970."""
 
 
@@ -84,7 +84,7 @@ class Holds(RequestBody):
     action: HoldAction
     topics: dict[str, ResetCursorData | None] = Field(max_length=TOPICS_MAX)
     """Where it is to go on; null for those that are deleted."""
-    spares_unfinished: bool = Field(default=False, alias="sparesUnfinished")
+    spares_unfinished: Flag = Field(default=False, alias="sparesUnfinished")
     """Do not move over the beginning of a message in chunks whose end may still come."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.raw_message import raw_message
@@ -22,10 +22,10 @@ from magnetar.broker.inspecting import (
     nth_entry,
     nth_unacked,
 )
-from magnetar.broker.keeping.operating import subscription_of
+from magnetar.broker.keeping.operating import create_subscription, subscription_of
 from magnetar.broker.topic import Topic
 from magnetar.ledger.managed_log.log_retention import bytes_behind
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, Position
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _OCTETS = "application/octet-stream"
@@ -38,14 +38,14 @@ _ID_MAX = (1 << 63) - 1
 class LastMessageId(MessageId):
     """The last message of a topic; with its place in a batch, if it is in one."""
 
-    batchIndex: int | None = None
+    batchIndex: WholeNumber | None = None
 
 
 class PlaceOfMessage(RequestBody):
     """A message, as clients name it."""
 
-    ledgerId: int = Field(ge=-1, le=_ID_MAX)
-    entryId: int = Field(ge=-1, le=_ID_MAX)
+    ledgerId: WholeNumber = Field(ge=-1, le=_ID_MAX)
+    entryId: WholeNumber = Field(ge=-1, le=_ID_MAX)
 
 
 def messages_router(context: HttpContext) -> APIRouter:
@@ -137,8 +137,16 @@ def messages_router(context: HttpContext) -> APIRouter:
         responses=_BODY,
     )
     async def peek(tenant: str, namespace: str, topic: str, sub: str, number: int) -> Response:
-        """The n-th one, from 1, which stays where it is. 404: there are not so many."""
+        """The n-th one, from 1, which stays where it is. 404: there are not so many.
+
+        A subscription that there is not begins at the first message, as if it had subscribed: so
+        does Pulsar, and its tools look at a topic without consumers in this way.
+        """
         there = await single(tenant, namespace, topic, "peeking at messages")
+        if number > 0 and not _has(there, sub):
+            if not (await context.policies.of(there.name)).auto_subscription_creation:
+                subscription_of(there, sub)  # Raises what says that there is none.
+            await create_subscription(context.topics, there, sub, EARLIEST, {})
         subscription = subscription_of(there, sub)
         position = await nth_unacked(there, subscription, number) if number > 0 else None
         if position is None:
@@ -157,3 +165,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         return bytes_behind(there.log.ledgers, Position(place.ledgerId, place.entryId))
 
     return router
+
+
+def _has(topic: Topic, name: str) -> bool:
+    return name in topic.subscriptions or name in topic.internal_cursors

@@ -1,14 +1,18 @@
 """What else a namespace has over HTTP: properties, a resource group. Source: HTTP sheet, 8.1."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
 
 from magnetar.broker.errors import InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done, text_or_json
+from magnetar.broker.http.bodies import Flag
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.policies.model import NamespaceRecord
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _NO_LIMITS = "resource groups limit nothing"
+_NO_MIGRATION = "clients are not sent to other clusters"
 
 
 def namespace_details_router(context: HttpContext) -> APIRouter:
@@ -16,6 +20,7 @@ def namespace_details_router(context: HttpContext) -> APIRouter:
     router = APIRouter(tags=["namespaces"])
     _add_properties(router, context)
     _add_resource_group(router, context)
+    _add_migration(router, context)
     return router
 
 
@@ -74,6 +79,24 @@ def _add_properties(router: APIRouter, context: HttpContext) -> None:
         value = await value_of(f"{tenant}/{namespace}", key)
         await change(f"{tenant}/{namespace}", {key: None})
         return text_or_json(value, is_text=True)
+
+
+def _add_migration(router: APIRouter, context: HttpContext) -> None:
+    @router.post(
+        _NAMESPACE + "/migration",
+        status_code=204,
+        summary="Say that a namespace has gone to another cluster",
+    )
+    async def set_migrated(
+        tenant: str, namespace: str, migrated: Annotated[Flag, Body()]
+    ) -> Response:
+        """It is kept and has no effect: clients are not sent to other clusters."""
+
+        def changed(record: NamespaceRecord) -> NamespaceRecord:
+            return record.model_copy(update={"migrated": migrated})
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", changed)
+        return done(note=_NO_MIGRATION)
 
 
 def _add_resource_group(router: APIRouter, context: HttpContext) -> None:

@@ -1,22 +1,46 @@
 """A whole namespace as Pulsar's JSON, and back. Pure. Source: HTTP sheet, 8.3 (Policies)."""
 
-from typing import Any
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
 
 from magnetar.broker.http import policy_shapes as shapes
 from magnetar.broker.http.policy import quota_type, quotas_to_json, with_quota
 from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.policies.model import NamespaceRecord
 
+UNSET: Final[Mapping[str, Any]] = {
+    "allowed_clusters": [],
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "schema_validation_enforced": False,
+    "is_allow_auto_update_schema": True,
+    "dispatcherPauseOnAckStatePersistentEnabled": False,
+    "subscription_types_enabled": [],
+}
+"""What Pulsar shows of policies that are not set; the others it leaves out."""
+
 
 def namespace_to_json(
     record: NamespaceRecord, cluster: str, boundaries: list[str]
 ) -> dict[str, Any]:
-    """A whole namespace. What is not set is left out."""
+    """A whole namespace. What is not set is left out, but for what Pulsar shows of it."""
     topics = {
         topic: {role: list(actions) for role, actions in roles.items()}
         for topic, roles in record.topic_permissions.items()
     }
     shown: dict[str, Any] = {
+        **deepcopy(dict(UNSET)),
         "auth_policies": {
             "namespace_auth": {role: list(each) for role, each in record.permissions.items()},
             "topic_auth": topics,
@@ -31,7 +55,7 @@ def namespace_to_json(
         "properties": record.properties,
         "deleted": record.is_deleted,
         "resource_group_name": record.resource_group,
-        "migrated": False,
+        "migrated": record.migrated,
     }
     if record.resource_group is None:
         del shown["resource_group_name"]
@@ -66,7 +90,8 @@ def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
         value = body.get(policy.key) if policy.key else None
         if policy.is_per_cluster and isinstance(value, dict):
             value = value.get(cluster)
-        if value not in (None, "", []) and value != policy.unset:  # Go sends "" for no value.
+        unset = policy.unset, UNSET.get(policy.key)
+        if value not in (None, "", []) and value not in unset:  # Go sends "" for no value.
             record = policy.set_in_namespace(record, policy.shape.parse_value(value))
     return record
 

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
-from magnetar.broker.balance.bundles import BundleId
+from magnetar.broker.balance.bundles import BundleId, hash_of
 from magnetar.broker.balance.load_report import BundleLoad
 from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.listing import non_persistent_names, without_system
@@ -27,6 +28,14 @@ class BundlesData(BaseModel):
 
     boundaries: list[str]
     numBundles: int
+
+
+class TopicHashPositions(BaseModel):
+    """Hashes of topics, by their names."""
+
+    namespace: str
+    bundle: str
+    hashPositions: dict[str, int]
 
 
 class OwnedBundle(BaseModel):
@@ -73,6 +82,34 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         await context.admin.unload_namespace(name)
         return Response(status_code=204)
 
+    @router.get(prefix + "/{bundle}/topicHashPositions")
+    async def hash_positions(
+        tenant: str,
+        namespace: str,
+        bundle: str,
+        topics: Annotated[list[str] | None, Query()] = None,
+    ) -> TopicHashPositions:
+        """Where the topics of a bundle lie in its range: all of them, or the given ones."""
+        whole = await context.bundle(tenant, namespace, bundle)
+        names = topics or await context.topics.names(whole.namespace)
+        places = {str(name): hash_of(name) for name in map(parse_topic_name, names)}
+        return TopicHashPositions(
+            namespace=whole.namespace,
+            bundle=str(whole.bundle),
+            hashPositions={name: at for name, at in places.items() if at in whole.bundle},
+        )
+
+    @router.get("/admin/namespaces/{cluster}/antiAffinity/{group}")
+    async def in_anti_affinity_group(cluster: str, group: str, tenant: str = "") -> list[str]:
+        """The namespaces of a group, of one tenant or all; where pulsar-admin asks for them."""
+        await context.tenants.cluster(cluster)
+        found: list[str] = []
+        for each in [tenant] if tenant else await context.tenants.tenants():
+            for name in await context.tenants.namespaces(each):
+                if (await context.tenants.namespace(name)).anti_affinity_group == group:
+                    found.append(name)
+        return found
+
     @router.put(prefix + "/{bundle}/unload", status_code=204)
     async def unload_bundle(
         tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
@@ -90,7 +127,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
         bundle: str,
         unload: bool = False,
         algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = "range_equally_divide",
-        positions: Annotated[list[int] | None, Body()] = None,
+        positions: Annotated[list[WholeNumber] | None, Body()] = None,
         authoritative: bool = False,
     ) -> Response:
         """Have the owner split a bundle: where the algorithm says, or at the given hashes.

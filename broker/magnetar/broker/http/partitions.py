@@ -3,11 +3,14 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
-from pydantic import BaseModel, StrictInt
+from pydantic import BaseModel
 
+from magnetar.broker import naming
 from magnetar.broker.errors import PartitionCountError
+from magnetar.broker.http.bodies import Flag, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.transactions.ids import COORDINATORS
 
 DOMAINS = ("persistent", "non-persistent")
 
@@ -15,8 +18,8 @@ DOMAINS = ("persistent", "non-persistent")
 class PartitionedTopicMetadata(BaseModel):
     """How many partitions a topic has; 0: it stands for itself."""
 
-    partitions: StrictInt = 0
-    deleted: bool = False
+    partitions: WholeNumber = 0
+    deleted: Flag = False
     properties: dict[str, str] | None = None
 
 
@@ -43,7 +46,7 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         tenant: str,
         namespace: str,
         topic: str,
-        wanted: Annotated[StrictInt | PartitionedTopicMetadata, Body()],
+        wanted: Annotated[WholeNumber | PartitionedTopicMetadata, Body()],
     ) -> Response:
         """Create a partitioned topic with all its partitions.
 
@@ -65,6 +68,9 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionedTopicMetadata:
         """How many partitions. 404: it does not exist, and was not to be."""
+        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
+        if name == COORDINATORS and context.coordinators.is_enabled:
+            return PartitionedTopicMetadata(partitions=await context.coordinators.prepare())
         name = await context.topic(domain, tenant, namespace, topic)
         record = await partitioned.find(name)
         if record is None:
@@ -81,7 +87,7 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         tenant: str,
         namespace: str,
         topic: str,
-        wanted: Annotated[StrictInt, Body()],
+        wanted: Annotated[WholeNumber, Body()],
         force: bool = False,
     ) -> Response:
         """Have more partitions; the subscriptions of the topic are in the new ones as well.

@@ -74,8 +74,6 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         value = policy.of_namespace(await context.tenants.namespace(name))
         if value is None and policy.unset is not None:
             return text_or_json(policy.unset, is_text=policy.shape.is_text)
-        if value is None and policy.field == "bookie_affinity":
-            raise HttpRefusal(404, f"{name} has no {words}")
         return _answer(value, policy.shape)
 
     async def change(name: str, value: Any) -> Response:

@@ -5,11 +5,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, JsonValue, TypeAdapter, ValidationError
 
-from magnetar.broker.http.bodies import LONG_MAX, RequestBody
+from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
 from magnetar.broker.policies.model import (
@@ -24,62 +24,65 @@ from magnetar.sdk.wire import TopicNameError, parse_topic_name
 
 
 class RetentionPolicies(RequestBody):
-    retentionTimeInMinutes: int = 0
-    retentionSizeInMB: int = 0
+    retentionTimeInMinutes: WholeNumber = 0
+    retentionSizeInMB: WholeNumber = 0
 
 
 class PersistencePolicies(RequestBody):
-    bookkeeperEnsemble: int = 2
-    bookkeeperWriteQuorum: int = 2
-    bookkeeperAckQuorum: int = 2
-    managedLedgerMaxMarkDeleteRate: float = 0.0
+    bookkeeperEnsemble: WholeNumber = 2
+    bookkeeperWriteQuorum: WholeNumber = 2
+    bookkeeperAckQuorum: WholeNumber = 2
+    managedLedgerMaxMarkDeleteRate: Number = 0.0
 
 
 class BacklogQuotaBody(RequestBody):
-    limitSize: int = -1
-    limitTime: int = -1
+    limitSize: WholeNumber = -1
+    limitTime: WholeNumber = -1
     policy: BacklogPolicy | None = None
-    limit: int | None = None
+    limit: WholeNumber | None = None
     """The former name of limitSize."""
 
 
 class PublishRateBody(RequestBody):
-    publishThrottlingRateInMsg: int = -1
-    publishThrottlingRateInByte: int = -1
+    publishThrottlingRateInMsg: WholeNumber = -1
+    publishThrottlingRateInByte: WholeNumber = -1
 
 
 class DispatchRateBody(RequestBody):
-    dispatchThrottlingRateInMsg: int = -1
-    dispatchThrottlingRateInByte: int = -1
-    ratePeriodInSecond: int = 1
-    relativeToPublishRate: bool = False
+    dispatchThrottlingRateInMsg: WholeNumber = -1
+    dispatchThrottlingRateInByte: WholeNumber = -1
+    ratePeriodInSecond: WholeNumber = 1
+    relativeToPublishRate: Flag = False
 
 
 class SubscribeRateBody(RequestBody):
-    subscribeThrottlingRatePerConsumer: int = -1
-    ratePeriodInSecond: int = 30
+    subscribeThrottlingRatePerConsumer: WholeNumber = -1
+    ratePeriodInSecond: WholeNumber = 30
 
 
 class AutoTopicCreationBody(RequestBody):
-    allowAutoTopicCreation: bool
-    topicType: Literal["partitioned", "non-partitioned"] | None = None
-    defaultNumPartitions: int | None = None
+    allowAutoTopicCreation: Flag
+    topicType: Annotated[
+        Literal["partitioned", "non-partitioned"] | None, BeforeValidator(lambda name: name or None)
+    ] = None
+    """Empty, as clients in Go send it, is none."""
+    defaultNumPartitions: WholeNumber | None = None
 
 
 class AutoSubscriptionBody(RequestBody):
-    allowAutoSubscriptionCreation: bool
+    allowAutoSubscriptionCreation: Flag
 
 
 class DelayedDeliveryBody(RequestBody):
-    active: bool
-    tickTime: int = 1000
-    maxDeliveryDelayInMillis: int = 0
+    active: Flag
+    tickTime: WholeNumber = 1000
+    maxDeliveryDelayInMillis: WholeNumber = 0
 
 
 class InactiveTopicBody(RequestBody):
     inactiveTopicDeleteMode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
-    maxInactiveDurationSeconds: int = 60
-    deleteWhileInactive: bool = False
+    maxInactiveDurationSeconds: WholeNumber = 60
+    deleteWhileInactive: Flag = False
 
 
 class BookieAffinityBody(RequestBody):
@@ -162,18 +165,19 @@ def _body(kind: type[BaseModel], to: Callable[[Any], BaseModel], of: Callable[[A
     return Shape(TypeAdapter(kind), lambda value: to(value).model_dump(exclude_none=True), of)
 
 
-def whole(least: int = 0) -> Shape:
-    """A number, not below `least`."""
+def whole(least: int = 0, *, words: str = "") -> Shape:
+    """A number, not below `least`; `words`: what Pulsar says of one that is."""
 
     def of_json(value: int) -> int:
         if not least <= value <= LONG_MAX:
-            raise HttpRefusal(412, f"the value must be from {least} to {LONG_MAX}, got {value}")
+            text = f"the value must be from {least} to {LONG_MAX}, got {value}"
+            raise HttpRefusal(412, words or text, text if words else "")
         return value
 
-    return Shape(TypeAdapter(int), _same, of_json)
+    return Shape(TypeAdapter(WholeNumber), _same, of_json)
 
 
-BOOLEAN = Shape(TypeAdapter(bool), _same, _same)
+BOOLEAN = Shape(TypeAdapter(Flag), _same, _same)
 
 
 def _retention(body: RetentionPolicies) -> model.Retention:
@@ -283,17 +287,33 @@ SUBSCRIBE_RATE = _body(
 
 def _auto_topic(body: AutoTopicCreationBody) -> model.AutoTopicCreation:
     is_partitioned = body.topicType == "partitioned"
-    partitions = 1 if body.defaultNumPartitions is None else body.defaultNumPartitions
+    partitions = body.defaultNumPartitions
     if body.allowAutoTopicCreation:
         if body.topicType is None:
             raise HttpRefusal(412, "topicType is missing: partitioned or non-partitioned")
-        if is_partitioned and partitions < 1:
-            raise HttpRefusal(406, f"defaultNumPartitions must be 1 or more, got {partitions}")
+        _check_partitions(partitions, is_partitioned=is_partitioned)
     return model.AutoTopicCreation(
         allowed=body.allowAutoTopicCreation,
         is_partitioned=is_partitioned,
-        partitions=max(1, partitions),
+        partitions=max(1, partitions or 1),
     )
+
+
+def _check_partitions(count: int | None, *, is_partitioned: bool) -> None:
+    problem = ""
+    if is_partitioned and count is None:
+        problem = "cannot be null when the type is partitioned."
+    elif is_partitioned and count is not None and count < 1:
+        problem = "cannot be less than 1 for partition type."
+    elif not is_partitioned and count is not None:
+        problem = "is not allowed to be set when the type is non-partition."
+    if problem:
+        raise HttpRefusal(
+            412,
+            "Invalid configuration for autoTopicCreationOverride. the detail is "
+            f"[defaultNumPartitions] {problem}",
+            f"got {count}",
+        )
 
 
 AUTO_TOPIC = _body(
@@ -372,7 +392,7 @@ SCHEMA_STRATEGY = Shape(TypeAdapter(SchemaCompatibility), _same, _same)
 AUTO_UPDATE_STRATEGY = Shape(TypeAdapter(AutoUpdateStrategy), _same, _same)
 AUTH_MODE = Shape(TypeAdapter(AuthMode), _same, _same)
 
-SWITCH = Shape(TypeAdapter(bool), _same, _same, of_nothing=True)
+SWITCH = Shape(TypeAdapter(Flag), _same, _same, of_nothing=True)
 """Set by a request without a body."""
 
 

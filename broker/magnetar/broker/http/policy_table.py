@@ -35,7 +35,7 @@ def _limit(name: str, field: str, topic: str, attribute: str, key: str) -> Polic
     """A number, 0 for none."""
     return Policy(
         field,
-        shapes.whole(),
+        shapes.whole(words=f"{name} must be 0 or more"),
         namespace=name,
         topic=topic,
         key=key,
@@ -57,7 +57,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "message_ttl_s",
-        shapes.whole(),
+        shapes.whole(words="Invalid value for message TTL, message TTL must >= 0"),
         namespace="messageTTL",
         topic="messageTTL",
         topic_query="messageTTL",
@@ -66,7 +66,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "subscription_expiration_minutes",
-        shapes.whole(),
+        shapes.whole(words="Invalid value for subscription expiration time"),
         namespace="subscriptionExpirationTime",
         topic="subscriptionExpirationTime",
         topic_query="subscriptionExpirationTime",
@@ -347,7 +347,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "offload_threshold_s",
-        shapes.whole(least=-1),
+        shapes.whole(least=-1, words="Invalid value for offloadThresholdInSecond"),
         namespace="offloadThresholdInSeconds",
         namespace_verb="PUT",
         key="offload_threshold_in_seconds",

@@ -1,6 +1,7 @@
 """Refusals over HTTP: which status an error has, and the body that says why.
 
-The body is `{"reason": "..."}`, which Pulsar's tools show. Source: HTTP sheet, section 1.
+The body is `{"reason": "..."}`, which Pulsar's tools show. Where clients compare it with
+Pulsar's own words, it is these words alone, and `detail` says the rest. Source: HTTP sheet, 1.
 """
 
 from typing import Self
@@ -23,12 +24,14 @@ from magnetar.broker.errors import (
     ConsumerBusyError,
     InvalidNameError,
     InvalidTopicNameError,
+    NamespaceNotFoundError,
     NotAllowedError,
     NotThereError,
     PartitionCountError,
     RequestError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
+    TenantNotFoundError,
     TooManyRequestsError,
     TopicConflictError,
     TopicNotFoundError,
@@ -78,6 +81,12 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (TooManyRequestsError, 503),
 )
 
+_PULSARS_WORDS: tuple[tuple[type[RequestError], str], ...] = (
+    (NamespaceNotFoundError, "Namespace does not exist"),
+    (TenantNotFoundError, "Tenant does not exist"),
+)
+"""What Pulsar says of an error, where clients compare it."""
+
 _MOVED = (
     LogFencedError,
     LogClosedError,
@@ -89,11 +98,16 @@ _MOVED = (
 
 
 class HttpRefusal(Exception):
-    """A request is refused with a status of its own."""
+    """A request is refused with a status of its own.
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
+    `detail`: what `reason` does not say, because it has Pulsar's words.
+    """
+
+    def __init__(self, status: int, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
         self.status = status
+        self.reason = reason
+        self.detail = detail
 
 
 class ElsewhereError(Exception):
@@ -124,7 +138,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HttpRefusal)
     async def on_refusal(request: Request, error: HttpRefusal) -> JSONResponse:
-        return refusal(error.status, str(error))
+        return refusal(error.status, error.reason, error.detail)
 
     @app.exception_handler(ElsewhereError)
     async def on_elsewhere(request: Request, error: ElsewhereError) -> JSONResponse:
@@ -136,7 +150,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestError)
     async def on_request_error(request: Request, error: RequestError) -> JSONResponse:
-        return refusal(_status_of_request(error), str(error))
+        status = _status_of_request(error)
+        words = next((words for kind, words in _PULSARS_WORDS if isinstance(error, kind)), None)
+        return refusal(status, str(error)) if words is None else refusal(status, words, str(error))
 
     @app.exception_handler(BundleError)
     async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
@@ -215,6 +231,7 @@ def _location(request: Request, error: ElsewhereError) -> str:
     return f"{base}{path.decode('ascii')}?{urlencode(query)}"
 
 
-def refusal(status: int, reason: str) -> JSONResponse:
+def refusal(status: int, reason: str, detail: str = "") -> JSONResponse:
     """The body that says why."""
-    return JSONResponse({"reason": reason}, status_code=status)
+    body = {"reason": reason, "detail": detail} if detail else {"reason": reason}
+    return JSONResponse(body, status_code=status)

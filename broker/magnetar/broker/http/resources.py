@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 
 from magnetar.broker.errors import InvalidNameError
 from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.registry import is_name
@@ -21,23 +21,23 @@ _NOTE = "resource groups and quotas limit nothing"
 class ResourceQuota(RequestBody):
     """What a bundle is expected to need; bandwidths and memory in MiB."""
 
-    msgRateIn: float = 40.0
-    msgRateOut: float = 120.0
-    bandwidthIn: float = 100_000.0
-    bandwidthOut: float = 300_000.0
-    memory: float = 80.0
-    dynamic: bool = True
+    msgRateIn: Number = 40.0
+    msgRateOut: Number = 120.0
+    bandwidthIn: Number = 100_000.0
+    bandwidthOut: Number = 300_000.0
+    memory: Number = 80.0
+    dynamic: Flag = True
 
 
 class ResourceGroup(RequestBody):
     """What the namespaces of a group may use together; -1: any amount."""
 
-    publishRateInMsgs: int | None = None
-    publishRateInBytes: int | None = None
-    dispatchRateInMsgs: int | None = None
-    dispatchRateInBytes: int | None = None
-    replicationDispatchRateInMsgs: int | None = None
-    replicationDispatchRateInBytes: int | None = None
+    publishRateInMsgs: WholeNumber | None = None
+    publishRateInBytes: WholeNumber | None = None
+    dispatchRateInMsgs: WholeNumber | None = None
+    dispatchRateInBytes: WholeNumber | None = None
+    replicationDispatchRateInMsgs: WholeNumber | None = None
+    replicationDispatchRateInBytes: WholeNumber | None = None
 
 
 def resources_router(context: HttpContext) -> APIRouter:

@@ -16,6 +16,7 @@ from magnetar.broker.security import (
     Tenant,
     Topic,
 )
+from magnetar.broker.transactions.ids import is_coordinator
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 Need = tuple[Action, Resource]
@@ -53,6 +54,13 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
     if (method, path.rstrip("/")) in _OPEN:
         return None
     match path.strip("/").split("/"):
+        # Whoever may connect may have transactions: what is in them is checked.
+        case ["lookup", "v2", "topic", *name] if _is_coordinator(name):
+            return None
+        case ["admin", "v2", *name, "partitions"] if method == "GET" and _is_coordinator(name):
+            return None
+        case ["admin", "v3", "transactions", "transactionMetadata", _, _]:
+            return None  # The route tells each what it may see.
         case ["lookup", "v2", "topic", domain, tenant, namespace, *rest] if rest:
             return _of_name(domain, tenant, namespace, rest[0], Action.LOOKUP)
         case ["admin", "v2", "tenants", tenant] if method == "GET":
@@ -78,7 +86,9 @@ def _of_namespace(method: str, tenant: str, namespace: str, rest: Sequence[str])
             return Action.ADMINISTER, Tenant(tenant)
         case ["topics"]:
             return Action.LIST_TOPICS, Namespace(namespace)
-        case ["persistence", "bookieAffinity"] | ["resourcegroup", *_] if method != "GET":
+        case ["persistence", "bookieAffinity"] | ["resourcegroup", *_] | ["migration"] if (
+            method != "GET"
+        ):
             return _EVERYTHING
         case [bundle, *action] if bundle.startswith("0x") and action[:1] != ["clearBacklog"]:
             return _EVERYTHING
@@ -124,6 +134,14 @@ def _of_name(domain: str, tenant: str, namespace: str, topic: str, action: Actio
     if name is None:  # There is no such topic: whoever may know that is told by the route.
         return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
     return action, Topic(name)
+
+
+def _is_coordinator(parts: Sequence[str]) -> bool:
+    """Whether these parts of a path name a coordinator's topic, or the one of all of them."""
+    if len(parts) != 4:
+        return False
+    name = _named(*parts)
+    return name is not None and is_coordinator(name)
 
 
 def _named(domain: str, tenant: str, namespace: str, topic: str) -> TopicName | None:

@@ -12,7 +12,8 @@ from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.internal_stats import offline_backlog, topic_info, topic_internal_stats
-from magnetar.broker.keeping.backlog import oldest_publish_ms
+from magnetar.broker.keeping.backlog import backlog_age, oldest_publish_ms
+from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.stats import topic_stats
 from magnetar.broker.summed_stats import summed
 from magnetar.broker.topic import Topic
@@ -104,11 +105,21 @@ class _Routes:
         return True
 
     async def _stats(self, topic: Topic, has_earliest: bool, query: "_Wanted") -> Stats:
-        shown = topic_stats(topic, now_ms=self._wall_ms(), owner=self._broker_id())
+        now_ms = self._wall_ms()
+        oldest = await backlog_age(topic, now_ms)
+        shown = topic_stats(topic, now_ms=now_ms, owner=self._broker_id(), oldest=oldest)
         if has_earliest:
             await _add_earliest(topic, shown)
         query.cut(shown)
         return shown
+
+    async def _internal_stats(self, topic: Topic) -> Stats:
+        try:
+            index = await self._context.schemas.index(topic.name)
+        except SchemaNotFoundError:
+            index = ()
+        ledgers = [each.ledger_id for each in index if not each.is_deletion]
+        return topic_internal_stats(topic, schema_ledgers=ledgers)
 
     async def _parts(
         self,
@@ -195,7 +206,7 @@ class _Routes:
         async def internal_stats(
             tenant: str, namespace: str, topic: str, metadata: bool = False
         ) -> Stats:
-            return topic_internal_stats(await self._plain(tenant, namespace, topic))
+            return await self._internal_stats(await self._plain(tenant, namespace, topic))
 
         @router.get(
             prefix + "/partitioned-internalStats",
@@ -204,10 +215,7 @@ class _Routes:
         async def partitioned_internal_stats(tenant: str, namespace: str, topic: str) -> Stats:
             name = await self._context.topic(self._domain, tenant, namespace, topic)
 
-            async def work(there: Topic) -> Stats:
-                return topic_internal_stats(there)
-
-            metadata, parts = await self._parts(name, "internalStats", work)
+            metadata, parts = await self._parts(name, "internalStats", self._internal_stats)
             return {"metadata": metadata, "partitions": parts}
 
         if self._domain == "persistent":

@@ -9,11 +9,11 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, Field, JsonValue, StrictBool
+from pydantic import BaseModel, Field, JsonValue
 
 from magnetar.broker.entry import messages_of
 from magnetar.broker.errors import BrokerPersistenceError
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
@@ -35,10 +35,10 @@ _NO_RANGE = (1 << 63) - 1
 class ResetCursorData(RequestBody):
     """A place in a topic, and whether it is still to be delivered."""
 
-    ledger_id: int = Field(alias="ledgerId", ge=-1, le=_NO_RANGE)
-    entry_id: int = Field(alias="entryId", ge=-1, le=_NO_RANGE)
-    batch_index: int = Field(default=-1, alias="batchIndex", ge=-1)
-    is_excluded: bool = Field(default=False, alias="isExcluded")
+    ledger_id: WholeNumber = Field(alias="ledgerId", ge=-1, le=_NO_RANGE)
+    entry_id: WholeNumber = Field(alias="entryId", ge=-1, le=_NO_RANGE)
+    batch_index: WholeNumber = Field(default=-1, alias="batchIndex", ge=-1)
+    is_excluded: Flag = Field(default=False, alias="isExcluded")
     properties: dict[str, str] | None = None
 
 
@@ -292,7 +292,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         namespace: str,
         topic: str,
         sub: str,
-        enabled: Annotated[StrictBool, Body()],
+        enabled: Annotated[Flag, Body()],
     ) -> Response:
         """412: to be replicated, which there is not."""
 

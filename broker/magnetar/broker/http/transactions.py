@@ -7,15 +7,22 @@ and one for all of them is put together from what their owners say.
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote_plus
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Body, Request, Response
 from pydantic import JsonValue
 
+from magnetar.broker import naming
 from magnetar.broker.errors import NotThereError
+from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.internal_stats import topic_internal_stats
+from magnetar.broker.keeping import operating
+from magnetar.broker.security import Action, Topic
+from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
 from magnetar.broker.transactions.errors import (
@@ -23,13 +30,16 @@ from magnetar.broker.transactions.errors import (
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
-from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
+from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
+from magnetar.broker.transactions.pending_acks import PendingAckState
+from magnetar.ledger.position import Position
 
 _PREFIX = "/admin/v3/transactions"
 
 
 def transactions_router(context: HttpContext) -> APIRouter:
-    """The routes of transactions. All are for super users; 503: transactions are off."""
+    """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
+    are off."""
     router = APIRouter(tags=["transactions"], prefix=_PREFIX)
     coordinators = context.coordinators
 
@@ -98,14 +108,56 @@ def transactions_router(context: HttpContext) -> APIRouter:
         stats = await of_all("coordinatorStats?coordinatorId={number}")
         return {str(number): each for number, each in stats}
 
+    @router.post("/transactionCoordinator/replicas", status_code=204)
+    async def scale(replicas: Annotated[WholeNumber, Body()]) -> Response:
+        """Have more coordinators; there are never fewer. 406: no more than there are."""
+        check_on()
+        before = await coordinators.prepare()
+        if replicas <= before:
+            raise HttpRefusal(
+                406, f"there are {before} coordinators already: give a larger number than {before}"
+            )
+        await context.topics.partitioned.grow(COORDINATORS, replicas, is_forced=True)
+        return Response(status_code=204)
+
+    @router.get("/coordinatorInternalStats/{number}")
+    async def coordinator_internal_stats(number: int) -> dict[str, Any]:
+        """How the log of a coordinator is stored."""
+        await coordinator(number)
+        name = coordinator_topic(number)
+        stored = topic_internal_stats(await context.served(name))
+        log = f"{name.namespace_name}/{name.domain}/{quote_plus(name.local_name)}"
+        return {
+            "transactionLogStats": {
+                "managedLedgerName": log,
+                "managedLedgerInternalStats": stored,
+            }
+        }
+
     @router.get("/transactionMetadata/{most}/{least}")
-    async def transaction_metadata(most: int, least: int) -> dict[str, Any]:
-        """A transaction that has not ended everywhere."""
+    async def transaction_metadata(most: int, least: int, request: Request) -> dict[str, Any]:
+        """A transaction that has not ended everywhere. Anybody may ask; the owner and the topics
+        are told to those who may look these topics up."""
         txn = TransactionId(most, least)
         found = (await coordinator(most)).state.transactions.get(least)
         if found is None:
             raise NotThereError(f"there is no transaction {txn}, or it has ended")
-        return _metadata(found)
+        return await _seen(found, request)
+
+    async def _seen(found: Transaction, request: Request) -> dict[str, Any]:
+        identity, authorizer = request.state.identity, context.authorizer
+        whole = _metadata(found)
+        if authorizer.is_super_user(identity) or found.owner == identity.role:
+            return whole
+
+        async def may_see(topic: str) -> bool:
+            return await authorizer.may(identity, Action.LOOKUP, Topic(naming.topic_of(topic)))
+
+        for part in ("producedPartitions", "ackedPartitions"):
+            whole[part] = {
+                topic: each for topic, each in whole[part].items() if await may_see(topic)
+            }
+        return whole | {"owner": ""}
 
     @router.get("/slowTransactions/{timeout}")
     async def slow_transactions(timeout: int, coordinatorId: int | None = None) -> dict[str, Any]:
@@ -149,6 +201,88 @@ def transactions_router(context: HttpContext) -> APIRouter:
                 for txn, each in (buffer.open.items() if buffer is not None else ())
             ],
         }
+
+    async def pending_of(
+        tenant: str, namespace: str, topic: str, subscription: str
+    ) -> tuple[Subscription, PendingAckState | None]:
+        """A subscription, and what transactions have acknowledged of it."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        found = operating.subscription_of(there, subscription)
+        if there.transactions is None:
+            return found, None
+        return found, there.transactions.acks.pending.get(subscription)
+
+    @router.get("/transactionInBufferStats/{tenant}/{namespace}/{topic}/{most}/{least}")
+    async def in_buffer_stats(
+        tenant: str, namespace: str, topic: str, most: int, least: int
+    ) -> dict[str, Any]:
+        """Where the messages of a transaction begin in a topic; null: it has none there, or has
+        ended."""
+        check_on()
+        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        buffer, txn = there.visibility.buffer, TransactionId(most, least)
+        found = buffer.open.get(txn) if buffer is not None else None
+        first = f"{found.first.ledger_id}:{found.first.entry_id}" if found is not None else None
+        is_aborted = buffer is not None and buffer.ended.was_committed(txn) is False
+        return {"startPosition": first, "aborted": is_aborted}
+
+    @router.get(
+        "/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}/{most}/{least}"
+    )
+    async def in_pending_ack_stats(
+        tenant: str, namespace: str, topic: str, subscription: str, most: int, least: int
+    ) -> dict[str, Any]:
+        """Through what a transaction has acknowledged a subscription; null: through nothing."""
+        _, pending = await pending_of(tenant, namespace, topic, subscription)
+        acks = pending.transactions.get(TransactionId(most, least)) if pending is not None else None
+        through = acks.cumulative.position if acks is not None and acks.cumulative else None
+        text = f"{through.ledger_id}:{through.entry_id}" if through is not None else None
+        return {"cumulativeAckPosition": text}
+
+    @router.get(
+        "/positionStatsInPendingAck/{tenant}/{namespace}/{topic}/{subscription}/{ledger}/{entry}"
+    )
+    async def position_in_pending_ack(
+        tenant: str, namespace: str, topic: str, subscription: str, ledger: int, entry: int
+    ) -> dict[str, str]:
+        """Whether a message is acknowledged, and whether only in a transaction that is open."""
+        found, pending = await pending_of(tenant, namespace, topic, subscription)
+        position = Position(ledger, entry)
+        if found.cursor.is_acked(position):
+            return {"state": "MarkDelete"}
+        held = pending is not None and any(
+            position in acks.individual
+            or (acks.cumulative is not None and position <= acks.cumulative.position)
+            for acks in pending.transactions.values()
+        )
+        return {"state": "PendingAck" if held else "NotInPendingAck"}
+
+    @router.get("/transactionBufferInternalStats/{tenant}/{namespace}/{topic}")
+    async def buffer_internal_stats(tenant: str, namespace: str, topic: str) -> None:
+        """404: what a topic knows of transactions is in no ledgers of its own."""
+        check_on()
+        name = await context.topic("persistent", tenant, namespace, topic)
+        await context.served(name)
+        raise HttpRefusal(
+            404,
+            f"{name} keeps no snapshots of transactions in ledgers: their messages are in the "
+            "topic, and transactionBufferStats tells of them",
+        )
+
+    @router.get("/pendingAckInternalStats/{tenant}/{namespace}/{topic}/{subscription}")
+    async def pending_ack_internal_stats(
+        tenant: str, namespace: str, topic: str, subscription: str
+    ) -> None:
+        """404: no subscription has a log of its own for acknowledgements in transactions."""
+        check_on()
+        name = await context.topic("persistent", tenant, namespace, topic)
+        operating.subscription_of(await context.served(name), subscription)
+        raise HttpRefusal(
+            404,
+            f"subscription {subscription} of {name} has no log of its own for acknowledgements in "
+            "transactions: one log beside the topic has them, and pendingAckStats tells of them",
+        )
 
     @router.get("/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}")
     async def pending_ack_stats(

@@ -21,6 +21,7 @@ def advance(subscription: Subscription, through: Position) -> int:
     before = cursor.backlog_entries
     if not cursor.ack_cumulative(through):
         return 0
+    subscription.moved()
     if subscription.dispatcher is not None:
         subscription.dispatcher.acked_through(through)
     subscription.wake()

@@ -5,22 +5,27 @@ whole ledgers plus a share of those that a position cuts. Nothing is ever negati
 ledger that is gone counts as the border where that ledger was.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from magnetar.broker.entry import publish_time_ms_of
+from magnetar.broker.keeping.expiry import closings, is_credible
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import OldestEntry, Topic
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.managed_log.log_retention import bytes_behind
-from magnetar.ledger.position import Position
 
 
 @dataclass(frozen=True, slots=True)
-class OldestEntry:
-    """The oldest entry that a subscription has not acknowledged."""
+class BacklogAge:
+    """How old the oldest message is that a durable subscription of a topic has not acknowledged."""
 
-    position: Position
-    published_ms: int | None
-    """By its producer's clock; None: it cannot be read."""
+    subscription: str
+    age_s: int
+
+
+_LOOK_S_MAX = 1.0
+"""Statistics do not wait longer for bookies to say how old a message is."""
 
 
 def storage_bytes(topic: Topic) -> int:
@@ -80,3 +85,56 @@ async def oldest_entry(topic: Topic, subscription: Subscription) -> OldestEntry 
         return OldestEntry(position, publish_time_ms_of(run.entries[run.index_of(position)]))
     position, found = await topic.log.read_range(position, entries_max=1, bytes_max=1)
     return OldestEntry(position, publish_time_ms_of(found[0])) if found else None
+
+
+async def age_s(topic: Topic, subscription: Subscription, now_ms: int) -> float | None:
+    """The age of the oldest unacknowledged entry; None: there is none. One read at most.
+
+    An entry from the future is as old as its ledger is closed, and not old at all while that is
+    open.
+
+    Raises:
+        LedgerError: it cannot be read now.
+    """
+    oldest = await oldest_entry(topic, subscription)
+    return _age_s(topic, oldest, now_ms) if oldest is not None else None
+
+
+async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> BacklogAge | None:
+    """The age of the oldest message in the backlogs of durable subscriptions, for statistics.
+
+    The message is read once and remembered until it is acknowledged.
+
+    Args:
+        reads: whether it may be read from bookies now.
+
+    Returns:
+        None: there is no backlog, or the message cannot be read now.
+    """
+    furthest_back = slowest(topic)
+    if furthest_back is None:
+        return None
+    position = furthest_back.cursor.next_unacked(furthest_back.cursor.mark_delete)
+    oldest = topic.oldest_seen
+    if oldest is None or oldest.position != position:
+        if not reads and topic.cache.find(position) is None:
+            return None
+        try:
+            async with asyncio.timeout(_LOOK_S_MAX):
+                oldest = await oldest_entry(topic, furthest_back)
+        except (LedgerError, TimeoutError):
+            return None
+        topic.oldest_seen = oldest
+        if oldest is None:
+            return None
+    return BacklogAge(furthest_back.name, int(_age_s(topic, oldest, now_ms)))
+
+
+def _age_s(topic: Topic, oldest: OldestEntry, now_ms: int) -> float:
+    if is_credible(oldest.published_ms, now_ms):
+        return (now_ms - oldest.published_ms) / 1000
+    for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
+        if ledger.ledger_id == oldest.position.ledger_id:
+            # The producer's clock is ahead: it was there when its ledger was closed.
+            return (now_ms - closed_ms) / 1000
+    return 0.0

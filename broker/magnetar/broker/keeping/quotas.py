@@ -21,8 +21,8 @@ from magnetar.broker.errors import (
     RequestError,
 )
 from magnetar.broker.keeping.advancing import advance
-from magnetar.broker.keeping.backlog import oldest_entry, slowest, topic_backlog_bytes
-from magnetar.broker.keeping.expiry import Expiry, closings, is_credible
+from magnetar.broker.keeping.backlog import age_s, slowest, topic_backlog_bytes
+from magnetar.broker.keeping.expiry import Expiry
 from magnetar.broker.policies.model import BacklogPolicy
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError
@@ -124,8 +124,8 @@ class Quotas:
             text = f"its backlog has {size} bytes, and the quota is {limit}"
             found.append(Excess(policies.backlog_quota_bytes_policy, False, text))
         limit_s = policies.backlog_quota_s
-        if limit_s > 0 and (age_s := await self._age_s(topic)) > limit_s:
-            text = f"its oldest unacknowledged message is {age_s:.0f} s old; the quota is {limit_s}"
+        if limit_s > 0 and (old_s := await self._age_s(topic)) > limit_s:
+            text = f"its oldest unacknowledged message is {old_s:.0f} s old; the quota is {limit_s}"
             found.append(Excess(policies.backlog_quota_s_policy, True, text))
         return found
 
@@ -133,23 +133,13 @@ class Quotas:
         furthest_back = slowest(topic)
         if furthest_back is None:
             return 0.0
-        oldest = await oldest_entry(topic, furthest_back)
-        if oldest is None:
-            return 0.0
-        now_ms = self._clock.wall_ms()
-        if is_credible(oldest.published_ms, now_ms):
-            return (now_ms - oldest.published_ms) / 1000
-        for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
-            if ledger.ledger_id == oldest.position.ledger_id:
-                # The producer's clock is ahead: it was there when its ledger was closed.
-                return (now_ms - closed_ms) / 1000
-        return 0.0
+        return await age_s(topic, furthest_back, self._clock.wall_ms()) or 0.0
 
     async def _evict(self, topic: Topic, excess: Excess) -> None:
         durable = [each for each in topic.subscriptions.values() if each.is_durable]
         if excess.is_age:
-            age_s = topic.policies.backlog_quota_s
-            dropped = await self._expiry.expire(topic, durable, age_s=age_s)
+            quota_s = topic.policies.backlog_quota_s
+            dropped = await self._expiry.expire(topic, durable, age_s=quota_s)
         else:
             target = int(topic.policies.backlog_quota_bytes * _EVICTED_DOWN_TO)
             through = position_with_bytes_behind(topic.log.ledgers, target)

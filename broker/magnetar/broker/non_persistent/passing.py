@@ -6,14 +6,14 @@ pending, nothing is redelivered, and every message has the id 0:0.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from magnetar.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
-from magnetar.broker.dispatch.failover import choose_active, tell_active
+from magnetar.broker.dispatch.failover import NOTICES_PER_TURN, ActiveChoice, tell_active
 from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.selectors import HashRanges, HashRing, Selector
+from magnetar.broker.dispatch.selectors import HashRanges, selector_of
 from magnetar.broker.entry import MARKER
 from magnetar.broker.run import Run
 from magnetar.ledger.position import Position
@@ -28,41 +28,58 @@ class PassingDispatcher(Dispatcher):
         super().__init__(context)
         self.sub_type = consumer.sub_type
         self.mode = consumer.key_shared
-        self.selector: Selector = HashRanges() if self.mode.is_sticky else HashRing()
+        self.selector = selector_of(
+            self.mode, splits_ranges=context.limits.key_shared_splits_ranges
+        )
         self.dropped_messages = 0
+        """Messages that nobody could take; see `Subscription.messages_dropped`."""
         self._turn = 0
+        self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
 
     # Membership
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
-        self._changed(consumer, is_new=True)
-
-    def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
-            self._changed(consumer, is_new=False)
-
-    def _changed(self, consumer: Consumer, *, is_new: bool) -> None:
         if self.sub_type == KEY_SHARED:
-            (self.selector.add if is_new else self.selector.remove)(consumer)
+            self.selector.add(consumer)
         elif self.sub_type in (EXCLUSIVE, FAILOVER):
-            context = self.context
-            former, self._active = (
-                self._active,
-                choose_active(self.consumers, topic=context.topic, partition=context.partition),
-            )
-            if self.sub_type == FAILOVER:
-                # A newcomer is told after the answer to its SUBSCRIBE.
-                if self._active is not former:
-                    asyncio.get_running_loop().call_soon(self._tell, *self.consumers)
-                elif is_new:
-                    asyncio.get_running_loop().call_soon(self._tell, consumer)
+            self._choice.add(consumer)
+            self._activate(newcomer=consumer)
 
-    def _tell(self, *consumers: Consumer) -> None:
-        for consumer in consumers:
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = self._without(consumers)
+        if not gone:
+            return
+        if self.sub_type == KEY_SHARED:
+            for consumer in gone:
+                self.selector.remove(consumer)
+        elif self.sub_type in (EXCLUSIVE, FAILOVER):
+            self._choice.remove_all(gone)
+            self._activate(newcomer=None)
+
+    def _activate(self, *, newcomer: Consumer | None) -> None:
+        """Choose the active consumer, and tell those whom it concerns."""
+        former, self._active = self._active, self._choice.chosen()
+        if self.sub_type == FAILOVER:
+            # A newcomer is told after the answer to its SUBSCRIBE.
+            if self._active is not former:
+                asyncio.get_running_loop().call_soon(self._tell, list(self.consumers))
+            elif newcomer is not None:
+                asyncio.get_running_loop().call_soon(self._tell, [newcomer])
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one consumer that gets everything, of Exclusive and Failover."""
+        return self._active
+
+    def _tell(self, consumers: Sequence[Consumer]) -> None:
+        """Tell them who is active now, some in each turn."""
+        for consumer in consumers[:NOTICES_PER_TURN]:
             tell_active(consumer, is_active=consumer is self._active)
+        rest = consumers[NOTICES_PER_TURN:]
+        if rest:
+            asyncio.get_running_loop().call_soon(self._tell, rest)
 
     def conflict_of(self, consumer: Consumer) -> Consumer | None:
         """A consumer that has some of the hashes that this one wants."""
@@ -81,6 +98,7 @@ class PassingDispatcher(Dispatcher):
         if self.sub_type == KEY_SHARED:
             hashes = self.selector.hashes_of(run.key_hashes)
         outgoing: dict[Consumer, list[bytes]] = {}
+        chunks = run.chunks
         for index, entry in enumerate(run.entries):
             messages = run.messages[index]
             if messages == MARKER:
@@ -103,7 +121,12 @@ class PassingDispatcher(Dispatcher):
             consumer.permits -= messages
             consumer.messages_out += messages
             consumer.bytes_out += len(entry)
+            consumer.entries_out += 1
+            if chunks and index in chunks:
+                consumer.chunks_out += 1
+        now_ms = self.context.wall_ms() if outgoing else 0
         for consumer, parts in outgoing.items():
+            consumer.was_sent(now_ms)
             consumer.peer.write(b"".join(parts))
 
     def _choose(self, key_hash: int) -> Consumer | None:

@@ -27,6 +27,11 @@ class PassingSubscription(Subscription):
     def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
         return PassingDispatcher(context, consumer)
 
+    @property
+    def messages_dropped(self) -> int:
+        dispatcher = self.dispatcher
+        return dispatcher.dropped_messages if isinstance(dispatcher, PassingDispatcher) else 0
+
     async def seek(
         self,
         consumer: Consumer | None,
@@ -102,11 +107,22 @@ class NonPersistentTopic(Topic):
                 highest_sequence_ids=highest[cut:] if highest is not None else None,
             )
         self.entries_in += cut
+        dropped = sum(batch.counts[cut:]) if left else 0
+        self.messages_dropped += dropped
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
-        batch.answered(frames)
+        self.chunks_in += len(batch.chunks)
+        self.last_publish_s = batch.arrived_s
+        batch.answered(frames, dropped=dropped)
         if self.tenure.holds():
-            run = Run(0, 0, taken, messages=batch.counts[:cut])
+            run = Run(
+                0,
+                0,
+                taken,
+                messages=batch.counts[:cut],
+                is_plain=batch.is_plain,
+                chunk_indexes=[each for each in batch.chunks if each < cut],
+            )
             for subscription in self.subscriptions.values():
                 if isinstance(subscription.dispatcher, PassingDispatcher):
                     subscription.dispatcher.offer(run)

@@ -36,6 +36,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 _WRITES_AT_ONCE = 32
@@ -48,9 +49,10 @@ PARTITIONS_MAX = 100_000
 class PartitionedTopics:
     """Asks and changes the metadata store; remembers nothing."""
 
-    def __init__(self, store: MetadataStore, *, partitions_max: int) -> None:
+    def __init__(self, store: MetadataStore, *, partitions_max: int, clock: Clock) -> None:
         """`partitions_max`: of one topic; 0: as many as there can be."""
         self._store = store
+        self._clock = clock
         self._partitions_max = partitions_max
 
     # Questions
@@ -366,7 +368,8 @@ class PartitionedTopics:
             BrokerMetadataError
         """
         path = naming.log_path(topic)
-        value = LogMetadata(properties=dict(properties or {})).to_json()
+        created = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
+        value = LogMetadata(properties={**(properties or {}), **created}).to_json()
         is_unknown = False
         while True:
             try:

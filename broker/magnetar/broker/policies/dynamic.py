@@ -3,7 +3,7 @@
     /admin/configuration        DynamicSettingsRecord: name -> value as text
 
 What is set there counts on every broker of the metadata store, over its own settings, and goes back
-to those when it is removed.
+to those when it is removed. Pulsar's names are taken too (pulsar_names.py); ours are stored.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from magnetar.broker.errors import InvalidNameError, RequestError
 from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import Record
+from magnetar.broker.policies.pulsar_names import PULSARS, WITHOUT_MEANING, our_setting
 from magnetar.broker.policies.records import change_record, read_record
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.settings import BrokerSettings
@@ -26,6 +27,16 @@ _PATH = "/admin/configuration"
 
 NAMES = tuple(sorted(set(PolicySettings.model_fields) - {"partitions_max"}))
 """What may be changed. The largest number of partitions is built into what is stored."""
+
+
+ALL_NAMES = (*NAMES, *sorted(PULSARS[name] for name in NAMES if name in PULSARS))
+"""The same, and Pulsar's names of them."""
+
+
+def under_both_names(values: Mapping[str, str]) -> dict[str, str]:
+    """Settings by our names, and once more by Pulsar's where it has one."""
+    pulsars = {PULSARS[name]: value for name, value in values.items() if name in PULSARS}
+    return {**values, **pulsars}
 
 
 class DynamicSettingsRecord(Record):
@@ -74,6 +85,7 @@ class DynamicSettings:
             InvalidNameError: there is no such setting, or it cannot have this value.
             BrokerMetadataError
         """
+        given, (name, value) = name, our_setting(name, value)
         self._check_name(name)
 
         def with_it(values: dict[str, str]) -> dict[str, str]:
@@ -81,7 +93,7 @@ class DynamicSettings:
             try:
                 self._with(after)
             except ValidationError as error:
-                reason = f"{name}: {error.errors()[0]['msg']}, got {value!r}"
+                reason = f"{given}: {error.errors()[0]['msg']}, got {value!r}"
                 raise InvalidNameError(reason) from error
             return after
 
@@ -93,6 +105,7 @@ class DynamicSettings:
             InvalidNameError: there is no such setting, or what else is set needs it.
             BrokerMetadataError
         """
+        name, _ = our_setting(name, "")
         self._check_name(name)
 
         def without(values: dict[str, str]) -> dict[str, str]:
@@ -112,6 +125,10 @@ class DynamicSettings:
             return
         if name in type(self._settings).model_fields:
             raise InvalidNameError(f"{name} cannot be changed while a broker runs")
+        if name in WITHOUT_MEANING:
+            raise InvalidNameError(
+                f"Pulsar's setting {name} cannot be set here: {WITHOUT_MEANING[name]}"
+            )
         raise InvalidNameError(f"there is no setting {name!r}")
 
     async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:

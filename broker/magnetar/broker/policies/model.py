@@ -234,6 +234,8 @@ class ClusterRecord(Record):
     failure_domains: dict[str, Any] = Field(default_factory=dict)
     isolation_policies: dict[str, Any] = Field(default_factory=dict)
     """Kept, without effect: bundles are placed by load alone."""
+    migration: dict[str, Any] = Field(default_factory=dict)
+    """Kept, without effect: clients are not sent to other clusters."""
 
 
 class TenantRecord(Record):
@@ -268,6 +270,8 @@ class NamespaceRecord(Record):
     """Kept, without effect, as what follows: bundles are placed by load alone."""
     bookie_affinity: dict[str, Any] | None = None
     resource_group: str | None = None
+    migrated: bool = False
+    """Clients are not sent to other clusters."""
     offload_threshold_bytes: int | None = None
     offload_threshold_s: int | None = None
     offload_deletion_lag_ms: int | None = None

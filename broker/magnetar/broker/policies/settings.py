@@ -98,7 +98,10 @@ class PolicySettings(BaseSettings):
         default=0, ge=0, description="Consumers of one topic; 0 = any number."
     )
     max_consumers_per_subscription: int = Field(
-        default=0, ge=0, description="Consumers of one subscription; 0 = any number."
+        default=10_000,
+        ge=0,
+        description="Consumers of one subscription; 0 = any number. By default as many as come and "
+        "go without holding up others.",
     )
     max_topics_per_namespace: int = Field(
         default=0, ge=0, description="Topics of one namespace, partitions counted; 0 = any."

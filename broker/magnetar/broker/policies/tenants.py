@@ -12,6 +12,7 @@ from magnetar.broker.errors import (
     InvalidNameError,
     NamespaceNotFoundError,
     NotThereError,
+    TenantNotFoundError,
 )
 from magnetar.broker.partitions.record import PARTITIONED_TOPICS_ROOT, partitioned_topics_root
 from magnetar.broker.policies.model import (
@@ -58,7 +59,8 @@ class Tenants:
     async def _record(self, kind: type[R], path: str, what: str) -> R:
         found = await read_record(self._store, kind, path, is_sure=True)
         if found is None:
-            raise NotThereError(f"{what} does not exist")
+            missing = TenantNotFoundError if kind is TenantRecord else NotThereError
+            raise missing(f"{what} does not exist")
         return found[0]
 
     async def _create(self, record: R, path: str, what: str) -> None:
@@ -73,7 +75,8 @@ class Tenants:
     async def _update(self, path: str, what: str, record: R) -> None:
         def update(before: R | None) -> R:
             if before is None:
-                raise NotThereError(f"{what} does not exist")
+                missing = TenantNotFoundError if isinstance(record, TenantRecord) else NotThereError
+                raise missing(f"{what} does not exist")
             return record
 
         await change_record(self._store, type(record), path, update)

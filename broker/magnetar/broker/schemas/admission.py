@@ -10,7 +10,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.schemas.errors import IncompatibleSchemaError
-from magnetar.broker.schemas.model import SchemaData, schema_of_wire, version_to_bytes
+from magnetar.broker.schemas.model import SchemaData, SchemaType, schema_of_wire, version_to_bytes
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire.pulsar_pb2 import CommandProducer, CommandSubscribe, Schema
@@ -52,8 +52,8 @@ async def check_consumer(registry: SchemaRegistry, topic: Topic, request: Comman
     if not request.HasField("schema") or is_auto_consume(request):
         return
     schema = schema_of_wire(request.schema)
-    if schema is None:
-        return
+    if schema.type is SchemaType.NONE:
+        return  # It takes bytes, which every message is.
     try:
         await _admit(registry, topic, schema)
     except (BrokerMetadataError, BrokerPersistenceError) as error:

@@ -83,7 +83,7 @@ def _of_key_value(schema: SchemaData) -> Definition:
 
 
 def _check_primitive(kind: SchemaType, data: bytes) -> None:
-    if kind in (SchemaType.STRING, SchemaType.BYTES):
+    if kind in (SchemaType.STRING, SchemaType.BYTES, SchemaType.NONE):
         try:
             data.decode()
         except UnicodeDecodeError as error:

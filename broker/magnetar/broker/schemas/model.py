@@ -15,6 +15,8 @@ from magnetar.sdk.wire import pulsar_pb2 as pb
 class SchemaType(StrEnum):
     """As Pulsar's tools name them, and as they are stored. Never renamed."""
 
+    NONE = "NONE"
+    """Of a client that says that it has none, as Go's does for bytes: a schema of its own type."""
     BYTES = "BYTES"
     """Of a part of KEY_VALUE only: a topic of bytes has no schema."""
     STRING = "STRING"
@@ -43,6 +45,7 @@ class SchemaType(StrEnum):
 
 
 _NUMBERS: Final = {
+    SchemaType.NONE: pb.Schema.NoSchema,
     SchemaType.STRING: pb.Schema.String,
     SchemaType.JSON: pb.Schema.Json,
     SchemaType.PROTOBUF: pb.Schema.Protobuf,
@@ -98,14 +101,12 @@ class StoredSchema:
     schema: SchemaData
 
 
-def schema_of_wire(schema: pb.Schema) -> SchemaData | None:
-    """A schema out of a command; None: none is meant.
+def schema_of_wire(schema: pb.Schema) -> SchemaData:
+    """A schema out of a command.
 
     Raises:
         InvalidSchemaError: no schema that could be kept.
     """
-    if schema.type == pb.Schema.NoSchema:
-        return None
     kind = _TYPES.get(schema.type)
     if kind is None:
         raise InvalidSchemaError(f"{pb.Schema.Type.Name(schema.type)} is no type of data")

@@ -43,8 +43,7 @@ class SchemaRecord(Record):
     """Which versions a topic has."""
 
     versions: tuple[IndexEntry, ...] = ()
-    """In the order of their numbers. A deletion hides what is before it from everybody who does
-    not ask for a version by its number: messages name them."""
+    """In the order of their numbers. A deletion hides what is before it."""
 
     @property
     def current(self) -> tuple[IndexEntry, ...]:
@@ -63,9 +62,8 @@ class SchemaRecord(Record):
         return next((each for each in self.current if each.fingerprint == fingerprint), None)
 
     def numbered(self, version: int) -> IndexEntry | None:
-        """A definition by its number, deleted or not."""
-        found = next((each for each in self.versions if each.version == version), None)
-        return None if found is None or found.is_deletion else found
+        """A definition by its number, if it counts."""
+        return next((each for each in self.current if each.version == version), None)
 
     def with_version(self, entry: IndexEntry) -> Self:
         return self.model_copy(update={"versions": (*self.versions, entry)})

@@ -86,10 +86,10 @@ class SchemaRegistry:
         return await self._stored(topic, record.current[-1])
 
     async def get(self, topic: TopicName, version: int) -> StoredSchema:
-        """A version, also one that was deleted: messages name it.
+        """A version that was not deleted. Messages may name one that was: as in Pulsar, it is gone.
 
         Raises:
-            SchemaNotFoundError: there is none of that number.
+            SchemaNotFoundError: there is none of that number, or it was deleted.
             BrokerMetadataError, BrokerPersistenceError
         """
         entry = (await self._read(topic))[0].numbered(version)
@@ -102,17 +102,16 @@ class SchemaRegistry:
         return await self._stored(topic, entry)
 
     async def versions(self, topic: TopicName) -> list[StoredSchema]:
-        """All of them, oldest first, those that were deleted included.
+        """Those that were not deleted, oldest first.
 
         Raises:
             SchemaNotFoundError: there never was any.
             BrokerMetadataError, BrokerPersistenceError
         """
         record, _ = await self._read(topic)
-        entries = [each for each in record.versions if not each.is_deletion]
-        if not entries:
+        if not record.versions:
             raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
-        return [await self._stored(topic, each) for each in entries]
+        return [await self._stored(topic, each) for each in record.current]
 
     async def index(self, topic: TopicName) -> Sequence[IndexEntry]:
         """Where they are.

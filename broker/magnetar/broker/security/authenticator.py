@@ -3,7 +3,7 @@
     token   a JSON Web Token, of the broker's own keys or of an OpenID Connect issuer
     basic   user:password
     tls     the common name of the client's certificate
-    none    nothing: the anonymous role, if there is one
+    none    nothing: the anonymous role, if there is one, as for a method that is not accepted
 
 A *proxy role* never acts for itself: it names the principal that it speaks for. Nobody else may
 name one, except their own. Source: protocol sheet, section 5.
@@ -157,12 +157,15 @@ class Authenticator:
         if not credentials.data and name in ("", "none", TLS):
             if credentials.certificate_role and TLS in self._methods:
                 name = TLS
-            elif name != TLS and self._anonymous_role:
+            elif self._anonymous_role and (name != TLS or TLS not in self._methods):
                 return Identity(self._anonymous_role, ANONYMOUS)
             else:
                 raise AuthenticationError(f"credentials are required: {self._accepted()}")
         method = self._methods.get(name)
         if method is None:
+            # As in Pulsar. It gives nothing away: whoever sends no credentials has that role.
+            if self._anonymous_role:
+                return Identity(self._anonymous_role, ANONYMOUS)
             raise AuthenticationError(
                 f"the method {name[:32]!r} is not accepted here: {self._accepted()}"
             )
@@ -207,8 +210,10 @@ def credentials_of(
 ) -> Credentials:
     """The credentials of an HTTP request.
 
+    A scheme that is unknown is a method that nobody accepts.
+
     Raises:
-        AuthenticationError: a header of no known form.
+        AuthenticationError: what it holds is not of its form.
     """
     principal = headers.get("x-original-principal", "")
     header = headers.get("authorization", "")
@@ -226,4 +231,4 @@ def credentials_of(
         except (binascii.Error, ValueError):
             raise AuthenticationError("the header Authorization: Basic holds no base64") from None
         return Credentials(BASIC, data, certificate_role, principal)
-    raise AuthenticationError("the header Authorization is Bearer or Basic")
+    return Credentials(scheme, value.encode("utf-8", "replace"), certificate_role, principal)

@@ -7,6 +7,7 @@ made for its kind and size: a public key can never pass for the secret of an HMA
 
 import base64
 import binascii
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 ReadFile = Callable[[str], bytes]
 """Reads a small file; raises OSError."""
 
+_PATH_SHOWN_MAX: Final = 255
 _HMAC_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _RSA_BITS_MIN: Final = 2048
 _RSA: Final = ("RS256", "RS384", "RS512")
@@ -59,7 +61,25 @@ def read_key(where: str, read: ReadFile, *, what: str) -> bytes:
         return read(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise SecurityConfigError(f"{what}: cannot read {path}: {reason}") from error
+        raise SecurityConfigError(
+            f"{what}: cannot read {path_for_people(path)}: {reason}"
+        ) from None
+
+
+def path_for_people(path: str) -> str:
+    """What an error may say of a path that cannot be read.
+
+    Somebody may have put the token or the key itself where its file is expected. So a path is shown
+    only as far as it leads to a folder that is there, and a relative one not at all.
+    """
+    if not path.startswith("/"):
+        return f"the {len(path)} characters given, taken for a relative path"
+    folder = posixpath.dirname(path)
+    if folder != "/" and posixpath.isdir(folder) and len(path) <= _PATH_SHOWN_MAX:
+        return path
+    while not posixpath.isdir(folder):
+        folder = posixpath.dirname(folder)
+    return f"the {len(path)} characters given, taken for a path in {folder}"
 
 
 def secret_key(data: bytes, *, what: str) -> TokenKey:

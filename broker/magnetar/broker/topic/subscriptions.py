@@ -1,6 +1,6 @@
 """The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, ValuesView
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -170,6 +170,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 seek_return_timeout_ms=self._seek_return_timeout_ms,
                 gate=self._topic.gate,
                 on_abandoned=self._forget,
+                opened_ms=self._topic.clock.wall_ms(),
             )
         elif subscription.is_durable != is_durable:
             kind = "durable" if subscription.is_durable else "not durable"
@@ -211,6 +212,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             reads=self._reads,
             cursor=cursor,
             tenure=topic.tenure,
+            wall_ms=topic.clock.wall_ms,
             limits=topic.limits.dispatch,
             policies=lambda: topic.policies,
             on_progress=on_progress,
@@ -231,8 +233,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     def left(self, subscription: Subscription, consumer: Consumer) -> None:
         """Take a consumer out of its subscription."""
-        subscription.leave(consumer)
-        self._topic.trim_cache()
+        self.left_all(subscription, (consumer,))
+
+    def left_all(self, subscription: Subscription, consumers: Sequence[Consumer]) -> None:
+        """Take consumers out of their subscription."""
+        subscription.leave_all(consumers)
+        self._topic.trim_cache_soon()
 
     async def unsubscribe(
         self, subscription: Subscription, consumer: Consumer, *, is_forced: bool

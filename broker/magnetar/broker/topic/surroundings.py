@@ -40,6 +40,15 @@ class TopicLog(ListedLog, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OldestEntry:
+    """The oldest entry that a subscription has not acknowledged."""
+
+    position: Position
+    published_ms: int | None
+    """By its producer's clock; None: it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
     """Bounds of one topic; see `BrokerSettings`."""
 

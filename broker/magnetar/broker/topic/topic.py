@@ -6,7 +6,7 @@ consumer, which go where they are told or look the topic up again; the object is
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -19,7 +19,7 @@ from magnetar.broker.entry import MARKER
 from magnetar.broker.errors import ProducerBusyError
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.message_checks import MessageCheck, checks_of
-from magnetar.broker.meter import Meter
+from magnetar.broker.meter import Meter, Sampled
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
 from magnetar.broker.peer import Peer, probe
@@ -30,18 +30,23 @@ from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.last_message import LastMessage
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
-from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.broker.topic.surroundings import OldestEntry, TopicLimits, TopicLog
 from magnetar.broker.tracing import TopicTrace
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LogClosedError
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
 if TYPE_CHECKING:
     from magnetar.broker.transactions.coordinator import Coordinator
     from magnetar.broker.transactions.topic_transactions import TopicTransactions
+
+
+_SAMPLES_PER_TURN = 500
+"""Producers, subscriptions and consumers whose counters are noted in one turn of the event loop."""
 
 
 class Topic:
@@ -57,10 +62,14 @@ class Topic:
         limits: TopicLimits,
         tenure: Tenure = ALWAYS,
         policies: EffectivePolicies = DEFAULTS,
+        *,
+        clock: Clock,
     ) -> None:
         """`tenure`: the right to serve it. `policies`: what counts for it now."""
         self.name = name
         self.limits = limits
+        self.clock = clock
+        self.loaded_s = clock.monotonic_s()
         self.tenure = tenure
         self.policies = policies
         """What counts now; see `apply_policies`."""
@@ -103,6 +112,8 @@ class Topic:
         self.is_closed = False
         self.is_draining = False
         """It moves: no more publishes are taken, and those under way are being answered."""
+        self.is_terminating = False
+        """It is about to take no more messages, for good; its log takes none by now."""
         self._in_flight = 0
         """Batches that the log has not answered."""
         self._drained: asyncio.Future[None] | None = None
@@ -118,8 +129,15 @@ class Topic:
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0
-        self.meter = Meter()
-        """Of those two."""
+        self.chunks_in = 0
+        self.messages_dropped = 0
+        """Messages that a topic without a store took no notice of: too many at once."""
+        self.meter = Meter(0, 0, 0, since_ms=clock.wall_ms())
+        """Of messages, bytes and what was dropped."""
+        self.oldest_seen: OldestEntry | None = None
+        """The oldest entry of its backlogs when statistics were last asked for."""
+        self.last_publish_s = 0.0
+        """When the newest message arrived, monotonic; 0: none since the topic was loaded."""
         self.entries_in = 0
         self.messages_failed = 0
         self.trimmed_ledgers = 0
@@ -158,6 +176,8 @@ class Topic:
         self.entries_in += len(batch.payloads)
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
+        self.chunks_in += len(batch.chunks)
+        self.last_publish_s = batch.arrived_s
         if batch.transactions is not None and self.transactions is not None:
             self.transactions.buffer.stored(batch, ledger_id, first_entry_id)
         if self.deduplication is not None:
@@ -172,6 +192,7 @@ class Topic:
             batch.payloads,
             messages=batch.counts,
             is_plain=batch.is_plain,
+            chunk_indexes=batch.chunks,
         )
         self.cache.add(run)
         self._wake_soon()
@@ -266,12 +287,12 @@ class Topic:
         Raises:
             ProducerBusyError
         """
-        others = [each for each in self.producers.values() if each.name != name]
         try:
-            admission.check_producers(self._full_name, self.policies, len(others))
+            self.check_producers(name)
         except ProducerBusyError:
+            others = [each for each in self.producers.values() if each.name != name]
             await probe((each.peer for each in others), but=peer)
-        self.check_producers(name)
+            self.check_producers(name)
 
     def check_producers(self, name: str) -> None:
         """The same without a look at connections: when it is let in.
@@ -327,13 +348,30 @@ class Topic:
         return asyncio.get_running_loop().time() < self._read_until_s
 
     def sample(self, now_ms: int) -> None:
-        """For the rates, once per interval."""
-        self.meter.sample(now_ms, self.messages_in, self.bytes_in)
-        for producer in self.producers.values():
-            producer.meter.sample(now_ms, producer.messages_in, producer.bytes_in)
-        for subscription in self.subscriptions.values():
-            for consumer in subscription.consumers:
-                consumer.sample(now_ms)
+        """Note the counters for the rates, once per interval."""
+        self.meter.sample(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
+        subscriptions = list(self.subscriptions.values())
+        consumers = (each for subscription in subscriptions for each in subscription.consumers)
+        self._sample([*self.producers.values(), *subscriptions, *consumers], now_ms)
+
+    def _sample(self, members: Sequence[Sampled], now_ms: int) -> None:
+        for member in members[:_SAMPLES_PER_TURN]:
+            member.sample(now_ms)
+        rest = members[_SAMPLES_PER_TURN:]
+        if rest:
+            self._loop.call_soon(self._sample, rest, now_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Messages and bytes published, and messages dropped, per second of the last minute."""
+        return self.meter.per_s(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
+
+    @property
+    def last_publish_ms(self) -> int:
+        """When the newest message arrived, ms since the epoch; 0: none since it was loaded."""
+        if not self.last_publish_s:
+            return 0
+        ago_s = max(0.0, self.clock.monotonic_s() - self.last_publish_s)
+        return self.clock.wall_ms() - int(ago_s * 1000)
 
     # Cursors
 

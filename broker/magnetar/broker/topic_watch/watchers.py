@@ -84,7 +84,7 @@ class TopicWatchers(ConnectionPart):
         await self._connection.login.check(Action.LIST_TOPICS, Namespace(namespace))
         length_max = self._settings.topics_pattern_length_max
         pattern = TopicPattern(request.topics_pattern, length_max=length_max)
-        await self._connection.services.topics.check_namespace(namespace)
+        topic_lists.check_name(namespace)
         followed = self._lists.join(namespace, watcher.on_change)
         try:
             watched = await _watched_list(pattern, followed)

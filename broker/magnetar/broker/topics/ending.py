@@ -35,6 +35,8 @@ class TopicEnds:
         self._moving: dict[TopicName, asyncio.Task[None]] = {}
         """Topics that are being handed over."""
         self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
+        self._given_up: set[Topic] = set()
+        """Topics that are being dropped and are still ours."""
         self.fenced = 0
         """Topics that were dropped because somebody else has them, or may have."""
 
@@ -112,8 +114,9 @@ class TopicEnds:
 
     # Dropped
 
-    def drop(self, names: Sequence[TopicName], reason: str) -> None:
-        """Stop serving at once: nothing more is written, answered or sent; clients look again."""
+    def drop(self, names: Sequence[TopicName], reason: str, *, is_ours: bool = False) -> None:
+        """Stop serving at once: nothing more is written, answered or sent; clients look again.
+        `is_ours`: nobody else has them; they are being deleted, say."""
         table = self._table
         for name in names:
             if name in table.loading:
@@ -122,9 +125,12 @@ class TopicEnds:
                 closing.abandon(reason)
             topic = table.served.get(name)
             if topic is not None:
+                if is_ours:
+                    self._given_up.add(topic)
                 table.logs[topic].abandon(reason)  # which comes back as `fence`
                 if table.is_served(topic):  # but for a terminated one
                     self.fence(topic)
+                self._given_up.discard(topic)
 
     def _reload(self, topic: Topic, reason: str) -> None:
         """Drop a topic that is ours, so that it is recovered when somebody asks for it."""
@@ -138,8 +144,11 @@ class TopicEnds:
         if not self._table.is_served(topic):
             topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return
-        self.fenced += 1
-        _log.warning("topic_fenced", topic=str(topic.name))
+        if topic in self._given_up:
+            _log.info("topic_dropped", topic=str(topic.name))
+        else:
+            self.fenced += 1
+            _log.warning("topic_fenced", topic=str(topic.name))
         topic.abandon_cursors()
         self._start_closing(topic)
 

@@ -108,7 +108,12 @@ class TopicOpener:
             self._client,
             self._store,
             naming.log_path(name),
-            log_config(self._settings, policies),
+            # They are for a log that is new.
+            log_config(
+                self._settings,
+                policies,
+                properties={naming.CREATED_PROPERTY: str(self._clock.wall_ms())},
+            ),
             clock=self._clock,
             random=self._random,
             may_own=tenure.holds,
@@ -119,7 +124,8 @@ class TopicOpener:
             await log.close()
             await self._deletion.finish(name)
             raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
-        topic = Topic(name, log, TailCache(self.pool), self._limits, tenure, policies)
+        cache = TailCache(self.pool)
+        topic = Topic(name, log, cache, self._limits, tenure, policies, clock=self._clock)
         self._ends.attach(topic, log)
         follow_quorums(topic, log)
         storage = BucketLedgers(self._client, log)
@@ -152,7 +158,9 @@ class TopicOpener:
     ) -> tuple[Topic, ServedLog]:
         log = VolatileLog(str(name))
         cache = TailCache(self.pool)
-        topic = NonPersistentTopic(name, log, cache, self._limits, tenure, policies)
+        topic = NonPersistentTopic(
+            name, log, cache, self._limits, tenure, policies, clock=self._clock
+        )
         self._ends.attach(topic, log)
         self._ends.check_wanted(topic, log)
         return topic, log

@@ -50,7 +50,9 @@ class Topics:
         self._store = store
         self._policies = policies
         self._table = TopicTable()
-        self.partitioned = PartitionedTopics(store, partitions_max=settings.partitions_max)
+        self.partitioned = PartitionedTopics(
+            store, partitions_max=settings.partitions_max, clock=clock
+        )
         self.creation = TopicCreation(
             policies, exists=self.exists, names=self.names, partitioned=self.partitioned
         )

@@ -118,7 +118,7 @@ class TopicRemoval:
         if topic is not None:
             if check is not None:
                 check(topic)
-            self._ends.drop([name], "it is deleted")
+            self._ends.drop([name], "it is deleted", is_ours=True)
         if (closing := self._table.closing.get(name)) is not None:
             await asyncio.wait([closing.task])
         if not tenure.holds():

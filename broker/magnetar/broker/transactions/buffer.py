@@ -20,7 +20,7 @@ from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.markers import encode_marker, sender_in
+from magnetar.broker.transactions.markers import encode_marker, id_in, sender_in
 from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -64,15 +64,15 @@ class TransactionBuffer:
             NotAllowedError: its transaction has ended here, or it claims to be a marker.
             AlreadyStoredError: it was sent before, and is stored.
             BrokerPersistenceError: it was sent before, and may be stored soon.
-            BrokerMetadataError: command and metadata, which are all that a replay has, differ.
+            BrokerMetadataError: the metadata, which are all that a replay has, name another one.
         """
         if metadata.HasField("marker_type"):
             raise NotAllowedError(f"{self._topic.name}: markers are for brokers to write")
         txn = None if send.txn is None else TransactionId(*send.txn)
-        if _id_in(metadata) != txn:
+        if id_in(metadata) != txn:
             raise BrokerMetadataError(
                 f"{self._topic.name}: a message of transaction {txn} says in its metadata that it "
-                f"is of {_id_in(metadata)}"
+                f"is of {id_in(metadata)}"
             )
         if txn is None:
             return
@@ -211,9 +211,3 @@ class TransactionBuffer:
     def _look(self, done: "asyncio.Future[Position]") -> None:
         if not done.cancelled() and done.exception() is not None and not self._topic.is_closed:
             self._topic.reload("a marker of a transaction may be stored or not")
-
-
-def _id_in(what: MessageMetadata) -> TransactionId | None:
-    if what.HasField("txnid_most_bits") and what.HasField("txnid_least_bits"):
-        return TransactionId(what.txnid_most_bits, what.txnid_least_bits)
-    return None

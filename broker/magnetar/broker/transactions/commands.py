@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.security import Action, Cluster, Subscription, Topic
 from magnetar.broker.topic import Topic as ServedTopic
 from magnetar.broker.transactions.coordinator import Coordinator
+from magnetar.broker.transactions.errors import TransactionNotFoundError
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
@@ -54,12 +55,24 @@ _KINDS = {
 }
 
 
+_TOLD_MAX = 1_000
+"""Ends that are remembered for a connection; an older one is answered as the first time."""
+
+_RETRIES = "Magnetar-"
+"""How the versions of clients begin that end a transaction again by themselves, also on the same
+connection, when they have waited for an answer in vain."""
+
+
 class TransactionCommands(ConnectionPart):
     """Of one connection."""
 
     def __init__(self, connection: "Connection") -> None:
         super().__init__(connection)
         self._services = connection.services
+        self._told: dict[TransactionId, None] = {}
+        """Transactions whose end was answered here. To end one of these again is an error, as in
+        Pulsar; on another connection it is answered as the first time, since the client that has
+        lost one does not know what became of its request."""
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         work: dict[str, Callable[[Any], Awaitable[TransactionId | None]]] = {
@@ -112,7 +125,7 @@ class TransactionCommands(ConnectionPart):
             name = naming.topic_of(each)
             await self._connection.login.check(Action.PRODUCE, Topic(name))
             _check_persistent(name)
-            topics.append(str(name))
+            topics.append(each)
         await coordinator.join(txn, topics)
 
     async def _add_subscriptions(self, request: pb.CommandAddSubscriptionToTxn) -> None:
@@ -126,13 +139,23 @@ class TransactionCommands(ConnectionPart):
                 Action.CONSUME, Subscription(name, each.subscription)
             )
             _check_persistent(name)
-            subscriptions.append((str(name), each.subscription))
+            subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
 
     async def _end(self, request: pb.CommandEndTxn) -> None:
         txn = _id_of(request)
         coordinator = await self._own(txn)
+        if txn in self._told:
+            raise TransactionNotFoundError(f"transaction {txn} has ended, and you were told so")
         await coordinator.end(txn, commits=request.txn_action == pb.COMMIT)
+        self._note_told(txn)
+
+    def _note_told(self, txn: TransactionId) -> None:
+        if self._connection.client_version.startswith(_RETRIES):
+            return
+        self._told[txn] = None
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
 
     async def _own(self, txn: TransactionId) -> Coordinator:
         """The coordinator of a transaction that this client, or nobody known, has begun.

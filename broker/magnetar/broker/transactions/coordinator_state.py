@@ -60,7 +60,8 @@ class Transaction:
     """The role that began it; empty: nobody has proven any."""
     status: Status = Status.OPEN
     topics: dict[str, None] = field(default_factory=dict)
-    """Where it may have messages, in the order of their joining."""
+    """Where it may have messages, in the order of their joining; named as the client did it, who
+    looks for these names in what is told of the transaction. One topic may be here twice."""
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
     """Where it may have acknowledged: topic and subscription."""
 

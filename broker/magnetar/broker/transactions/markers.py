@@ -1,7 +1,7 @@
-"""Markers: entries of a topic's log that say how a transaction ended. Pure.
+"""What entries of a topic's log say of transactions: which one they are in, or how it ended. Pure.
 
-They are shaped like messages without a payload; `marker_type` in their metadata keeps them from
-clients (protocol sheet, section 13).
+Markers, which say how a transaction ended, are shaped like messages without a payload;
+`marker_type` in their metadata keeps them from clients (protocol sheet, section 13).
 """
 
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ from magnetar.sdk.wire import (
     MalformedPayloadError,
     MessageMetadata,
     encode_payload,
+    extend_metadata,
     split_payload,
 )
 
@@ -50,6 +51,17 @@ def encode_marker(txn: TransactionId, *, commits: bool, now_ms: int) -> bytes:
     return encode_payload(metadata.SerializeToString(), b"")
 
 
+def with_transaction(entry: bytes, txn: TransactionId) -> bytes:
+    """The entry with the transaction's id in its metadata, under a checksum of its own.
+
+    Clients in Go put the id into SEND alone, and SEND is not stored. An entry that did not say
+    which transaction it is in would be shown by the next owner of the topic, and by readers of the
+    ledgers themselves. The caller has verified the checksum that came with the entry.
+    """
+    added = MessageMetadata(txnid_most_bits=txn.most, txnid_least_bits=txn.least)
+    return extend_metadata(entry, added)
+
+
 def mark_of(entry: bytes) -> Mark | None:
     """What a stored entry says of transactions; None: nothing."""
     try:
@@ -60,14 +72,21 @@ def mark_of(entry: bytes) -> Mark | None:
 
 
 def mark_in(metadata: MessageMetadata) -> Mark | None:
-    """The same of its metadata."""
-    if not metadata.HasField("txnid_most_bits") or not metadata.HasField("txnid_least_bits"):
+    """What an entry with this metadata says of transactions; None: nothing."""
+    txn = id_in(metadata)
+    if txn is None:
         return None
-    txn = TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
     if not metadata.HasField("marker_type"):
         return Mark(txn, None, sender_in(metadata))
     if metadata.marker_type in (COMMITTED, ABORTED):
         return Mark(txn, metadata.marker_type == COMMITTED, sender_in(metadata))
+    return None
+
+
+def id_in(metadata: MessageMetadata) -> TransactionId | None:
+    """The transaction that the metadata name; None: none."""
+    if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
     return None
 
 

@@ -168,6 +168,7 @@ class ConsumerSession(_Receiving):
             links,
             endpoint.subscription,
             parameters.dead_letter_topic,
+            initial_subscription=parameters.dead_letter_subscription,
             bytes_max=settings.websocket_queue_bytes_max,
             on_room=self._pump_soon,
         )
@@ -234,6 +235,8 @@ class ConsumerSession(_Receiving):
         if parameters.redeliveries_max is not None:
             target = dead_letter_topic(str(topic), subscription, parameters.dead_letter_topic)
             await self._rights.check_produce(target)
+            if parameters.dead_letter_subscription:
+                await self._rights.check_consume(target, parameters.dead_letter_subscription)
 
     async def _open_one(self, topic: TopicName) -> Consumer:
         parameters = self._parameters

@@ -125,21 +125,6 @@ def add_to(
             metadata.uncompressed_size = encoding.uncompressed_bytes
 
 
-def copy_of(metadata: MessageMetadata) -> MessageMetadata:
-    """All that belongs to the encryption of an entry, and nothing else."""
-    copy = MessageMetadata(encryption_keys=metadata.encryption_keys)
-    for name in (
-        "encryption_algo",
-        "encryption_param",
-        "compression",
-        "uncompressed_size",
-        "num_messages_in_batch",
-    ):
-        if metadata.HasField(name):
-            setattr(copy, name, getattr(metadata, name))
-    return copy
-
-
 def context_of(message: Message) -> dict[str, object]:
     """`encryptionContext` of a message that is still encrypted."""
     metadata = message.metadata

@@ -35,8 +35,13 @@ class Publish:
     """What a producer wants stored."""
 
     payload: bytes
+    """Empty if `is_null`."""
     context: str | None = None
     key: str | None = None
+    """As it travels."""
+    key_is_base64: bool = False
+    is_null: bool = False
+    """It has no value, which is not the same as an empty one."""
     properties: Mapping[str, str] | None = None
     event_time_ms: int | None = None
     deliver_at_ms: int | None = None
@@ -73,6 +78,11 @@ def parse_publish(data: bytes) -> Publish:
     body = _object(data)
     context = _text(body, "context", Code.BAD_JSON, None)
     payload = body.get("payload")
+    is_null = body.get("nullValue") is True
+    if is_null and payload in (None, ""):
+        payload = ""
+    elif is_null:
+        raise BadFrameError(Code.BAD_PAYLOAD, "nullValue, and a payload", context=context)
     if not isinstance(payload, str):
         raise BadFrameError(Code.BAD_PAYLOAD, "no payload", context=context)
     try:
@@ -83,6 +93,8 @@ def parse_publish(data: bytes) -> Publish:
         payload=content,
         context=context,
         key=_encodable(_text(body, "key", Code.BAD_JSON, context), "key", context),
+        key_is_base64=body.get("keyIsBase64") is True,
+        is_null=is_null,
         properties=_properties(body, context),
         event_time_ms=_event_time(body, context),
         deliver_at_ms=_long(body, "deliverAt", context),
@@ -259,6 +271,11 @@ def message_frame(
     key = message.key
     if key is not None:
         body["key"] = key
+    # Pulsar has neither of them: they are there for those messages alone that need them.
+    if isinstance(message.given_key, bytes):
+        body["keyIsBase64"] = True
+    if message.is_null:
+        body["nullValue"] = True
     if with_encryption and message.is_encrypted:
         body["encryptionContext"] = context_of(message)
     return _encoded(body)

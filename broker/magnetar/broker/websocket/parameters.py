@@ -66,10 +66,17 @@ class ProducerParameters:
     compression: Compression
     encryption_keys: tuple[EncryptionKey, ...]
     """Its client encrypts the messages; empty: it does not."""
+    encodes_text: bool
+    """Payloads are text, to be encoded by the topic's schema."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ProducerParameters":
         """Raises: UpgradeRefusedError: 400."""
+        encodes_text = query.get("encodeBySchema", "").lower() == "true"
+        if encodes_text and query.get("encryptionKeys"):
+            raise UpgradeRefusedError(
+                400, "encodeBySchema: who encrypts messages encodes them before"
+            )
         first = _number(query, "initialSequenceId", -1, _LONG_MAX - 1)
         routing = query.get("messageRoutingMode", "")
         batching = query.get("batchingEnabled", "").lower() == "true"
@@ -90,6 +97,7 @@ class ProducerParameters:
             pending_messages_max=_number(read, "maxPendingMessages", 0, _INT_MAX) or None,
             compression=_choice(query, "compressionType", _BY_COMPRESSION, Compression.NONE),
             encryption_keys=parse_keys(query.get("encryptionKeys", "")),
+            encodes_text=encodes_text,
         )
 
 
@@ -110,6 +118,8 @@ class ConsumerParameters:
     """Beyond it a message is a dead letter; None: never."""
     dead_letter_topic: str
     """Empty: `{topic}-{subscription}-DLQ`."""
+    dead_letter_subscription: str
+    """A subscription that the dead letter topic has before its first message; empty: none."""
     pull: bool
     on_encrypted: CryptoFailureAction
 
@@ -136,6 +146,7 @@ class ConsumerParameters:
             nack_delay_ms=min(_DAY_MS, _default(query, "negativeAckRedeliveryDelay", 0, 60_000)),
             redeliveries_max=_number(query, "maxRedeliverCount", 1, _INT_MAX),
             dead_letter_topic=query.get("deadLetterTopic", ""),
+            dead_letter_subscription=query.get("deadLetterInitialSubscription", ""),
             pull=query.get("pullMode", "").lower() == "true",
             on_encrypted=_crypto(query),
         )

@@ -4,6 +4,8 @@ One answer per publish, in the order in which they complete. What is under way i
 the bounds the shell stops reading.
 """
 
+from base64 import b64decode
+
 from magnetar.broker.websocket.errors import BadFrameError, Code
 from magnetar.broker.websocket.frames import (
     Publish,
@@ -66,6 +68,16 @@ class ProducerCore:
         return answers
 
 
+def sent_key(publish: Publish) -> str | bytes | None:
+    """The key for a producer of the SDK; what says base64 and is none is the text that it is."""
+    if publish.key is None or not publish.key_is_base64:
+        return publish.key
+    try:
+        return b64decode(publish.key, validate=True)
+    except ValueError:
+        return publish.key
+
+
 def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
     """When a message is due, epoch in ms; None: at once. A delay wins over a time."""
     if publish.deliver_after_ms is not None:
@@ -77,6 +89,8 @@ def encoded_metadata(publish: Publish, due_ms: int | None) -> MessageMetadata:
     """What a message says of itself whose payload its client has encoded."""
     return MessageMetadata(
         partition_key=publish.key,
+        partition_key_b64_encoded=publish.key_is_base64 or None,
+        null_value=publish.is_null or None,
         properties=[KeyValue(key=k, value=v) for k, v in (publish.properties or {}).items()],
         event_time=publish.event_time_ms,
         deliver_at_time=due_ms,

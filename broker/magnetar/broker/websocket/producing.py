@@ -14,6 +14,7 @@ from magnetar.broker.websocket.producer_core import (
     ProducerCore,
     deliver_at_ms,
     encoded_metadata,
+    sent_key,
 )
 from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.routing import Router
@@ -23,6 +24,7 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import PendingLimitError, SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producer import Producer
+from magnetar.sdk.schemas import BYTES, AutoTextSchema, Schema
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -86,7 +88,11 @@ class ProducerSession:
     async def _open(self, topics: list[TopicName]) -> None:
         client = self._links.client_for(self._topic)
         settings = self._producer_settings()
-        making = [asyncio.ensure_future(client.producer(str(each), settings)) for each in topics]
+        schema: Schema[bytes] = AutoTextSchema() if self._parameters.encodes_text else BYTES
+        making = [
+            asyncio.ensure_future(client.producer(str(each), settings, schema=schema))
+            for each in topics
+        ]
         try:
             made = await asyncio.gather(*making, return_exceptions=True)
         except asyncio.CancelledError:
@@ -139,8 +145,8 @@ class ProducerSession:
                 producer.send_encoded_nowait(publish.payload, metadata, on_sent=on_sent)
             else:
                 producer.send_nowait(
-                    publish.payload,
-                    key=publish.key,
+                    None if publish.is_null else publish.payload,
+                    key=sent_key(publish),
                     properties=publish.properties,
                     event_time_ms=publish.event_time_ms,
                     deliver_at_ms=due_ms,

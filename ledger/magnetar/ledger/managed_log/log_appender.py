@@ -293,11 +293,15 @@ class LogAppender:
         """Whether an open ledger failed and takes no more appends."""
         return writer.has_failed or writer in self._broken
 
-    def fence(self, error: LedgerError) -> None:
-        """Another owner took the log over: give up for good."""
+    def fence(self, error: LedgerError, *, is_own: bool = False) -> None:
+        """Another owner took the log over: give up for good. `is_own`: nobody did, as far as is
+        known; our own side wants it, and says why."""
         if self.state in (AppendState.FENCED, AppendState.ENDED):
             return
-        log.warning("log_fenced", path=self._path, error=str(error))
+        if is_own:
+            log.info("log_abandoned", path=self._path, reason=str(error))
+        else:
+            log.warning("log_fenced", path=self._path, error=str(error))
         self.state = AppendState.FENCED
         if isinstance(error, LogFencedError):
             self._fence_reason = str(error)

@@ -207,7 +207,7 @@ class LedgerChanges:
 
     def _is_repair_overdue(self) -> bool:
         until_s = self._repair_until_s
-        return until_s is not None and self._clock.monotonic_s() > until_s
+        return until_s is not None and self._clock.monotonic_s() >= until_s
 
     async def _wait(self, seconds: float) -> None:
         """Wait for that long, or until something happens."""

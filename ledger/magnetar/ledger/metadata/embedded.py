@@ -108,6 +108,7 @@ class EmbeddedStore:
 
         Raises:
             InvalidPathError: the file is something else, or of another version.
+            MetadataDamagedError: the file lacks changes that were answered, or is broken.
             MetadataUnavailableError: the file or its folder cannot be opened or written.
         """
         settings = settings or MetadataSettings()
@@ -118,6 +119,10 @@ class EmbeddedStore:
         except BaseException:
             worker.close()
             raise
+        if tree.damaged:
+            _log.error(
+                "metadata_damaged", path=path, nodes=len(tree.damaged), first=tree.damaged[:10]
+            )
         return cls(path, tree, keeper, worker, settings)
 
     @property
@@ -165,6 +170,12 @@ class EmbeddedStore:
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return await self._read(lambda: self._tree.children(path))
+
+    records_deletions = True
+
+    async def is_gone(self, path: str) -> bool:
+        check_path(path)
+        return await self._read(lambda: self._tree.is_gone(path))
 
     async def catch_up(self) -> None:
         """All handles read one file: none is ever behind."""

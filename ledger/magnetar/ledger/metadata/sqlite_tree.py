@@ -6,19 +6,33 @@ the one before it; a killed process loses nothing that was answered.
 Several processes may use one file. Knows sessions as numbers that ephemeral nodes carry; who is
 alive is decided in `session_files.py`.
 
+SQLite does not notice a changed byte in a page, and takes a write-ahead log that is damaged, cut or
+gone for one that ended earlier. So:
+
+- Each node has a checksum over path, value, version and session; a read that finds another one
+  raises. A file of moderate size is checked whole when it is opened.
+- Transactions are counted, in the file and, after each commit, in the small file `PATH-end`
+  (`commit_count.py`). A file that has fewer than were answered is refused.
+- Deletions of persistent nodes are recorded, so that a node that was lost is not taken for one
+  that was deleted (`is_gone`).
+
 Errors of SQLite become the component's errors here: what fails before the commit changed nothing,
 what fails in the commit has an unknown outcome.
 """
 
 import os
 import sqlite3
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import google_crc32c
+
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidPathError,
+    MetadataDamagedError,
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -27,14 +41,23 @@ from magnetar.ledger.errors import (
     SessionExpiredError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.commit_count import CommitCount
 from magnetar.ledger.metadata.store import SEQUENCE_DIGITS, Versioned, parent_path
 from magnetar.ledger.metadata.watches import NodeView
 
 APPLICATION_ID = 0x4D474D44
 """Stored on disk ("MGMD"), never renumber."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Stored on disk, never renumber: grows with every change of the tables."""
+
+CHECKED_BYTES_MAX = 64 << 20
+"""A larger file is not read whole when it is opened: its nodes are checked when they are read."""
+
+DELETION_KEPT_S = 90 * 24 * 3600
+"""How long a deletion is recorded. Bookies collect garbage every few minutes; garbage of a bookie
+that was away for longer stays until a person accepts that it is garbage."""
+_DELETIONS_PER_PRUNING = 10_000
 
 # A number is never used twice (AUTOINCREMENT): a node's tells its incarnations apart, and a
 # session's never comes back to own the nodes of a dead one.
@@ -50,13 +73,26 @@ _SCHEMA = (
         version INTEGER NOT NULL DEFAULT 0,
         children_version INTEGER NOT NULL DEFAULT 0,
         next_sequence INTEGER NOT NULL DEFAULT 0,
-        session INTEGER)""",
+        session INTEGER,
+        checksum INTEGER NOT NULL DEFAULT 0)""",
     "CREATE INDEX nodes_by_parent ON nodes (parent, path)",
     "CREATE INDEX nodes_by_session ON nodes (session) WHERE session IS NOT NULL",
-    "INSERT INTO nodes (path, parent, value) VALUES ('/', 0, x'')",
+)
+_GUARDS = (
+    "CREATE TABLE state (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO state (name, number) VALUES ('commits', 0)",
+    """CREATE TABLE deletions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        path TEXT NOT NULL UNIQUE,
+        at_s INTEGER NOT NULL)""",
+)
+"""Since version 2."""
+_SET_VERSION = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+_NOW_S = "CAST(strftime('%s', 'now') AS INTEGER)"
+_CHECKED = struct.Struct(">qq")
 
 
 class Written(NamedTuple):
@@ -71,14 +107,20 @@ class SqliteTree:
     """The nodes of one file. Every method blocks; all calls come from one thread."""
 
     def __init__(self, path: str, *, busy_timeout_s: float) -> None:
-        """Open the file; create it if it is missing.
+        """Open the file; create it if it is missing, and bring an older version up to date.
 
         Raises:
             InvalidPathError: the file is something else, or of a newer version.
+            MetadataDamagedError: it lacks changes that were answered, or its tables are broken.
             MetadataUnavailableError: it cannot be opened.
         """
         self._path = path
         self._is_committing = False
+        self._count = CommitCount(f"{path}-end")
+        self.damaged: list[str] = []
+        """Paths whose nodes had a wrong checksum when the file was opened."""
+        if not os.path.exists(path):
+            self._check_not_lost()
         with self._translated():
             self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
             try:
@@ -89,17 +131,36 @@ class SqliteTree:
 
     def close(self) -> None:
         self._connection.close()
+        self._count.close()
 
     # Reads.
 
     def get(self, path: str) -> Versioned:
         with self._translated():
             row = self._connection.execute(
-                "SELECT value, version, session IS NOT NULL FROM nodes WHERE path = ?", (path,)
+                "SELECT value, version, session, checksum FROM nodes WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
             raise NoNodeError(f"{path}: there is no such node")
-        return Versioned(value=row[0], version=row[1], is_ephemeral=bool(row[2]))
+        value, version, session, checksum = row
+        if checksum != _checksum(path, value, version, session):
+            raise MetadataDamagedError(
+                f"the node {path} in {self._path} is damaged: its checksum does not match. Nothing "
+                f"was changed: bring the file back from a backup"
+            )
+        return Versioned(value=value, version=version, is_ephemeral=session is not None)
+
+    def is_gone(self, path: str) -> bool:
+        """Whether the node is not there because it was deleted, by the record of deletions."""
+        with self._translated():
+            if self._is_taken(path):
+                return False
+            if self._number("SELECT 1 FROM deletions WHERE path = ?", path) is not None:
+                return True
+            # What was deleted before deletions were recorded: ids below the counter of that time.
+            unrecorded = self._number("SELECT number FROM state WHERE name = ?", "unrecorded_ids")
+        digits = "".join(filter(str.isdigit, path))
+        return bool(unrecorded and digits and int(digits) < unrecorded)
 
     def version(self, path: str) -> int | None:
         with self._translated():
@@ -152,8 +213,10 @@ class SqliteTree:
     def set(self, path: str, value: bytes, *, version: int) -> Written:
         with self._write_transaction():
             self._check_version(path, version)
+            session = self._number("SELECT session FROM nodes WHERE path = ?", path)
             self._connection.execute(
-                "UPDATE nodes SET value = ?, version = version + 1 WHERE path = ?", (value, path)
+                "UPDATE nodes SET value = ?, version = version + 1, checksum = ? WHERE path = ?",
+                (value, _checksum(path, value, version + 1, session), path),
             )
         return Written(path, version + 1, (path,))
 
@@ -162,6 +225,8 @@ class SqliteTree:
             number = self._check_version(path, version)
             if self._number("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", number) is not None:
                 raise NotEmptyError(f"{path}: the node has children")
+            if self._number("SELECT session FROM nodes WHERE path = ?", path) is None:
+                self._record_deletion(path)
             self._remove(path)
         return Written(path, 0, (parent_path(path), path))
 
@@ -233,6 +298,11 @@ class SqliteTree:
         application = self._connection.execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
+            self._check_complete()
+            self._check_all()
+            return
+        if (application, version) == (APPLICATION_ID, 1):
+            self._upgrade()
             return
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == APPLICATION_ID:
@@ -242,14 +312,102 @@ class SqliteTree:
             )
         if tables or application:
             raise InvalidPathError(f"{self._path} is a SQLite file, but holds no metadata of ours")
+        self._check_not_lost()
         with self._write_transaction():
-            for statement in _SCHEMA:
+            for statement in (*_SCHEMA, *_GUARDS):
+                self._connection.execute(statement)
+            self._connection.execute(
+                "INSERT INTO nodes (path, parent, value, checksum) VALUES ('/', 0, x'', ?)",
+                (_checksum("/", b"", 0, None),),
+            )
+            for statement in _SET_VERSION:
                 self._connection.execute(statement)
         directory = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+    def _check_not_lost(self) -> None:
+        """Of a file without tables.
+
+        Raises:
+            MetadataDamagedError: it had some.
+        """
+        if answered := self._count.read():
+            raise MetadataDamagedError(
+                f"{self._path} is missing or empty, and had {answered} transactions: all ledgers "
+                f"and topics are recorded in it. Put it back from a copy, with its -wal file if "
+                f"there is one. To begin anew, remove {self._path}-end; what the bookies store is "
+                f"lost then"
+            )
+
+    def _check_complete(self) -> None:
+        """
+        Raises:
+            MetadataDamagedError: the file has fewer transactions than were answered.
+        """
+        answered = self._count.read()
+        found = self._number("SELECT number FROM state WHERE name = ?", "commits")
+        if found is None:
+            raise MetadataDamagedError(f"{self._path} has no count of its transactions")
+        if answered is not None and found < answered:
+            raise MetadataDamagedError(
+                f"{self._path} lacks the last {answered - found} of {answered} answered "
+                f"transactions: {self._path}-wal was damaged, cut or removed, or an older copy of "
+                f"the file was put back. Ledgers that they made would be unknown. Put the right "
+                f"files back. To go on without these changes, remove {self._path}-end"
+            )
+
+    def _check_all(self) -> None:
+        """Check structure and nodes of a file of moderate size.
+
+        Raises:
+            MetadataDamagedError: the tables do not fit together.
+        """
+        if os.path.getsize(self._path) > CHECKED_BYTES_MAX:
+            return
+        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise MetadataDamagedError(
+                f"{self._path} is damaged: {found}. Bring it back from a backup"
+            )
+        rows = self._connection.execute("SELECT path, value, version, session, checksum FROM nodes")
+        self.damaged = [
+            path for path, *node, checksum in rows if checksum != _checksum(path, *node)
+        ]
+
+    def _upgrade(self) -> None:
+        """From version 1, which had no guards."""
+        with self._write_transaction():
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == SCHEMA_VERSION:
+                return  # another process was faster
+            self._connection.execute(
+                "ALTER TABLE nodes ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0"
+            )
+            for statement in _GUARDS:
+                self._connection.execute(statement)
+            rows = self._connection.execute("SELECT path, value, version, session FROM nodes")
+            self._connection.executemany(
+                "UPDATE nodes SET checksum = ? WHERE path = ?",
+                [(_checksum(*row), row[0]) for row in rows.fetchall()],
+            )
+            self._connection.execute(
+                "INSERT INTO state (name, number) SELECT 'unrecorded_ids', max(next_sequence) "
+                "FROM nodes WHERE path LIKE '%/idgen' HAVING count(*)"
+            )
+            for statement in _SET_VERSION:
+                self._connection.execute(statement)
+
+    def _record_deletion(self, path: str) -> None:
+        cursor = self._connection.execute(
+            f"INSERT OR REPLACE INTO deletions (path, at_s) VALUES (?, {_NOW_S})", (path,)
+        )
+        if cursor.lastrowid is not None and cursor.lastrowid % _DELETIONS_PER_PRUNING == 0:
+            self._connection.execute(
+                f"DELETE FROM deletions WHERE at_s < {_NOW_S} - ?", (DELETION_KEPT_S,)
+            )
 
     def _number(self, query: str, parameter: str | int) -> int | None:
         """The first column of the first row, a number; None if there is no row."""
@@ -304,8 +462,8 @@ class SqliteTree:
 
     def _insert(self, path: str, parent: int, value: bytes, session: int | None) -> int:
         cursor = self._connection.execute(
-            "INSERT INTO nodes (path, parent, value, session) VALUES (?, ?, ?, ?)",
-            (path, parent, value, session),
+            "INSERT INTO nodes (path, parent, value, session, checksum) VALUES (?, ?, ?, ?, ?)",
+            (path, parent, value, session, _checksum(path, value, 0, session)),
         )
         self._connection.execute(
             "UPDATE nodes SET children_version = children_version + 1 WHERE number = ?", (parent,)
@@ -358,14 +516,26 @@ class SqliteTree:
             # Take the write lock at once: a transaction that reads first and finds somebody else
             # has written since could only fail.
             self._connection.execute("BEGIN IMMEDIATE")
+            before = self._connection.total_changes
+            count: int | None = None
             try:
                 yield
+                if self._connection.total_changes != before:
+                    count = self._count_transaction()
                 self._is_committing = True
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            if count is not None:
+                self._count.write(count)
+
+    def _count_transaction(self) -> int:
+        count: int = self._connection.execute(
+            "UPDATE state SET number = number + 1 WHERE name = 'commits' RETURNING number"
+        ).fetchone()[0]
+        return count
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:
@@ -395,4 +565,12 @@ class SqliteTree:
         except sqlite3.DatabaseError as exc:
             if exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
                 raise InvalidPathError(f"{self._path} is no SQLite file") from exc
-            raise MetadataError(f"{self._path} is damaged: {exc}") from exc
+            raise MetadataDamagedError(f"{self._path} is damaged: {exc}") from exc
+
+
+def _checksum(path: str, value: bytes, version: int, session: int | None) -> int:
+    """CRC32C over the path in UTF-8, a zero byte, version and session (-1: none) as int64
+    big-endian, and the value."""
+    head = path.encode() + b"\0" + _CHECKED.pack(version, -1 if session is None else session)
+    checksum: int = google_crc32c.extend(google_crc32c.value(head), value)
+    return checksum

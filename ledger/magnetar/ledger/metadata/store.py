@@ -152,6 +152,20 @@ class MetadataStore(Protocol):
         """
         ...
 
+    @property
+    def records_deletions(self) -> bool:
+        """Whether `is_gone` goes by a record of deletions, not by absence alone."""
+        ...
+
+    async def is_gone(self, path: str) -> bool:
+        """Whether the node is not there because it was deleted.
+
+        A store of several servers answers by its absence. A store of one file records deletions:
+        there a node that is missing without a record was lost, and nothing may be done on the
+        word of its absence.
+        """
+        ...
+
     async def catch_up(self) -> None:
         """What is read after this has every write that anybody had finished before it.
 

@@ -342,6 +342,11 @@ class ZooKeeperStore:
         full = self._full(path)
         return sorted(await self._read(path, lambda: self._client.get_children_async(full)))
 
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return await self.exists(path) is None
+
     async def catch_up(self) -> None:
         await self._read("/", lambda: self._client.sync_async(self._prefix or "/"))
 

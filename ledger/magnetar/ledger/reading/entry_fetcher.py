@@ -10,9 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import codec_for
-from magnetar.ledger.errors import BeyondLastConfirmedError, DigestMismatchError, LedgerError
-from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.digest import codec_for, length_in
+from magnetar.ledger.errors import (
+    BeyondLastConfirmedError,
+    DigestMismatchError,
+    InvalidLedgerMetadataError,
+    LedgerError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.quorum import write_set
 from magnetar.ledger.reading.bookie_requests import read_reply_block
@@ -90,6 +95,9 @@ class EntryFetcher:
             BeyondLastConfirmedError: `last` is above the bound; nothing was sent.
             NoSuchEntryError, BookieUnavailableError, DigestMismatchError: no replica could serve
                 entry `first`.
+            InvalidLedgerMetadataError: the last entry of the closed ledger was read, and its packet
+                has another length of the ledger than the metadata: one of both is not what was
+                written, so the end may be wrong. None of the entries is given.
         """
         if not 0 <= first <= last:
             raise ValueError(f"entries {first} to {last} are no range")
@@ -105,9 +113,15 @@ class EntryFetcher:
             last_entry_id=last, bytes_max=min(bytes_max, self._settings.read_frame_bytes_max)
         )
 
+        end = metadata.last_entry_id if metadata.state is LedgerState.CLOSED else None
+        length_at_end: int | None = None
+
         def judge(bookie_id: str, frame: Frame) -> list[bytes]:
+            nonlocal length_at_end
             block = read_reply_block(frame, bookie_id)
             payloads, error = codec.open_payloads(block, first, last - first + 1)
+            if error is None and first + len(payloads) - 1 == end:
+                length_at_end = length_in(block, len(payloads) - 1)
             if error is None:
                 self._failures.note_success(bookie_id)
             else:
@@ -119,6 +133,12 @@ class EntryFetcher:
         bookies = self._replicas(metadata, first, sticky)
         read = self._read(metadata.ledger_id, first, bookies, body, judge)
         bookie_id, payloads = await read.run()
+        if length_at_end is not None and length_at_end != metadata.length:
+            raise InvalidLedgerMetadataError(
+                f"ledger {metadata.ledger_id} is closed at entry {end} with {metadata.length} "
+                f"bytes, and that entry says {length_at_end} bytes: the metadata is not what was "
+                f"written. Bring it back from a backup of the metadata store"
+            )
         if sticky is not None and bookie_id != bookies[0]:
             sticky.index = metadata.ensemble_for(first).index(bookie_id)
         return payloads

@@ -179,6 +179,7 @@ class ChunkAssembly:
         )
         self._remember(uuid, done, last.metadata.publish_time)
         batch.first_chunk = MessageId(*done.entries[0], -1, last.partition)
+        batch.round = last.round
         return Whole(batch, done.entries[:-1])
 
     def _remember(self, uuid: str, whole: _Incomplete, publish_time_ms: int) -> None:

@@ -17,12 +17,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.consuming.policies import DeadLetterPolicy
-from magnetar.sdk.context import ClientContext, Sender
+from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger("magnetar.sdk")
@@ -54,13 +54,16 @@ class DeadLetters:
         topic: TopicName,
         subscription: str,
         policy: DeadLetterPolicy | None,
+        *,
+        has_schema: bool = False,
     ) -> None:
-        """`topic`: the first of the consumer's own, by which its topics are named."""
+        """`topic`: the first of the consumer's own, by which its topics are named. `has_schema`:
+        the consumer reads by one."""
         self._context = context
         self._subscription = subscription
         self._policy = policy or DeadLetterPolicy(redeliveries_max=RETRIES_MAX)
         self._base = topic.partitioned
-        self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
+        self._copies = MessageCopies(lambda _: context.client, needs_schema=has_schema)
         self._tasks: set[asyncio.Task[None]] = set()
         self.given_up = 0
         """Messages that went to the dead letter topic."""
@@ -103,12 +106,12 @@ class DeadLetters:
                 giver.acknowledge(message)
 
     async def _store(self, message: Message, properties: dict[str, str]) -> None:
-        target = self.dead_letter_topic(TopicName.parse(message.topic))
-        sender = await self._sender(target, self._policy.initial_subscription)
-        if message.is_encrypted:
-            await _send_encrypted(sender, message, properties)
-        else:
-            await _send(sender, message, properties)
+        await self._copies.store(
+            message,
+            self.dead_letter_topic(TopicName.parse(message.topic)),
+            properties,
+            initial_subscription=self._policy.initial_subscription,
+        )
         self.given_up += 1
 
     # -- put off
@@ -133,23 +136,15 @@ class DeadLetters:
         if times > self.redeliveries_max:
             await self._store(message, own)
             return
-        sender = await self._sender(self.retry_topic)
         due_ms = self._context.clock.wall_ms() + delay_ms if delay_ms else None
-        await _send(sender, message, own, deliver_at_ms=due_ms)
+        await self._copies.store(message, self.retry_topic, own, deliver_at_ms=due_ms)
 
     async def close(self) -> None:
         """End what is under way: what was not stored stays unacknowledged. Does not raise."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        made = list(self._senders.values())
-        self._senders.clear()
-        for each in made:
-            if not each.done():
-                each.cancel()
-        results = await asyncio.gather(*made, return_exceptions=True)
-        senders = [each for each in results if not isinstance(each, BaseException)]
-        await asyncio.gather(*(each.close(flush=False) for each in senders), return_exceptions=True)
+        await self._copies.close()
 
     # -- parts
 
@@ -160,67 +155,6 @@ class DeadLetters:
             REAL_SUBSCRIPTION: self._subscription,
             **message.properties,
         }
-
-    async def _sender(self, target: TopicName, subscription: str = "") -> Sender:
-        task = self._senders.get(target)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(
-                self._open(target, subscription), name=f"magnetar letters to {target}"
-            )
-            self._senders[target] = task
-        return await asyncio.shield(task)
-
-    async def _open(self, target: TopicName, subscription: str) -> Sender:
-        if subscription:
-            await self._context.make_subscription(str(target), subscription)
-        return await self._context.open_sender(str(target))
-
-
-async def _send(
-    sender: Sender,
-    message: Message,
-    properties: Mapping[str, str],
-    *,
-    deliver_at_ms: int | None = None,
-) -> None:
-    await sender.send(
-        message.data,
-        key=message.given_key,
-        ordering_key=message.ordering_key,
-        properties=properties,
-        event_time_ms=message.event_time_ms or None,
-        deliver_at_ms=deliver_at_ms,
-    )
-
-
-async def _send_encrypted(sender: Sender, message: Message, properties: Mapping[str, str]) -> None:
-    """As it is, with what whoever has the keys needs."""
-    source = message.metadata
-    metadata = MessageMetadata(
-        encryption_keys=source.encryption_keys,
-        encryption_algo=source.encryption_algo,
-        encryption_param=source.encryption_param,
-        compression=source.compression,
-        uncompressed_size=source.uncompressed_size,
-        properties=[KeyValue(key=key, value=value) for key, value in properties.items()],
-    )
-    if source.HasField("num_messages_in_batch"):
-        metadata.num_messages_in_batch = source.num_messages_in_batch
-    if message.key is not None:
-        metadata.partition_key = message.key
-        metadata.partition_key_b64_encoded = isinstance(message.given_key, bytes)
-    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_sent(message_id: MessageId | None, error: SdkError | None) -> None:
-        if stored.done():
-            return  # the consumer is closed
-        if error is not None:
-            stored.set_exception(error)
-        else:
-            stored.set_result(None)
-
-    sender.send_encoded_nowait(message.data, metadata, on_sent=on_sent)
-    await stored
 
 
 def _id_text(message_id: MessageId) -> str:

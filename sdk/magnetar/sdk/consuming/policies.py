@@ -36,8 +36,8 @@ class DeadLetterPolicy:
     retry_topic: str = ""
     """Empty: `{topic}-{subscription}-RETRY`; see `ConsumerSettings.retry_topic`."""
     initial_subscription: str = ""
-    """A subscription of the dead letter topic, made before its first message: without one, nothing
-    holds the letters. Empty: none is made."""
+    """A subscription of the dead letter topic, made before its first message if it is not there:
+    without one, nothing holds the letters. Empty: none is made."""
 
     def __post_init__(self) -> None:
         if self.redeliveries_max < 0:

@@ -45,8 +45,9 @@ class TopicConsumer(Consumer):
         if start is not None and start_inclusive:
             start = start.first_chunk or start  # Behind its last chunk it would never be whole.
         self._start, self._start_inclusive = start, start_inclusive
+        self._begins_with_newest = start_inclusive
         self._schema = None if schema is None else schema.for_topic()
-        self._acks = acks = AckGrouping(
+        acks = AckGrouping(
             batch_index_ack=settings.batch_index_ack,
             shares_entries=not settings.subscription_type.keeps_order,
         )
@@ -56,6 +57,7 @@ class TopicConsumer(Consumer):
             settings.verify_checksum,
             settings.decompressed_bytes_max,
             self._schema,
+            acks.leave_out,
         )
         queue = ReceiverQueue(
             source,
@@ -79,7 +81,13 @@ class TopicConsumer(Consumer):
         self._acknowledger = self._own_acknowledger = acknowledger
         self._owns_letters = letters is None
         if letters is None and settings.dead_letters is not None:
-            letters = DeadLetters(context, topic, subscription, settings.dead_letters)
+            letters = DeadLetters(
+                context,
+                topic,
+                subscription,
+                settings.dead_letters,
+                has_schema=schema is not None,
+            )
         self._letters = letters
         self._opening = EntryOpening(
             source,
@@ -151,13 +159,42 @@ class TopicConsumer(Consumer):
         taken, start = self.last_taken, self._start
         if taken is not None:
             return taken < last
-        if start is None or start == MessageId.LATEST:
-            return mark_delete is not None and mark_delete.entry < last.entry
-        if start == MessageId.EARLIEST:
-            return True
+        if start is None or start in (MessageId.EARLIEST, MessageId.LATEST):
+            # Only the broker knows where that is, or where others have moved the subscription.
+            if mark_delete is None:
+                return self._at_broker.begins_at == MessageId.EARLIEST
+            return mark_delete.entry < last.entry
         if start.batch_index < 0:
             start, last = start.entry, last.entry
         return start < last or (self._start_inclusive and start == last)
+
+    async def start(self) -> None:
+        """Called once by the client."""
+        await super().start()
+        if self._start != MessageId.LATEST:
+            return
+        try:
+            if self._begins_with_newest:
+                await self.seek(MessageId.LATEST)
+            else:
+                await self._at_broker.settle_start()
+        except BaseException:
+            await self.close(flush=False)
+            raise
+
+    async def seek(self, message_id: MessageId) -> None:
+        """Move the subscription: the next message will be that one (or the next that exists).
+
+        A reader with `start_inclusive` goes to the newest message with LATEST.
+
+        Raises:
+            SdkError: not known to be carried out.
+        """
+        if message_id == MessageId.LATEST and self._begins_with_newest:
+            newest, _ = await self.last_ids()
+            if newest.entry_id >= 0:
+                message_id = newest
+        await super().seek(message_id)
 
     async def broker_stats(self) -> list[BrokerStats]:
         """What the brokers say of this consumer, topic by topic.
@@ -232,7 +269,7 @@ class TopicConsumer(Consumer):
         """From the connection: another consumer of the subscription took over, or this one."""
         self.is_active = is_active
         if not is_active:
-            self._acks.forget_parts()
+            self._own_acknowledger.end_deliveries()
         if self.on_active is not None:
             self.on_active(is_active)
         if self._settings.on_active_change is not None:
@@ -246,6 +283,16 @@ class TopicConsumer(Consumer):
     def on_session_lost(self, connection: Connection) -> None:
         """From the connection: the broker closed the consumer, or the connection broke."""
         self._at_broker.lose(connection)
+        # Nobody else moves a reader, which goes on where it was.
+        if self._settings.durable or self._receiver_queue.is_held:
+            self.on_moved()
+
+    def on_moved(self) -> None:
+        """From the attachment: the subscription was moved, perhaps. The end is told anew."""
+        if self.reached_end:
+            self.reached_end = False
+            if self.on_ready is not None:
+                self.on_ready()
 
     def on_attachment_failed(self) -> None:
         """From the attachment: it is over for good."""

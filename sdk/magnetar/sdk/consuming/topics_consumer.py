@@ -58,6 +58,7 @@ class TopicsConsumer(Consumer):
         member_name = settings.name or f"{context.random.getrandbits(40):010x}"
         super().__init__(context, name, subscription, settings, member_name)
         self._start, self._start_inclusive = start, start_inclusive
+        self._begins_with_newest = start_inclusive
         self._schema = schema
         self._members = Members()
         self._queue = self._topics_queue = TopicsQueue(self._members)
@@ -76,7 +77,13 @@ class TopicsConsumer(Consumer):
             name=f"topics of {name}",
         )
         if first is not None and (settings.dead_letters is not None or settings.retry_topic):
-            self._letters = DeadLetters(context, first, subscription, settings.dead_letters)
+            self._letters = DeadLetters(
+                context,
+                first,
+                subscription,
+                settings.dead_letters,
+                has_schema=schema is not None,
+            )
         self._member_settings = replace(settings, name=member_name)
 
     # -- public, where several topics differ from one
@@ -246,7 +253,7 @@ class TopicsConsumer(Consumer):
             self._context.next_consumer_id(),
             settings,
             start=start,
-            start_inclusive=self._start_inclusive,
+            start_inclusive=self._begins_with_newest,
             schema=self._schema,
             letters=self._letters,
         )

@@ -158,9 +158,9 @@ class TopicsQueue:
                 return result
         return result
 
-    def round_of(self, message: Message) -> object:
-        member = self._members.by_topic.get(message.topic)
-        return None if member is None else member._queue.round_of(message)
+    def is_current(self, what: Message | MessageBatch) -> bool:
+        member = self._members.by_topic.get(what.topic)
+        return member is not None and member._queue.is_current(what)
 
     def put_back(self, messages: Sequence[Message]) -> None:
         by_topic: dict[str, list[Message]] = {}

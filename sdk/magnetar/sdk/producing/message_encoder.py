@@ -44,6 +44,7 @@ class MessageEncoder:
         self._encryptor = encryptor
         self._name = ""
         self._frames: SendEncoder | None = None
+        self._frames_without_version: SendEncoder | None = None
 
     @property
     def frames(self) -> SendEncoder:
@@ -67,6 +68,7 @@ class MessageEncoder:
         """The broker's answer to PRODUCER, and its limit."""
         version = MessageMetadata(schema_version=schema_version or None)
         self._frames = SendEncoder(producer_id, name, fields=version.SerializePartialToString())
+        self._frames_without_version = SendEncoder(producer_id, name)
         self._name = name
         self.message_bytes_max = message_bytes_max
 
@@ -171,17 +173,23 @@ class MessageEncoder:
         sent_at_s: float,
         publish_time_ms: int,
         is_encoded: bool = False,
+        has_version: bool = False,
         transaction: TransactionId | None = None,
     ) -> list[PendingSend]:
         """The send of a message by itself, or the sends of its chunks.
 
-        `is_encoded`: it is compressed and encrypted already, as `extra` says.
+        `is_encoded`: it is compressed and encrypted already, as `extra` says. `has_version`: so is
+        the version of its schema, if it has any.
 
         Raises:
             CryptoKeyError: it cannot be encrypted.
             MessageTooLargeError: with its metadata it is larger than what the broker accepts.
         """
         body, encryptor = payload, None if is_encoded else self._encryptor
+        frames = self.frames
+        if has_version:
+            assert self._frames_without_version is not None
+            frames = self._frames_without_version
         of_command = b""
         if transaction is not None:
             of_metadata, of_command = transaction_fields(transaction)
@@ -205,7 +213,7 @@ class MessageEncoder:
             if encryptor is not None:
                 piece, crypto = encryptor.encrypt(piece)
                 fields += crypto.SerializePartialToString()
-            prefix = self.frames.encode_prefix(
+            prefix = frames.encode_prefix(
                 piece,
                 sequence_id=sequence_id,
                 publish_time=publish_time,

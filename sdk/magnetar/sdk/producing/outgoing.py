@@ -19,6 +19,7 @@ class OutgoingMessage:
     """What an application sends: interceptors see it, and routers choose by it."""
 
     payload: bytes
+    """Empty if `is_null`."""
     key: str | bytes | None = None
     """Bytes travel as base64, and are marked as such."""
     ordering_key: bytes | None = None
@@ -30,6 +31,13 @@ class OutgoingMessage:
     itself."""
     sequence_id: int | None = None
     """The application's own number, above that of the message before; by default the next one."""
+    is_null: bool = False
+    """It has no value at all, which is not the same as an empty one: a tombstone."""
+    is_null_key: bool = False
+    """KEY_VALUE, SEPARATED: its value has no key."""
+    schema_version: bytes | None = None
+    """Of the topic's schema, if it was not encoded with the producer's; empty: with none. Such a
+    message is sent by itself."""
 
     @property
     def is_plain(self) -> bool:
@@ -40,6 +48,9 @@ class OutgoingMessage:
             and self.properties is None
             and self.event_time_ms is None
             and self.deliver_at_ms is None
+            and not self.is_null
+            and not self.is_null_key
+            and self.schema_version is None
         )
 
     @property
@@ -64,6 +75,9 @@ class OutgoingMessage:
                 properties=[KeyValue(key=k, value=v) for k, v in (self.properties or {}).items()],
                 event_time=self.event_time_ms,
                 deliver_at_time=self.deliver_at_ms,
+                null_value=self.is_null or None,
+                null_partition_key=self.is_null_key or None,
+                schema_version=self.schema_version or None,
             )
         except (TypeError, AttributeError):
             raise TypeError(self._misfit()) from None
@@ -89,6 +103,8 @@ def single_metadata(extra: MessageMetadata) -> bytes:
         ordering_key=extra.ordering_key if extra.HasField("ordering_key") else None,
         properties=extra.properties,
         event_time=extra.event_time if extra.HasField("event_time") else None,
+        null_value=True if extra.null_value else None,
+        null_partition_key=True if extra.null_partition_key else None,
     ).SerializePartialToString()
 
 

@@ -256,7 +256,7 @@ class PartitionedProducer(Producer[T]):
             f"as {self._name.partition(0)}"
         )
 
-    async def send_many(self, values: Sequence[T]) -> None:
+    async def send_many(self, values: Sequence[T | None]) -> None:
         self._check_usable()
         payloads = self._values.payloads(values)
         if payloads is None or self._settings.interceptors:

@@ -93,18 +93,31 @@ class SendLane:
         if (
             self._settings.batching
             and message.deliver_at_ms is None
+            and message.schema_version is None
             and size + len(raw) + ITEM_HEADER_BYTES_MAX <= most
         ):
             self._add_to_batch(message.payload, extra, len(raw), on_sent, transaction)
         else:
             self.close_batches()
-            self._send_single(message.payload, raw, on_sent, transaction=transaction)
+            self._send_single(
+                message.payload,
+                raw,
+                on_sent,
+                has_version=message.schema_version is not None,
+                transaction=transaction,
+            )
 
-    def give_encoded(self, body: bytes, metadata: bytes, on_sent: OnSent | None) -> None:
-        """`Producer.send_encoded_nowait`, `metadata` serialized."""
+    def give_encoded(self, body: bytes, metadata: MessageMetadata, on_sent: OnSent | None) -> None:
+        """`Producer.send_encoded_nowait`."""
         self.encoder.check_size(len(body))
         self.close_batches()
-        self._send_single(body, metadata, on_sent, is_encoded=True)
+        has_version = metadata.HasField("schema_version")
+        if has_version and not metadata.schema_version:
+            given, metadata = metadata, MessageMetadata()
+            metadata.CopyFrom(given)
+            metadata.ClearField("schema_version")
+        raw = metadata.SerializePartialToString()
+        self._send_single(body, raw, on_sent, is_encoded=True, has_version=has_version)
 
     def give_entry(self, body: bytes, messages: int, sequence_id: int, extra: bytes) -> None:
         """`Producer.send_entry`."""
@@ -223,6 +236,7 @@ class SendLane:
         on_sent: OnSent | None,
         *,
         is_encoded: bool = False,
+        has_version: bool = False,
         transaction: TransactionId | None = None,
     ) -> None:
         sends = self.encoder.single(
@@ -233,6 +247,7 @@ class SendLane:
             sent_at_s=self._clock.monotonic_s(),
             publish_time_ms=self._clock.wall_ms(),
             is_encoded=is_encoded,
+            has_version=has_version,
             transaction=transaction,
         )
         self.next_sequence_id += 1

@@ -164,7 +164,7 @@ class TopicProducer(Producer[T]):
     ) -> None:
         if self._room.is_waited_for or self.is_full(len(body)):
             raise self._limit_error()
-        self._lane.give_encoded(body, metadata.SerializePartialToString(), on_sent)
+        self._lane.give_encoded(body, metadata, on_sent)
         self._room.hold(self.pending_bytes)
 
     async def send_entry(
@@ -174,7 +174,7 @@ class TopicProducer(Producer[T]):
         self._lane.give_entry(body, messages, sequence_id, extra)
         self._room.hold(self.pending_bytes)
 
-    async def send_many(self, values: Sequence[T]) -> None:
+    async def send_many(self, values: Sequence[T | None]) -> None:
         payloads = self._values.payloads(values)
         with self._room.turn() as turn:
             if payloads is None:

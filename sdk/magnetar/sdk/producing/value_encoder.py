@@ -23,7 +23,7 @@ class ValueEncoder(Generic[T]):
 
     def message(
         self,
-        value: T,
+        value: T | None,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -31,17 +31,23 @@ class ValueEncoder(Generic[T]):
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> OutgoingMessage:
-        """The message of one value.
+        """The message of one value; None: it has no value, and says so.
 
         Raises:
             SchemaValueError: the value does not fit.
         """
         schema = self.schema
-        if schema is not None:
+        payload = b""
+        is_null = value is None if schema is None else schema.is_null(value)
+        is_null_key = False
+        if value is None:
+            pass
+        elif schema is not None:
             payload = schema.encode(value)
             own_key = schema.encode_key(value)
             if own_key is not None:
                 key = own_key
+            is_null_key = schema.is_null_key(value)
         elif isinstance(value, bytes):
             payload = value
         else:
@@ -54,6 +60,8 @@ class ValueEncoder(Generic[T]):
             event_time_ms=event_time_ms,
             deliver_at_ms=deliver_at_ms,
             sequence_id=sequence_id,
+            is_null=is_null,
+            is_null_key=is_null_key,
         )
 
     def intercept(
@@ -75,7 +83,7 @@ class ValueEncoder(Generic[T]):
 
         return message, both
 
-    def payloads(self, values: Sequence[T]) -> Sequence[bytes] | None:
+    def payloads(self, values: Sequence[T | None]) -> Sequence[bytes] | None:
         """The payloads, if they are all that there is to these messages; else None.
 
         Raises:
@@ -83,9 +91,17 @@ class ValueEncoder(Generic[T]):
         """
         if self.interceptors is not None:
             return None
-        schema = self.schema
-        if schema is None:
-            return cast("Sequence[bytes]", values)
-        if any(schema.encode_key(value) is not None for value in values):
+        if not all(values) and None in values:  # `all` alone is the faster of the two.
             return None
-        return [schema.encode(value) for value in values]
+        schema = self.schema
+        given = cast("Sequence[T]", values)
+        if schema is None:
+            return cast("Sequence[bytes]", given)
+        if any(
+            schema.is_null(value)
+            or schema.is_null_key(value)
+            or schema.encode_key(value) is not None
+            for value in given
+        ):
+            return None
+        return [schema.encode(value) for value in given]

@@ -1,7 +1,12 @@
 """Schemas: values of a type instead of bytes, and what the broker is told of them."""
 
 from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
-from magnetar.sdk.schemas.auto import AutoConsumeSchema, AutoProduceSchema, schema_of
+from magnetar.sdk.schemas.auto import (
+    AutoConsumeSchema,
+    AutoProduceSchema,
+    AutoTextSchema,
+    schema_of,
+)
 from magnetar.sdk.schemas.avro import AvroObjectSchema, AvroSchema
 from magnetar.sdk.schemas.json_schema import JsonObjectSchema, JsonSchema
 from magnetar.sdk.schemas.key_value import KeyValue, KeyValueEncoding, KeyValueSchema
@@ -46,6 +51,7 @@ __all__ = [
     "TIMESTAMP",
     "AutoConsumeSchema",
     "AutoProduceSchema",
+    "AutoTextSchema",
     "AvroObjectSchema",
     "AvroSchema",
     "AvroType",

@@ -1,13 +1,16 @@
-"""Schemas that are found in the topic: AUTO_CONSUME for reading, AUTO_PRODUCE for writing."""
+"""Schemas that are found in the topic: AUTO_CONSUME for reading, AUTO_PRODUCE for writing, and text
+that people write for either."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError
 from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType, VersionedSchema
 from magnetar.sdk.schemas.avro import AvroObjectSchema
-from magnetar.sdk.schemas.json_schema import JsonObjectSchema
+from magnetar.sdk.schemas.json_schema import JsonObjectSchema, parse_json
 from magnetar.sdk.schemas.key_value import KeyValueSchema, split_info
-from magnetar.sdk.schemas.primitives import BYTES, PRIMITIVES
+from magnetar.sdk.schemas.primitives import BYTES, PRIMITIVES, STRING
 
 
 def schema_of(info: SchemaInfo) -> Schema[object]:
@@ -53,6 +56,12 @@ class AutoConsumeSchema(VersionedSchema[object]):
         self._check_version(version)
         return self._schemas[version].decode(data, b"", key)
 
+    def decode_null(self, version: bytes = b"", key: bytes | None = None) -> object:
+        if not version:
+            return None
+        self._check_version(version)
+        return self._schemas[version].decode_null(b"", key)
+
     def add_version(self, version: bytes, info: SchemaInfo) -> None:
         schema = schema_of(info)
         self._remember(version)
@@ -80,8 +89,85 @@ class AutoProduceSchema(Schema[bytes]):
     def encode(self, value: bytes) -> bytes:
         BYTES.encode(value)
         if self._schema is not None:
-            self._schema.decode(value)
+            self._schema.check(value)
         return value
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:
         return data
+
+
+class AutoTextSchema(Schema[bytes]):
+    """Text of people, as UTF-8, encoded by the topic's own schema.
+
+    AVRO takes JSON: an object with the fields of the record, and nothing else. JSON takes an
+    object, numbers take JSON, STRING takes any text. A topic without a schema takes the bytes as
+    they are; schemas whose values have no usual text (times, KEY_VALUE, PROTOBUF, …) take nothing.
+    """
+
+    takes_topic_schema = True
+
+    def __init__(self) -> None:
+        self._encode: Callable[[bytes], bytes] | None = None
+
+    def for_topic(self) -> "AutoTextSchema":
+        return AutoTextSchema()
+
+    def adopt(self, info: SchemaInfo | None) -> None:
+        if info is None or info.type is SchemaType.BYTES:
+            return
+        self.info = info
+        try:
+            self._encode = _text_encoder(info)
+        except SchemaDefinitionError as error:  # Of AVRO without its package: told with each text.
+            self._encode = partial(_refuse, f"it takes no text here: {error}")
+
+    def encode(self, value: bytes) -> bytes:
+        BYTES.encode(value)
+        if self._encode is None:
+            return value
+        try:
+            return self._encode(value)
+        except SchemaValueError as error:
+            assert self.info is not None
+            raise SchemaValueError(
+                f"the topic's schema is {self.info.type.value}: {error}"
+            ) from error
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:
+        return data
+
+
+_NUMBERS = (
+    SchemaType.BOOLEAN,
+    SchemaType.INT8,
+    SchemaType.INT16,
+    SchemaType.INT32,
+    SchemaType.INT64,
+    SchemaType.FLOAT,
+    SchemaType.DOUBLE,
+)
+
+
+def _text_encoder(info: SchemaInfo) -> Callable[[bytes], bytes]:
+    """Raises: SchemaDefinitionError: AVRO, and no package for it."""
+    if info.type is SchemaType.AVRO:
+        avro = AvroObjectSchema(info.definition)
+        return lambda text: avro.encode_strictly(parse_json(text))
+    if info.type is SchemaType.STRING:
+        return lambda text: STRING.encode(STRING.decode(text))
+    if info.type is SchemaType.JSON:
+        return _json_object
+    if info.type in _NUMBERS:
+        number = PRIMITIVES[info.type]
+        return lambda text: number.encode(parse_json(text))
+    return partial(_refuse, "its values have no usual text; publish bytes that are encoded already")
+
+
+def _json_object(text: bytes) -> bytes:
+    if not isinstance(parse_json(text), dict):
+        raise SchemaValueError("an object was expected")
+    return text
+
+
+def _refuse(why: str, text: bytes) -> bytes:
+    raise SchemaValueError(why)

@@ -3,6 +3,7 @@
 Needs the package fastavro (`pip install magnetar[avro]`), which is loaded when a schema is made.
 """
 
+import copy
 import io
 import json
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ class _AvroBase(VersionedSchema[T]):
         self._to, self._back = to, back
         self._avro = _fastavro()
         self._own = self._parse(raw)
+        # fastavro puts the default itself into each value that lacks the field.
+        self._has_shared_defaults = _has_containers(self._own)
         self._others: dict[bytes, tuple[object, object]] = {}
         """By version: what was written with, and our own definition as it can read that."""
 
@@ -44,8 +47,10 @@ class _AvroBase(VersionedSchema[T]):
         out = io.BytesIO()
         try:
             plain: object = value if self._to is None else self._to(value)
+            if self._to is None:  # What it would write otherwise may be another value: 1 for 1.5.
+                self._avro.validate(plain, self._own)
             self._avro.schemaless_writer(out, self._own, plain)
-        except _FOREIGN as error:
+        except (*_FOREIGN, self._avro.validation.ValidationError) as error:
             raise SchemaValueError(f"a value that does not fit: {error}") from error
         return out.getvalue()
 
@@ -54,6 +59,8 @@ class _AvroBase(VersionedSchema[T]):
         writer, reader = self._others.get(version, (self._own, None))
         try:
             plain = self._avro.schemaless_reader(io.BytesIO(data), writer, reader)
+            if reader is not None and self._has_shared_defaults:
+                plain = copy.deepcopy(plain)
             return cast("T", plain if self._back is None else self._back(plain))
         except _FOREIGN as error:
             raise SchemaValueError(
@@ -84,6 +91,18 @@ class _AvroBase(VersionedSchema[T]):
         return parsed
 
 
+def _has_containers(definition: object) -> bool:
+    """Whether a default anywhere in a definition is a list or a dict."""
+    if isinstance(definition, list):
+        return any(map(_has_containers, definition))
+    return isinstance(definition, dict) and (
+        isinstance(definition.get("default"), list | dict)
+        or any(
+            _has_containers(definition.get(part)) for part in ("type", "fields", "items", "values")
+        )
+    )
+
+
 class AvroSchema(_AvroBase[T]):
     """Of a dataclass or a pydantic model."""
 
@@ -107,3 +126,17 @@ class AvroObjectSchema(_AvroBase[object]):
 
     def for_topic(self) -> "AvroObjectSchema":
         return AvroObjectSchema(self._raw)
+
+    def encode_strictly(self, value: object) -> bytes:
+        """`encode` of a value that people wrote: a field that the definition lacks is no oversight.
+
+        Raises:
+            SchemaValueError: the value does not fit.
+        """
+        out = io.BytesIO()
+        try:
+            self._avro.validate(value, self._own)
+            self._avro.schemaless_writer(out, self._own, value, strict_allow_default=True)
+        except (*_FOREIGN, self._avro.validation.ValidationError) as error:
+            raise SchemaValueError(f"a value that does not fit: {error!r}") from error
+        return out.getvalue()

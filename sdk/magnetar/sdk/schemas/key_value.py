@@ -2,7 +2,8 @@
 
 Definition: int32 size and definition of the key, the same of the value, big-endian; the rest is in
 properties. Payload INLINE: int32 size (-1: none) and bytes of the key, the same of the value.
-SEPARATED: the payload is the value, the key is the message's, as bytes.
+SEPARATED: the payload is the value, the key is the message's, as bytes; a value or key that is
+missing is marked in the message's metadata (`null_value`, `null_partition_key`).
 """
 
 import json
@@ -66,7 +67,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         if not isinstance(value, KeyValue):
             raise SchemaValueError(f"a KeyValue was expected, not {type(value).__name__}")
         raw = None if value.value is None else self._value.encode(value.value)
-        if self._encoding is KeyValueEncoding.SEPARATED:
+        if self._is_separated:
             return raw or b""
         key = None if value.key is None else self._key.encode(value.key)
         return b"".join(
@@ -74,13 +75,19 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         )
 
     def encode_key(self, value: KeyValue[K, V]) -> bytes | None:
-        if self._encoding is KeyValueEncoding.INLINE or value.key is None:
+        if not self._is_separated or value.key is None:
             return None
         return self._key.encode(value.key)
 
+    def is_null(self, value: KeyValue[K, V] | None) -> bool:
+        return value is None or (self._is_separated and value.value is None)
+
+    def is_null_key(self, value: KeyValue[K, V]) -> bool:
+        return self._is_separated and value.key is None
+
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> KeyValue[K, V]:
         raw: bytes | None = data
-        if self._encoding is KeyValueEncoding.INLINE:
+        if not self._is_separated:
             key, at = _cut(data, 0)
             raw, at = _cut(data, at)
             if at != len(data):
@@ -89,6 +96,16 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
             None if key is None else self._key.decode(key, version),
             None if raw is None else self._value.decode(raw, version),
         )
+
+    def decode_null(self, version: bytes = b"", key: bytes | None = None) -> KeyValue[K, V] | None:
+        """Of a separated pair the key is there all the same."""
+        if not self._is_separated:
+            return None
+        return KeyValue(None if key is None else self._key.decode(key, version), None)
+
+    @property
+    def _is_separated(self) -> bool:
+        return self._encoding is KeyValueEncoding.SEPARATED
 
     def is_missing(self, version: bytes) -> bool:
         return self._key.is_missing(version) or self._value.is_missing(version)

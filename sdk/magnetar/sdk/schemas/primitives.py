@@ -42,7 +42,10 @@ class StringSchema(Schema[str]):
     def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
             raise SchemaValueError(f"a str was expected, not {type(value).__name__}")
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise SchemaValueError(f"a text that UTF-8 has no form for: {error}") from error
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> str:
         try:

@@ -4,7 +4,10 @@ Shapes: bool boolean, int long, float double, str string, bytes bytes, datetime
 long/timestamp-millis, date int/date, an Enum its names, list[T] array, dict[str, T] map, a class
 a record (named the first time, by its name after that), `T | None` the union of null and T.
 `Annotated[int, AvroType("int")]` asks for another type of the same kind: `Int32`, `Float32`.
-A field's default goes along, so that messages without the field can be read.
+A field's default goes along, so that messages without the field can be read; so does what a
+default factory makes, if that is a list, tuple, dict or record and always the same. Such a factory
+is called twice when a schema is made. Other values have a factory because they change: a clock, a
+counter.
 
 A field of a pydantic model with an alias goes by that. In JSON, pydantic writes a field by its
 `serialization_alias`, so that is its name in JSON's definition; where the class does not read it by
@@ -12,6 +15,9 @@ that name, `Shape.renamed` gives what it reads.
 """
 
 import dataclasses
+import json
+import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -48,6 +54,32 @@ _PLAIN: dict[object, object] = {
     datetime: {"type": "long", "logicalType": "timestamp-millis"},
     date: {"type": "int", "logicalType": "date"},
 }
+
+
+def _int32(value: object) -> int:
+    number = operator.index(value)  # type: ignore[arg-type]  # Others are refused by that.
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number} does not fit into the 32 bits of an int")
+    return number
+
+
+def _int64(value: object) -> int:
+    number = operator.index(value)  # type: ignore[arg-type]  # Others are refused by that.
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} does not fit into the 64 bits of a long")
+    return number
+
+
+def _float32(value: object) -> object:
+    if isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
+        raise ValueError(f"{value} does not fit into the 32 bits of a float")
+    return value
+
+
+_FLOAT_MAX = float.fromhex("0x1.fffffep+127")
+_NUMBERS: dict[str, Convert] = {"int": _int32, "long": _int64, "float": _float32}
+"""What Avro has no room for: written all the same, it would be read as another number, or not at
+all. fastavro writes the whole part of what is to be a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +129,12 @@ class _Shapes:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin is Annotated:
             asked = [each.name for each in arguments[1:] if isinstance(each, AvroType)]
-            return Shape(asked[0]) if asked else self.of(arguments[0], where)
+            if asked:
+                return Shape(asked[0], _NUMBERS.get(asked[0]))
+            return self.of(arguments[0], where)
         if kind in _PLAIN:
-            return Shape(_PLAIN[kind])
+            avro = _PLAIN[kind]
+            return Shape(avro, _NUMBERS.get(avro) if isinstance(avro, str) else None)
         if kind is type(None):
             return Shape("null")
         if origin in (typing.Union, types.UnionType):
@@ -250,23 +285,47 @@ def _pydantic_fields(
     """Attribute, what pydantic knows of it, and the default (`_NONE`: there is none)."""
     if issubclass(kind, BaseModel):
         return [
-            (own, field, _NONE if field.default is PydanticUndefined else field.default)
+            (own, field, _default_of(field.default, _factory_of(field)))
             for own, field in kind.model_fields.items()
         ]
     known: Mapping[str, FieldInfo] = getattr(kind, "__pydantic_fields__", {})
-    return [
-        (
-            each.name,
-            known.get(each.name)
-            or FieldInfo.from_annotated_attribute(
-                typing.cast("type", hints[each.name]),
-                PydanticUndefined if each.default is dataclasses.MISSING else each.default,
-            ),
-            _NONE if each.default is dataclasses.MISSING else each.default,
+    found: list[tuple[str, FieldInfo, object]] = []
+    for each in dataclasses.fields(kind):
+        if not each.init:
+            continue
+        field = known.get(each.name)
+        if field is not None:
+            found.append((each.name, field, _default_of(field.default, _factory_of(field))))
+            continue
+        field = FieldInfo.from_annotated_attribute(
+            typing.cast("type", hints[each.name]),
+            PydanticUndefined if each.default is dataclasses.MISSING else each.default,
         )
-        for each in dataclasses.fields(kind)
-        if each.init
-    ]
+        factory = None if each.default_factory is dataclasses.MISSING else each.default_factory
+        found.append((each.name, field, _default_of(each.default, factory)))
+    return found
+
+
+def _factory_of(field: FieldInfo) -> Callable[[], object] | None:
+    """What makes a default without knowing the other fields."""
+    if field.default_factory is None or field.default_factory_takes_validated_data:
+        return None
+    return typing.cast("Callable[[], object]", field.default_factory)
+
+
+def _default_of(given: object, factory: Callable[[], object] | None) -> object:
+    """The default, given or made; `_NONE`: there is none, or none that is always the same."""
+    if given is not PydanticUndefined and given is not dataclasses.MISSING:
+        return given
+    if factory is None:
+        return _NONE
+    try:
+        made = factory()
+        if not isinstance(made, list | tuple | dict) and not is_record(type(made)):
+            return _NONE
+        return made if made == factory() else _NONE
+    except Exception:  # noqa: BLE001  # An application's code: values are made without defaults, too.
+        return _NONE
 
 
 def _readable(kind: typing.Any, own: str, field: FieldInfo) -> list[str]:
@@ -288,9 +347,10 @@ def _field(name: str, shape: Shape, default: object) -> dict[str, object]:
         field["type"] = shape.avro[::-1]  # Avro: a default is of the first type of its union
     if default is not _NONE:
         plain = default if shape.to_avro is None or default is None else shape.to_avro(default)
-        if plain is None or isinstance(plain, bool | int | float | str | list | dict):
-            field["default"] = plain
-        else:
+        try:
+            # As JSON has it: a tuple is a list, and what JSON has no form for is no default.
+            field["default"] = json.loads(json.dumps(plain, allow_nan=False))
+        except (TypeError, ValueError):
             field["type"] = shape.avro
     return field
 

@@ -3,19 +3,21 @@ written once for all of them, and per message there are as few steps of Python a
 
 `ArrowRows` takes the messages of one entry after the other, and gives a batch when there are
 `ROWS_MAX` rows or `BYTES_MAX` bytes of values, keys and properties. Columns that the query does not
-have cost nothing.
+have cost nothing. What cannot be read fails the query, is left out or told of in a column, as
+`mode` says.
 """
 
+import logging
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from magnetar.sdk.spark.columns import (
+    ERROR,
     EVENT_TIME,
     KEY,
     MESSAGE_ID,
@@ -23,8 +25,9 @@ from magnetar.sdk.spark.columns import (
     PUBLISH_TIME,
     TOPIC,
 )
-from magnetar.sdk.spark.slices import NO_VERSION
-from magnetar.sdk.spark.values import ValueColumns
+from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, NO_VERSION, PERMISSIVE
+from magnetar.sdk.spark.values import StoredValues, ValueColumns, arrow_schema
 from magnetar.sdk.wire.varint import encode_varint
 
 ROWS_MAX = 10_000
@@ -33,7 +36,19 @@ BYTES_MAX = 4 << 20
 _TIME_MS_MAX = (1 << 63) // 1000 - 1
 """Spark's times are microseconds in 64 bits."""
 
+NO_TIME_MS = 1 << 62
+"""Stands for a publish time that is not known."""
+
+_LEFT_OUT_LINES_MAX = 10
+"""Of each slice, about messages that cannot be read."""
+
+_log = logging.getLogger(__name__)
+
 Part = bytes | memoryview
+
+_Run = tuple[int, int, int, int, int, Sequence[int] | None]
+"""Rows of one entry: their number, publish time, version of the schema, ledger, entry, and indexes
+in the batch; None: all of it, from 0. An entry that is no batch is one row with indexes ()."""
 
 _SUFFIXES: list[bytes] = []
 """Batch index -> the field `batch_index` of a serialized `MessageIdData`."""
@@ -43,16 +58,25 @@ class ArrowRows:
     """Collects rows, and makes batches of them."""
 
     def __init__(
-        self, schema: StructType, *, topic: str, partition: int, values: ValueColumns
+        self,
+        schema: StructType,
+        *,
+        topic: str,
+        partition: int,
+        values: ValueColumns,
+        mode: str = FAILFAST,
     ) -> None:
         """`values` makes the columns that are no metadata."""
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         names = set(schema.names)
         self._values = values
         self._topic = topic
+        self._index = partition
+        self._mode = mode
+        self._left_out = 0
         self._partition = b"\x18" + encode_varint(partition) if partition >= 0 else b""
         self._has_ids = MESSAGE_ID in names
-        self._has_keys = KEY in names
+        self._has_keys = KEY in names or values.needs_keys
         self._has_event_times = EVENT_TIME in names
         self._has_properties = PROPERTIES in names
         self._clear()
@@ -65,9 +89,9 @@ class ArrowRows:
         self._nulls: list[int] = []
         self._id_parts: list[bytes] = []
         self._id_lengths: list[int] = []
-        self._publish_ms: list[tuple[int, int]] = []
-        """Runs: time and rows."""
-        self._versions: list[tuple[int, int]] = []
+        self._runs: list[_Run] = []
+        self._unfit: dict[int, str] = {}
+        """Rows of what could not be read, and why."""
         self._event_ms: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
         self._properties: dict[int, list[tuple[str, str]]] = {}
@@ -97,8 +121,7 @@ class ArrowRows:
         first, count = self.rows, len(lengths)
         self._parts += parts
         self._lengths += lengths
-        self._publish_ms.append((publish_ms, count))
-        self._versions.append((schema_version, count))
+        self._runs.append((count, publish_ms, schema_version, ledger_id, entry_id, indexes))
         self.rows = first + count
         self.bytes += sum(map(len, parts))
         if self._has_ids:
@@ -119,8 +142,7 @@ class ArrowRows:
         row, size = self.rows, len(part)
         self._parts.append(part)
         self._lengths.append(size)
-        self._publish_ms.append((publish_ms, 1))
-        self._versions.append((schema_version, 1))
+        self._runs.append((1, publish_ms, schema_version, ledger_id, entry_id, ()))
         self.rows = row + 1
         self.bytes += size
         if self._has_ids:
@@ -128,6 +150,23 @@ class ArrowRows:
             self._id_parts.append(message_id)
             self._id_lengths.append(len(message_id))
         return row
+
+    def add_unreadable(
+        self, problem: str, *, ledger_id: int, entry_id: int, publish_ms: int
+    ) -> int | None:
+        """Add a row for an entry that cannot be read, unless such are left out; returns its number.
+        Not with mode FAILFAST."""
+        if self._mode == DROPMALFORMED:
+            self._tell_left_out(f"{ledger_id}:{entry_id}", problem)
+            return None
+        row = self.add_single(b"", ledger_id=ledger_id, entry_id=entry_id, publish_ms=publish_ms)
+        self._nulls.append(row)
+        self._unfit[row] = problem
+        return row
+
+    @property
+    def fails_fast(self) -> bool:
+        return self._mode == FAILFAST
 
     def set_null(self, row: int) -> None:
         """The message has no value."""
@@ -161,16 +200,59 @@ class ArrowRows:
         """Everything so far as one batch.
 
         Raises:
-            MagnetarSparkError: a value does not fit the schema.
+            SchemaMismatchError: a value is not of its schema, and the mode is FAILFAST.
         """
-        columns = self._values.columns(self._parts, self._lengths, self._nulls, self._versions)
+        stored = StoredValues(
+            self._parts,
+            self._lengths,
+            self._nulls,
+            [(version, count) for count, _, version, *_ in self._runs],
+            self._keys,
+        )
+        columns = self._values.columns(stored)
         made = {
-            name: columns[name] if name in columns else self._metadata_column(name)
+            name: columns[name] if name in columns else self._metadata_column(name, stored.unfit)
             for name in self._schema.names
         }
         batch = pa.RecordBatch.from_arrays(list(made.values()), schema=self._schema)
+        if stored.unfit and self._mode != PERMISSIVE:
+            batch = self._without(batch, stored.unfit)
         self._clear()
         return batch
+
+    def _without(self, batch: pa.RecordBatch, unfit: Mapping[int, str]) -> pa.RecordBatch:
+        """
+        Raises:
+            SchemaMismatchError: the mode is FAILFAST.
+        """
+        if self._mode == FAILFAST:
+            row = min(unfit)
+            raise SchemaMismatchError(
+                f"{self._topic}: message {self._place(row)}: {unfit[row]}; set mode to PERMISSIVE "
+                f"or DROPMALFORMED to go on"
+            )
+        for row in sorted(unfit):
+            self._tell_left_out(self._place(row), unfit[row])
+        return batch.filter(pa.array([row not in unfit for row in range(self.rows)], pa.bool_()))
+
+    def _place(self, row: int) -> str:
+        """The id of its message, as option startingOffsets takes it."""
+        first = 0
+        for count, _, _, ledger_id, entry_id, indexes in self._runs:
+            if row < first + count:
+                place = f"{ledger_id}:{entry_id}"
+                if indexes == ():
+                    return place
+                return f"{place}:{self._index}:{(indexes or range(count))[row - first]}"
+            first += count
+        raise AssertionError(f"row {row} of {self.rows}")
+
+    def _tell_left_out(self, place: str, problem: str) -> None:
+        self._left_out += 1
+        if self._left_out <= _LEFT_OUT_LINES_MAX:
+            _log.warning("%s: message %s is left out: %s", self._topic, place, problem)
+        if self._left_out == _LEFT_OUT_LINES_MAX:
+            _log.warning("%s: others that are left out by this task are not told of", self._topic)
 
     def _add_batch_ids(self, prefix: bytes, count: int, indexes: Sequence[int] | None) -> None:
         last = count - 1 if indexes is None else indexes[-1]
@@ -190,21 +272,21 @@ class ArrowRows:
             OverflowError: one of them is no time for Spark.
         """
         times = array("q")
-        if len(self._publish_ms) == self.rows:
-            times.extend([publish_ms * 1000 for publish_ms, _ in self._publish_ms])
+        if len(self._runs) == self.rows:
+            times.extend([run[1] * 1000 for run in self._runs])
         else:
-            for publish_ms, count in self._publish_ms:
+            for count, publish_ms, *_ in self._runs:
                 times += array("q", (publish_ms * 1000,)) * count
         return times
 
-    def _metadata_column(self, name: str) -> pa.Array:
+    def _metadata_column(self, name: str, unfit: Mapping[int, str]) -> pa.Array:
         rows = self.rows
         kind = self._schema.field(name).type
         if name == PUBLISH_TIME:
             try:
                 times = self._publish_micros()
             except OverflowError:
-                every = [each for each, count in self._publish_ms for _ in range(count)]
+                every = [run[1] for run in self._runs for _ in range(run[0])]
                 return _sparse(_micros(dict(enumerate(every))), rows, pa.int64()).view(kind)
             return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(times)])
         if name == TOPIC:
@@ -212,7 +294,9 @@ class ArrowRows:
         if name == MESSAGE_ID:
             return _binary_array(self._id_parts, self._id_lengths)
         if name == KEY:
-            return _sparse(self._keys, rows, kind)
+            return self._key_column(kind)
+        if name == ERROR:
+            return _sparse({**unfit, **self._unfit}, rows, kind)
         if name == EVENT_TIME:
             # By way of integers: Arrow takes them for times several times slower.
             return _sparse(_micros(self._event_ms), rows, pa.int64()).view(kind)
@@ -221,6 +305,13 @@ class ArrowRows:
             return _no_properties(rows, kind)
         none: list[tuple[str, str]] = []
         return pa.array([self._properties.get(row, none) for row in range(rows)], kind)
+
+    def _key_column(self, kind: pa.DataType) -> pa.Array:
+        try:
+            return _sparse(self._keys, self.rows, kind)
+        except pa.ArrowInvalid:  # asked for as text, and some are none
+            texts = {row: key.decode("utf-8", "replace") for row, key in self._keys.items()}
+            return _sparse(texts, self.rows, kind)
 
 
 def _micros(times_ms: Mapping[int, int]) -> dict[int, int]:

@@ -4,7 +4,6 @@ Everything that can be wrong with a query is found here, before a task runs.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -16,7 +15,7 @@ from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, re
 from magnetar.sdk.spark.planning import SlicePlan, joined_topics, plan_slices, slice_entries
 from magnetar.sdk.spark.slices import JoinedSlices, LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import written_versions
+from magnetar.sdk.spark.topic_schema import with_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -54,10 +53,6 @@ class SourceDriver:
     def selects(self, name: str) -> bool:
         """Whether the options name this topic."""
         return self._states.selects(name)
-
-    def closed_ms(self, state: TopicState) -> dict[int, int]:
-        """When each ledger of the topic was closed."""
-        return self._states.closed_ms(state)
 
     def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Where the query begins: offsets, the last entry that is *not* read.
@@ -181,10 +176,7 @@ class SourceDriver:
     ) -> dict[str, ValueSchema]:
         """For each topic (or partition) with its versions."""
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
-        if value_schema.kind != "AVRO":
-            return dict.fromkeys(topics, value_schema)
-        versions = written_versions(self.admin, topics.values())
-        found = {topic: replace(value_schema, versions=each) for topic, each in versions.items()}
+        found = with_versions(self.admin, topics.values(), value_schema)
         return {name: found[topic] for name, topic in topics.items()}
 
     def _bookie_slices(

@@ -10,9 +10,9 @@ import base64
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from magnetar.sdk.spark.arrow_rows import ArrowRows, Part
+from magnetar.sdk.spark.arrow_rows import NO_TIME_MS, ArrowRows, Part
 from magnetar.sdk.spark.batch_bodies import split_batch
-from magnetar.sdk.spark.errors import CorruptDataError
+from magnetar.sdk.spark.errors import CorruptDataError, HeadlessMessageError, UnreachableError
 from magnetar.sdk.spark.slices import NO_VERSION
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import SdkError
@@ -62,14 +62,35 @@ class EntryRows:
         `stop_at` unless that is -1.
 
         Raises:
-            CorruptDataError: the entry cannot be read, or was encrypted by its producer.
+            CorruptDataError: the entry cannot be read, or was encrypted by its producer, and the
+                mode is FAILFAST.
+            HeadlessMessageError, UnreachableError
         """
         try:
             self._add(ledger_id, entry_id, payload, skip_through, stop_at)
+        except UnreachableError:
+            raise
         except SdkError as error:
-            raise CorruptDataError(
-                f"{self._topic}: message {ledger_id}:{entry_id}: {error}"
-            ) from error
+            said = f"{self._topic}: message {ledger_id}:{entry_id}: {error}"
+            if isinstance(error, HeadlessMessageError):
+                raise HeadlessMessageError(said) from error
+            if self._rows.fails_fast:
+                raise CorruptDataError(
+                    f"{said}; set mode to PERMISSIVE or DROPMALFORMED to go on"
+                ) from error
+            self._add_unreadable(ledger_id, entry_id, payload, str(error))
+
+    def _add_unreadable(self, ledger_id: int, entry_id: int, payload: bytes, problem: str) -> None:
+        """One row for all of the entry: how many messages it has is not sure either."""
+        try:
+            metadata, _ = split_payload(payload)
+        except SdkError:
+            metadata = MessageMetadata(publish_time=NO_TIME_MS)
+        row = self._rows.add_unreadable(
+            problem, ledger_id=ledger_id, entry_id=entry_id, publish_ms=metadata.publish_time
+        )
+        if row is not None:
+            self._add_extras(row, metadata)
 
     def _add(
         self, ledger_id: int, entry_id: int, payload: bytes, skip_through: int, stop_at: int

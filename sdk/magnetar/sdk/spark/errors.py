@@ -9,6 +9,7 @@ SdkError                        see `magnetar.sdk.errors`
     │   └── EntryLossError      one entry of a ledger that is there
     ├── UnreachableError        a server that planning needs does not answer
     ├── CorruptDataError        what is stored cannot be read: carries topic and message id
+    │   └── HeadlessMessageError  a message in chunks has lost its beginning
     ├── SchemaMismatchError     columns that do not fit the topic's schema
     └── RetryMismatchError      a retry of the sink with other rows than were stored
 """
@@ -23,6 +24,7 @@ __all__ = [
     "CorruptDataError",
     "DataLossError",
     "EntryLossError",
+    "HeadlessMessageError",
     "MagnetarSparkError",
     "OffsetError",
     "OptionError",
@@ -73,6 +75,10 @@ class UnreachableError(MagnetarSparkError):
 
 class CorruptDataError(MagnetarSparkError):
     """An entry that no replica gives back as it was written, or that is no message."""
+
+
+class HeadlessMessageError(CorruptDataError):
+    """A message in chunks whose beginning is not there: lost data, not data that cannot be read."""
 
 
 class SchemaMismatchError(MagnetarSparkError):

@@ -18,6 +18,7 @@ from magnetar.sdk.errors import InvalidUrlError
 from magnetar.sdk.service_url import ServiceUrl
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.errors import OptionError
+from magnetar.sdk.spark.foreign_options import NO_TABLE, hint_for
 
 _VALUE_CHARACTERS_MAX = 100
 """How much of a refused value is shown."""
@@ -35,6 +36,11 @@ class OptionReader:
         """`ignored` are names that Spark itself adds."""
         self._given = {name.lower(): value for name, value in options.items()}
         self._spelling: dict[str, str] = {name.lower(): name for name in ignored}
+
+    @property
+    def is_empty(self) -> bool:
+        """Not one option is given, or none but those that Spark adds."""
+        return not self._given.keys() - self._spelling.keys()
 
     def is_given(self, name: str) -> bool:
         self._spelling[name.lower()] = name
@@ -99,6 +105,9 @@ class OptionReader:
         for given in self._given:
             if given in known:
                 continue
+            foreign = hint_for(given)
+            if foreign:
+                raise OptionError(given, f"the {what} has no option of this name; {foreign}")
             near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
             raise OptionError(given, f"the {what} has no option of this name{hint}")
@@ -143,6 +152,8 @@ class ConnectionOptions:
         Raises:
             OptionError
         """
+        if read.is_empty:
+            raise OptionError("service.url", f"it is required; no option is given. {NO_TABLE}")
         service_url = read.text("service.url")
         try:
             ServiceUrl.parse(service_url)

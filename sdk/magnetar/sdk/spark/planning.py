@@ -1,14 +1,13 @@
 """From offsets to slices: which entries lie between, and how they are shared out. Pure."""
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX
-from magnetar.sdk.spark.topic_states import LedgerState, TopicState
+from magnetar.sdk.spark.topic_states import TopicState
 
 _SLICE_BEGIN_BYTES = 1 << 20
 """What it costs to begin with a slice, as bytes that could be read meanwhile."""
@@ -47,8 +46,6 @@ def ranges_between(state: TopicState, start: MessageId, end: MessageId) -> list[
     """
     found: list[EntryRange] = []
     for ledger in state.ledgers:
-        if ledger.ledger_id in state.ruled_out:
-            continue
         first, last = 0, ledger.entries - 1
         if ledger.ledger_id == start.ledger_id:
             first = start.entry_id if start.batch_index >= 0 else start.entry_id + 1
@@ -116,18 +113,12 @@ def plan_slices(
     """Slices of so many entries each, in the order of the log."""
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
-    ruled_out = sorted(state.ruled_out)
     # Who begins with a whole ledger, as only a query itself does, misses nothing from before.
     has_lost = state.removed_through >= 0 or start.ledger_id < state.first_ledger_id
     is_cut_off = start.entry_id >= 0 and has_lost
-    passed = 0
     groups: list[list[EntryRange]] = []
     room = 0
     for whole in ranges_between(state, start, end):
-        if passed != (passed := bisect_left(ruled_out, whole.ledger_id)):
-            # A message may begin in what was passed over. It is looked for before a slice, not
-            # between the ledgers of one.
-            room = 0
         first = whole.first
         while first <= whole.last:
             if not room:
@@ -249,29 +240,3 @@ def _after(state: TopicState, start: MessageId, end: MessageId, count: int) -> M
             return MessageId(each.ledger_id, last)
         count -= have
     return end
-
-
-def ledgers_since(
-    ledgers: Sequence[LedgerState], closed_ms: Mapping[int, int], *, since_ms: int
-) -> list[LedgerState]:
-    """The ledgers that may hold messages of `since_ms` or later: those that were not closed before.
-
-    There is no such rule for messages of a time or earlier. They bear the time at which their
-    producer made them, and one that waits for its broker, or is sent again, is stored as late as
-    the producer has patience: ledgers that were begun long after may have it.
-
-    Args:
-        closed_ms: when ledgers were closed, in the order of the log; without those that are open.
-            A time that is before that of an earlier ledger is of a clock that was wrong, and says
-            nothing.
-        since_ms: milliseconds since 1970.
-    """
-    too_early = set()
-    latest_ms = 0
-    for ledger_id, ended_ms in closed_ms.items():
-        if not 0 < ended_ms >= latest_ms:
-            continue
-        latest_ms = ended_ms
-        if ended_ms < since_ms:
-            too_early.add(ledger_id)
-    return [each for each in ledgers if each.ledger_id not in too_early]

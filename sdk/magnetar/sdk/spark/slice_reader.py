@@ -13,9 +13,9 @@ from magnetar.sdk.spark.arrow_rows import BYTES_MAX, ROWS_MAX, ArrowRows
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
 from magnetar.sdk.spark.errors import (
-    CorruptDataError,
     DataLossError,
     EntryLossError,
+    HeadlessMessageError,
     one_line_errors,
 )
 from magnetar.sdk.spark.fallback_reads import FallbackReads
@@ -89,6 +89,7 @@ class _SliceReader:
             topic=wanted.topic,
             partition=wanted.partition,
             values=value_columns(schema, wanted.value_schema),
+            mode=settings.mode,
         )
         self._entries = EntryRows(
             self._rows,
@@ -104,7 +105,12 @@ class _SliceReader:
         for part in parts:
             yield from self._part(part, is_first=part is parts[0], is_last=part is parts[-1])
         if self._rows.rows:
-            yield self._rows.take()
+            yield from self._taken()
+
+    def _taken(self) -> Iterator[pa.RecordBatch]:
+        batch = self._rows.take()
+        if batch.num_rows:  # not if all of it was left out
+            yield batch
 
     def _part(self, part: LedgerPart, *, is_first: bool, is_last: bool) -> Iterator[pa.RecordBatch]:
         rows, add = self._rows, self._entries.add
@@ -123,7 +129,7 @@ class _SliceReader:
                 else:
                     add(part.ledger_id, entry_id, payload)
                 if rows.is_full:
-                    yield rows.take()
+                    yield from self._taken()
 
     def _entries_of(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
         """What is there of them.
@@ -193,7 +199,7 @@ class _SliceReader:
         """There is or was more before it: whoever stored its end has stored that."""
         said = f"it is the end of a message in chunks, and its beginning {why}"
         if self._slice.settings.fail_on_data_loss:
-            raise CorruptDataError(f"{said}; set failOnDataLoss to false to leave it out")
+            raise HeadlessMessageError(f"{said}; set failOnDataLoss to false to leave it out")
         _log.warning("%s: a message is left out: %s", self._slice.topic, said)
 
 

@@ -19,6 +19,12 @@ LEDGERS_BEFORE_MAX = 3
 """In so many ledgers before its slice the beginning of a message in chunks is looked for."""
 
 
+FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+"""Of a message that cannot be read, or whose value is not of its schema: the query fails; or it is
+a row with null where it cannot be read and a column that says why; or it is left out. Named as
+those of Spark's own sources."""
+
+
 class Address(NamedTuple):
     """Where a bookie listens."""
 
@@ -69,6 +75,8 @@ class ReadSettings:
     """How executors read; the same for all slices of a query."""
 
     fail_on_data_loss: bool = True
+    mode: str = "FAILFAST"
+    """What becomes of a message that cannot be read: see `MODES`."""
     request_bytes: int = 1 << 20
     """What one request asks a bookie for."""
     bookie_timeout_ms: int = 5_000
@@ -88,11 +96,16 @@ class ValueSchema:
     """The schema of a topic's values: what makes columns of them."""
 
     kind: str = "BYTES"
-    """BYTES, JSON or AVRO."""
+    """As Pulsar names it; BYTES also of schemas that no columns are made of."""
     definition: str = ""
-    """The newest version: its fields are the columns."""
+    """Of JSON and AVRO, the newest version: its fields are the columns."""
     versions: tuple[tuple[int, str], ...] = ()
     """Of AVRO, in a slice: all versions of its topic. Each message says its own."""
+    key: "ValueSchema | None" = None
+    """Of KEY_VALUE, as the next two."""
+    value: "ValueSchema | None" = None
+    has_separate_key: bool = False
+    """The key is the message's, and not in the payload."""
 
 
 class Slice(InputPartition):

@@ -11,7 +11,7 @@ import re2
 from magnetar.sdk.spark.errors import OffsetError, OptionError
 from magnetar.sdk.spark.offsets import StartingOffsets, parse_offsets
 from magnetar.sdk.spark.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
-from magnetar.sdk.spark.slices import BookieSecurity, ReadSettings
+from magnetar.sdk.spark.slices import FAILFAST, MODES, BookieSecurity, ReadSettings
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -26,7 +26,7 @@ NAMES = (
     "maxEntriesPerTrigger",
     "maxBytesPerTrigger",
     "failOnDataLoss",
-    "publishTimeSkewMs",
+    "mode",
     "subscriptionName",
     "readMode",
     "metadata.url",
@@ -71,8 +71,6 @@ class SourceOptions:
     entries_max: int | None
     """Per micro-batch; None: no limit."""
     bytes_max: int | None
-    publish_time_skew_ms: int
-    """How far clocks of producers may be ahead of brokers' where ledgers are left out by time."""
     subscription: str
     """Empty: one of its own for each query."""
     reads_bookies: bool
@@ -135,13 +133,13 @@ class SourceOptions:
             ending_ms=ending_ms,
             entries_max=read.integer("maxEntriesPerTrigger", None, low=1, high=_INT63),
             bytes_max=read.integer("maxBytesPerTrigger", None, low=1, high=_INT63),
-            publish_time_skew_ms=_integer(read, "publishTimeSkewMs", 60_000, low=0, high=1 << 40),
             subscription=subscription,
             reads_bookies=mode == "direct",
             metadata_url=metadata_url,
             slice_bytes=_integer(read, "sliceBytes", 32 << 20, low=1, high=1 << 40),
             settings=ReadSettings(
                 fail_on_data_loss=read.flag("failOnDataLoss", True),
+                mode=read.choice("mode", MODES, FAILFAST),
                 request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
                 bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
                 bookie_security=_bookie_security(read),
@@ -157,7 +155,7 @@ class SourceOptions:
 
 
 _OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "subscriptionName")
-_OF_BATCHES = ("endingOffsets", "endingTime", "publishTimeSkewMs")
+_OF_BATCHES = ("endingOffsets", "endingTime")
 
 
 def _check_kind(read: OptionReader, is_stream: bool) -> None:

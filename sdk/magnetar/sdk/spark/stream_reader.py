@@ -229,7 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held(begun.subscription).release(read, is_idle=True)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
-        self._value_schema = value_schema_of(driver.admin, states)
+        self._value_schema = value_schema_of(driver.admin, states, self._schema)
         value_columns(self._schema, self._value_schema)
 
     def _looked(self, begun: QueryOffset) -> dict[str, TopicState]:

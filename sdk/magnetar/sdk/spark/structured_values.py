@@ -1,86 +1,83 @@
 """Values of JSON and AVRO schemas as columns.
 
-JSON is parsed by Arrow, all values of a batch at once; when that does not like them (numbers as
-texts, bytes as texts), one after the other. AVRO is read with the version of the schema that each
-message was written with; columns are matched by name.
+JSON is parsed by Arrow, all values of a batch at once; when that does not like them (an enum as a
+number, bytes as text), one after the other: then what a text column gets that is no text is its
+JSON, as Spark's `from_json` has it. AVRO: `avro_reading.py`. Columns are matched by name.
 """
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
 
-import fastavro
-import fastavro.read
 import pyarrow as pa
 import pyarrow.json
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from magnetar.sdk.spark.avro_types import fields_of
+from magnetar.sdk.spark.columns import VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
-
-Part = bytes | memoryview
+from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.value_types import is_union, value_type
+from magnetar.sdk.spark.values import Part, StoredValues, arrow_schema
 
 _VALUE_CHARACTERS_MAX = 100
 
 _JSON_SPACE = b" \t\r\n"
 
-_OURS = "magnetar-"
-_TIMES = {"date": "int", "timestamp-millis": "long", "timestamp-micros": "long"}
-"""Logical types that are columns of times, and what they are written as."""
+_NOT_NUMBERS = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "+Infinity": math.inf,
+    "+INF": math.inf,
+    "INF": math.inf,
+    "-Infinity": -math.inf,
+    "-INF": -math.inf,
+}
+"""Numbers that JSON has no form for, as Jackson, Spark and the sink write them: as texts."""
+
+_MISFITS = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
+"""What Arrow raises of a value that it does not take for a type."""
 
 
 class StructuredValues:
-    """One column for each field of the schema that the query asks for."""
+    """One column for each field of the schema that the query asks for; of a schema that is no
+    record, one column `value`."""
+
+    needs_keys = False
 
     def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
-        """
-        Raises:
-            SchemaMismatchError: columns that the schema does not have, or of another type.
-        """
-        is_json = value_schema.kind == "JSON"
-        known = {
-            each.name: each.dataType for each in fields_of(value_schema.definition, is_json=is_json)
-        }
-        for each in wanted.fields:
-            if each.name not in known:
-                raise SchemaMismatchError(
-                    f"column {each.name}: the topic's schema has no such field; it has "
-                    f"{', '.join(known)}"
-                )
-            if each.dataType != known[each.name]:
-                raise SchemaMismatchError(
-                    f"column {each.name} of type {each.dataType.simpleString()}: in the topic's "
-                    f"schema it is {known[each.name].simpleString()}"
-                )
-        self._schema = to_arrow_schema(wanted, timezone="UTC")
-        self._is_json = is_json
-        self._avro: dict[int, Any] = {}
-        if not is_json:
-            versions = dict(value_schema.versions) or {0: value_schema.definition}
-            self._avro = {
-                version: fastavro.parse_schema(_as_columns(json.loads(definition)))
-                for version, definition in versions.items()
-            }
+        """`wanted`: columns that the schema has, see `value_fields`.
 
-    def columns(
-        self,
-        parts: Sequence[Part],
-        lengths: Sequence[int],
-        nulls: Sequence[int],
-        versions: Sequence[tuple[int, int]],
-    ) -> dict[str, pa.Array]:
-        if not self._schema.names:
-            return {}
-        values = _cut(parts, lengths)
-        if self._is_json:
-            table = None if nulls else self._fast_json(values)
-            made = table if table is not None else self._slow_json(values, set(nulls))
-        else:
-            made = self._from_avro(values, set(nulls), versions)
+        Raises:
+            SchemaMismatchError: a definition that cannot be read.
+        """
+        self._schema = arrow_schema(wanted)
+        self._is_json = value_schema.kind == "JSON"
+        kind = value_type(value_schema)
+        self._is_record = isinstance(kind, StructType) and not is_union(value_schema)
+        if not self._is_json:
+            from magnetar.sdk.spark.avro_reading import AvroReader
+
+            self._avro = AvroReader(value_schema)
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        made = self._batch(stored)
         return {name: made.column(at) for at, name in enumerate(made.schema.names)}
+
+    def struct(self, stored: StoredValues) -> pa.Array:
+        """All fields as one column; null where there is no value."""
+        made = self._batch(stored)
+        without = {*stored.nulls, *stored.unfit}
+        mask = pa.array([row in without for row in range(made.num_rows)], pa.bool_())
+        return pa.StructArray.from_arrays(made.columns, fields=list(made.schema), mask=mask)
+
+    def _batch(self, stored: StoredValues) -> pa.RecordBatch:
+        values = stored.cut()
+        if not self._is_json:
+            return self._from_avro(values, stored)
+        is_plain = self._is_record and not stored.nulls
+        table = self._fast_json(values) if is_plain else None
+        return table if table is not None else self._slow_json(values, stored)
 
     def _fast_json(self, values: Sequence[Part]) -> pa.RecordBatch | None:
         text = _objects(values)
@@ -106,96 +103,120 @@ class StructuredValues:
             return None
         return batches[0].cast(self._schema) if batches[0].schema != self._schema else batches[0]
 
-    def _slow_json(self, values: Sequence[Part], nulls: set[int]) -> pa.RecordBatch:
+    def _slow_json(self, values: Sequence[Part], stored: StoredValues) -> pa.RecordBatch:
+        nulls = set(stored.nulls)
         rows: list[Mapping[str, object]] = []
         for row, value in enumerate(values):
-            if row in nulls:
-                rows.append({})
-                continue
-            try:
-                found = json.loads(bytes(value))
-            except ValueError as error:
-                raise _unfit(value, f"no JSON: {error}") from None
-            if not isinstance(found, dict):
-                raise _unfit(value, "no JSON object")
-            rows.append(found)
-        return self._made(rows)
-
-    def _from_avro(
-        self, values: Sequence[Part], nulls: set[int], versions: Sequence[tuple[int, int]]
-    ) -> pa.RecordBatch:
-        rows: list[Mapping[str, object]] = []
-        for version, count in versions:
-            schema = self._written_with(version)
-            for value in values[len(rows) : len(rows) + count]:
-                if len(rows) in nulls:
-                    rows.append({})
-                    continue
+            found: object = {}
+            if row not in nulls:
                 try:
-                    found = fastavro.schemaless_reader(io.BytesIO(value), schema)
-                except (ValueError, EOFError, IndexError, KeyError, TypeError) as error:
-                    raise _unfit(value, f"not of the schema's version {version}: {error}") from None
-                assert isinstance(found, dict)
-                rows.append(found)
-        return self._made(rows)
+                    found = json.loads(bytes(value), parse_float=_Real)
+                except (ValueError, RecursionError) as error:
+                    stored.unfit[row] = _unfit(value, f"no JSON: {error}")
+                else:
+                    if not self._is_record:
+                        found = {VALUE: found}
+                    elif not isinstance(found, dict):
+                        stored.unfit[row] = _unfit(value, "no JSON object")
+            rows.append(found if isinstance(found, dict) else {})
+        return self._made(rows, stored)
 
-    def _written_with(self, version: int) -> Any:
-        """What says how the bytes are to be read: another version may read them, and wrongly."""
-        if version == NO_VERSION:  # from a producer without a schema
-            return self._avro[min(self._avro)]
-        schema = self._avro.get(version)
-        if schema is None:
-            known = ", ".join(map(str, sorted(self._avro)))
-            raise SchemaMismatchError(
-                f"a value was written with version {version} of the topic's schema, which the "
-                f"topic does not have; it has {known}"
-            )
-        return schema
+    def _from_avro(self, values: Sequence[Part], stored: StoredValues) -> pa.RecordBatch:
+        from magnetar.sdk.spark.avro_reading import UNFIT
 
-    def _made(self, rows: list[Mapping[str, object]]) -> pa.RecordBatch:
+        nulls = set(stored.nulls)
+        rows: list[Mapping[str, object]] = []
+        is_record = self._is_record
+        for version, count in stored.versions:
+            first = len(rows)
+            try:
+                read = self._avro.of_version(version)
+            except SchemaMismatchError as error:
+                stored.unfit.update(dict.fromkeys(range(first, first + count), str(error)))
+                rows += [{}] * count
+                continue
+            for value in values[first : first + count]:
+                found: object = None
+                if not nulls or len(rows) not in nulls:
+                    try:
+                        found = read(value)
+                    except UNFIT as error:
+                        stored.unfit[len(rows)] = _unfit(
+                            value, f"not of the schema's version {version}: {error}"
+                        )
+                if not is_record:
+                    found = {VALUE: found}
+                rows.append(found if isinstance(found, dict) else {})
+        return self._made(rows, stored)
+
+    def _made(self, rows: list[Mapping[str, object]], stored: StoredValues) -> pa.RecordBatch:
         try:
             return pa.RecordBatch.from_pylist(rows, schema=self._schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise SchemaMismatchError(f"a value is not of the topic's schema: {error}") from None
+        except _MISFITS:
+            columns = [self._column(each, rows, stored) for each in self._schema]
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-
-def _or_null(read: Callable[..., object]) -> Callable[..., object]:
-    def reader(*arguments: Any) -> object:
+    def _column(
+        self, field: pa.Field, rows: list[Mapping[str, object]], stored: StoredValues
+    ) -> pa.Array:
+        """With null where a value does not fit."""
+        values = [row.get(field.name) for row in rows]
         try:
-            return read(*arguments)
-        except (OverflowError, ValueError):
-            return None  # a time that Python does not have must not stop a query
+            return pa.array(values, field.type)
+        except _MISFITS:
+            pass
+        if self._is_json:
+            values = [_fitting(value, field.type) for value in values]
+            try:
+                return pa.array(values, field.type)
+            except _MISFITS:
+                pass
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], field.type)
+            except _MISFITS as error:
+                values[row] = None
+                stored.unfit.setdefault(
+                    row,
+                    f"a value is not of the topic's schema: field {field.name}: {error}",
+                )
+        return pa.array(values, field.type)
 
-    return reader
+
+class _Real(float):
+    """A number of JSON, and how it is written."""
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __new__(cls, text: str) -> "_Real":
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
 
 
-for _name, _base in _TIMES.items():
-    # Under names of our own: others in this process may read with the library, too.
-    fastavro.read.LOGICAL_READERS[f"{_base}-{_OURS}{_name}"] = _or_null(
-        fastavro.read.LOGICAL_READERS[f"{_base}-{_name}"]
-    )
+def _fitting(value: object, kind: pa.DataType) -> object:
+    """What a parsed value of JSON is in a column of this type."""
+    if value is None:
+        return None
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else _text(value)
+    if pa.types.is_floating(kind) and isinstance(value, str):
+        return _NOT_NUMBERS.get(value, value)
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {each.name: _fitting(value.get(each.name), each.type) for each in kind}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_fitting(each, kind.value_type) for each in value]
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return {name: _fitting(each, kind.item_type) for name, each in value.items()}
+    return value
 
 
-def _as_columns(schema: Any) -> Any:
-    """With the logical types only that `avro_types` has a column for: what is of another one is a
-    column of what it is written as."""
-    if isinstance(schema, list):
-        return [_as_columns(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {
-        name: _as_columns(value) if name in ("type", "items", "values") else value
-        for name, value in schema.items()
-        if name != "logicalType"
-    }
-    if "fields" in schema:
-        made["fields"] = [{**each, "type": _as_columns(each["type"])} for each in schema["fields"]]
-    logical = schema.get("logicalType")
-    if logical == "decimal":
-        made["logicalType"] = logical
-    elif logical in _TIMES:
-        made["logicalType"] = _OURS + logical
-    return made
+def _text(value: object) -> str:
+    if isinstance(value, _Real):
+        return value.text
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _objects(values: Sequence[Part]) -> bytes | None:
@@ -208,19 +229,5 @@ def _objects(values: Sequence[Part]) -> bytes | None:
     return text if is_sure else None
 
 
-def _cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:
-    """Each value by itself."""
-    if len(parts) == len(lengths):
-        return list(parts)
-    whole = memoryview(b"".join(parts))
-    values: list[Part] = []
-    at = 0
-    for length in lengths:
-        values.append(whole[at : at + length])
-        at += length
-    return values
-
-
-def _unfit(value: Part, problem: str) -> SchemaMismatchError:
-    shown = bytes(value[:_VALUE_CHARACTERS_MAX])
-    return SchemaMismatchError(f"a value is {problem}: {shown!r}")
+def _unfit(value: Part, problem: str) -> str:
+    return f"a value is {problem}: {bytes(value[:_VALUE_CHARACTERS_MAX])!r}"

@@ -13,7 +13,7 @@ from typing import Any
 import re2
 
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.admin_client import AdminClient, Answers, topic_path
+from magnetar.sdk.spark.admin_client import AdminClient, Answers
 from magnetar.sdk.spark.errors import OffsetError, TopicNotFoundError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, parse_id
 from magnetar.sdk.spark.source_options import Selection
@@ -29,8 +29,6 @@ class LedgerState:
     ledger_id: int
     entries: int
     bytes: int
-    closed_ms: int = 0
-    """0: open, or not known."""
 
     @property
     def entry_bytes(self) -> float:
@@ -54,8 +52,6 @@ class TopicState:
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
     removed_through: int = -1
     """The last ledger with entries that was removed by trimming; -1: none."""
-    ruled_out: frozenset[int] = frozenset()
-    """Ledgers of these in which no message ends that is wanted. One may begin there, in chunks."""
     is_there: bool = True
     """False: a partition that the topic should have, and that does not exist."""
 
@@ -137,17 +133,6 @@ class TopicStates:
                 raise refusal
         return {
             name: _before_first(state, answers.found.get(name)) for name, state in states.items()
-        }
-
-    def closed_ms(self, state: TopicState) -> dict[int, int]:
-        """When each ledger was closed; those that are open are left out.
-
-        Raises:
-            UnreachableError, RefusedError
-        """
-        info = self._admin.get(topic_path(TopicName.parse(state.name), "internal-info"))
-        return {
-            each["ledgerId"]: each["timestamp"] for each in info["ledgers"] if each["timestamp"]
         }
 
     def _topics(self, missing_ok: bool) -> list[TopicName]:

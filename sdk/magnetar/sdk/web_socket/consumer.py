@@ -251,6 +251,8 @@ def _parameters(settings: ConsumerSettings) -> dict[str, object]:
         parameters["maxRedeliverCount"] = settings.dead_letters.redeliveries_max
         if settings.dead_letters.topic:
             parameters["deadLetterTopic"] = settings.dead_letters.topic
+        if settings.dead_letters.initial_subscription:
+            parameters["deadLetterInitialSubscription"] = settings.dead_letters.initial_subscription
     return parameters
 
 

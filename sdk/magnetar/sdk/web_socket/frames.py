@@ -46,6 +46,7 @@ class _Entry:
     redelivery_count: int
     metadata: MessageMetadata = field(repr=False)
     first_chunk: MessageId | None = None
+    round: object = None
     schema: Schema[object] | None = None
 
 
@@ -69,20 +70,24 @@ class Outcome:
 
 
 def publish_frame(
-    payload: bytes,
+    payload: bytes | None,
     context: str,
     *,
-    key: str | None,
+    key: str | bytes | None,
     properties: Mapping[str, str] | None,
     event_time_ms: int | None,
     deliver_at_ms: int | None,
 ) -> str:
     """A message for a producer session; the answer has the same context."""
     frame: dict[str, object] = {
-        "payload": base64.b64encode(payload).decode(),
+        "payload": base64.b64encode(payload or b"").decode(),
         "context": context,
     }
-    if key is not None:
+    if payload is None:
+        frame["nullValue"] = True
+    if isinstance(key, bytes):
+        frame |= {"key": base64.b64encode(key).decode(), "keyIsBase64": True}
+    elif key is not None:
         frame["key"] = key
     if properties:
         frame["properties"] = dict(properties)
@@ -119,6 +124,8 @@ def parse_message(text: str | bytes, topic: str) -> WebSocketMessage:
         publish_time=_time_ms(frame.get("publishTime")),
         event_time=_time_ms(frame.get("eventTime")) or None,
         partition_key=key,
+        partition_key_b64_encoded=frame.get("keyIsBase64") is True or None,
+        null_value=frame.get("nullValue") is True or None,
         properties=[KeyValue(key=str(k), value=str(v)) for k, v in properties.items()],
     )
     count = frame.get("redeliveryCount", 0)

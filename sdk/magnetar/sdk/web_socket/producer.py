@@ -46,14 +46,17 @@ class WebSocketProducer:
 
     async def send(
         self,
-        payload: bytes,
+        payload: bytes | None,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> MessageId:
-        """Send a message and wait until it is stored.
+        """Send a message and wait until it is stored. None is stored as no value at all.
+
+        Apache Pulsar's interface has no word for that, nor for keys of bytes: there they become an
+        empty payload, and the text of their base64.
 
         A cancelled call takes nothing back: the message may be stored all the same.
 
@@ -92,7 +95,7 @@ class WebSocketProducer:
                 f"{self.topic}: no answer within {timeout_ms} ms; the message may be stored"
             ) from None
 
-    async def send_many(self, payloads: Iterable[bytes]) -> list[MessageId]:
+    async def send_many(self, payloads: Iterable[bytes | None]) -> list[MessageId]:
         """`send` for many, in their order; waits for all of them. Raises: as `send`"""
         return await asyncio.gather(*(self.send(each) for each in payloads))
 

@@ -47,20 +47,7 @@ def split_payload(payload: bytes) -> tuple[MessageMetadata, int]:
     Raises:
         MalformedPayloadError: truncated, or no valid metadata.
     """
-    at = 0
-    if payload[:2] == ENTRY_METADATA_MAGIC:
-        at = _after_entry_metadata(payload)
-    if payload[at : at + 2] == CHECKSUM_MAGIC:
-        at += 6
-    if len(payload) < at + 4:
-        raise MalformedPayloadError(f"a payload of {len(payload)} bytes ends in its headers")
-    size: int = _U32.unpack_from(payload, at)[0]
-    at += 4
-    body = at + size
-    if body > len(payload):
-        raise MalformedPayloadError(
-            f"metadata of {size} bytes in a payload of {len(payload)} bytes"
-        )
+    at, body = _metadata_span(payload)
     try:
         metadata = _parse_metadata(payload[at:body])
     except DecodeError as error:
@@ -111,6 +98,20 @@ def encode_payload(metadata: bytes, body: bytes) -> bytes:
     return b"".join((CHECKSUM_MAGIC, _U32.pack(_crc32c(checked)), checked))
 
 
+def extend_metadata(payload: bytes, added: MessageMetadata) -> bytes:
+    """The payload with more fields in its metadata, under a checksum of its own.
+
+    The caller has verified the former checksum; broker entry metadata are dropped. Nothing is
+    encoded anew: fields may stand behind all others, where they count (protobuf), so that what the
+    sender wrote stays, fields that are unknown here included.
+
+    Raises:
+        MalformedPayloadError: truncated.
+    """
+    at, body = _metadata_span(payload)
+    return encode_payload(payload[at:body] + added.SerializePartialToString(), payload[body:])
+
+
 def messages_in(payload: bytes) -> int:
     """How many messages an entry holds: what it costs in consumer credit (1 if it is no batch).
 
@@ -119,6 +120,25 @@ def messages_in(payload: bytes) -> int:
     """
     metadata, _ = split_payload(payload)
     return max(1, metadata.num_messages_in_batch)
+
+
+def _metadata_span(payload: bytes) -> tuple[int, int]:
+    """Offsets of the serialized metadata, and of the body behind them."""
+    at = 0
+    if payload[:2] == ENTRY_METADATA_MAGIC:
+        at = _after_entry_metadata(payload)
+    if payload[at : at + 2] == CHECKSUM_MAGIC:
+        at += 6
+    if len(payload) < at + 4:
+        raise MalformedPayloadError(f"a payload of {len(payload)} bytes ends in its headers")
+    size: int = _U32.unpack_from(payload, at)[0]
+    at += 4
+    body = at + size
+    if body > len(payload):
+        raise MalformedPayloadError(
+            f"metadata of {size} bytes in a payload of {len(payload)} bytes"
+        )
+    return at, body
 
 
 def _after_entry_metadata(payload: bytes) -> int:

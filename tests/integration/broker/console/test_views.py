@@ -1,12 +1,22 @@
 """What each view of the console tells, on a real server in a real browser."""
 
+from dataclasses import dataclass
+
 from playwright.sync_api import Request, expect
 
+from magnetar.sdk.blocking import Client
+from magnetar.sdk.schemas import INSTANT, AvroSchema
 from tests.integration.broker.console.browser import OpenConsole
 from tests.integration.broker.console.conftest import rest
 from tests.standalone import Standalone
 
 TOPIC = "#/topic/persistent/shop/orders"
+
+
+@dataclass
+class Ordered:
+    item: str
+    count: int
 
 
 def test_a_browser_gets_the_page_and_other_clients_a_hint(
@@ -170,6 +180,42 @@ def test_what_cannot_be_published_is_said_in_words(console: OpenConsole) -> None
         tab.field("It is").select_option(kind)
         tab.button("Publish").click()
         expect(tab.page.get_by_role("alert")).to_contain_text(words)
+
+
+def test_text_is_encoded_by_the_topics_schema_or_refused(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    schema = AvroSchema(Ordered)
+    client = Client(shop.url)
+    client.producer("persistent://shop/orders/typed", schema=schema)
+    client.producer("persistent://shop/orders/moments", schema=INSTANT)
+    tab = console().open(f"{TOPIC}/typed/publish")
+    tab.sees("(AVRO). Write JSON: it is encoded by the schema.")
+    tab.field("Payload").fill('{"item": "nail", "cuont": 7}')
+    for kind in ("text", "json"):
+        tab.field("It is").select_option(kind)
+        tab.button("Publish").click()
+        expect(tab.page.get_by_role("alert")).to_contain_text("the topic's schema is AVRO: ")
+    tab.field("Payload").fill('{"item": "nail", "count": 7}')
+    tab.button("Publish").click()
+    tab.sees("Published as ")
+    tab.page.get_by_role("link", name="Look at it").click()
+    message = tab.page.locator(".messages li")
+    expect(message).to_have_count(1)
+    message.locator("summary").click()
+    expect(message.locator("pre")).to_contain_text('"count": 7')
+    reader = client.reader("persistent://shop/orders/typed", schema=schema)
+    assert reader.read_next(timeout_s=30).value() == Ordered("nail", 7)
+    client.close()
+    tab = console().open(f"{TOPIC}/moments/publish")
+    tab.sees("Its values have no text")
+    tab.field("Payload").fill("2001-02-03")
+    tab.button("Publish").click()
+    expect(tab.page.get_by_role("alert")).to_contain_text("the topic's schema is INSTANT: ")
+    tab.field("Payload").fill("00 00 00 00 00 00 00 01 00 00 00 00")
+    tab.field("It is").select_option("hex")
+    tab.button("Publish").click()
+    tab.sees("Published as ")
 
 
 def test_publishing_to_a_terminated_topic_says_so(console: OpenConsole, shop: Standalone) -> None:

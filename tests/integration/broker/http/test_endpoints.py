@@ -1,8 +1,11 @@
 """Every endpoint of the interface: asked rightly, wrongly, for what is not there, by nobody."""
 
+import functools
 import http.client
+import itertools
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +15,15 @@ import pytest
 
 from magnetar.broker.http.policy_table import POLICIES
 from tests.integration.broker.http.endpoints import schemas, topics, transactions, upper
-from tests.integration.broker.http.endpoints.rows import NAMESPACE, NS, PARTED, PLAIN, Row
+from tests.integration.broker.http.endpoints.rows import (
+    NAMESPACE,
+    NO_NS,
+    NS,
+    PARTED,
+    PLAIN,
+    Row,
+    T,
+)
 from tests.processes import HOST
 from tests.standalone import Standalone
 
@@ -36,6 +47,9 @@ TABLES = {
 }
 
 
+_IDLE_S = 2.0
+
+
 @dataclass
 class Answer:
     status: int
@@ -53,13 +67,17 @@ class Rest:
     def __init__(self, server: Standalone) -> None:
         self.server = server
         self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=60)
+        self._used_s = time.monotonic()
         self.first = (0, 0)
         """Ledger and entry of the first message."""
 
     def __call__(self, method: str, path: str, body: Any = None) -> Answer:
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._connection.close()  # The server does so, too, with one that is not used.
         self._connection.request(method, self._filled(path), body=content, headers=headers)
+        self._used_s = time.monotonic()
         answer = self._connection.getresponse()
         text = answer.read().decode("utf-8", "replace")
         return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
@@ -219,8 +237,13 @@ def _rows() -> Iterator[Row]:
 
 
 def _fits(path: str, template: str) -> bool:
-    pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-    return re.fullmatch(pattern, path) is not None
+    return _pattern(template).fullmatch(path) is not None
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    """There are more of them than `re` remembers."""
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)))
 
 
 def _is_twin(method: str, template: str) -> bool:
@@ -302,7 +325,8 @@ def test_a_setting_changes_while_the_broker_runs_and_counts_at_once(rest: Rest) 
     path = "/admin/v2/brokers/configuration"
     applied = f"{PLAIN}/messageTTL?applied=true"
     assert rest("POST", f"{path}/ttl_s/77").status == 204
-    assert rest("GET", f"{path}/values").json == {"ttl_s": "77"}
+    both = {"ttl_s": "77", "ttlDurationDefaultInSeconds": "77"}
+    assert rest("GET", f"{path}/values").json == both
     assert rest("GET", f"{path}/runtime").json["ttl_s"] == "77"
     assert rest("GET", applied).json == 77
     assert rest("DELETE", f"{path}/ttl_s").status == 204
@@ -333,3 +357,198 @@ def test_topics_are_listed_by_their_properties(rest: Rest) -> None:
     full = "persistent://acme/shop/labelled"
     assert rest("GET", f"{listed}?properties=team%3Da,tier%3D1").json == [full]
     assert rest("GET", f"{listed}?properties=team%3Db").json == []
+
+
+def test_numbers_and_booleans_are_taken_as_text(rest: Rest) -> None:
+    """As clients in Go and Rust write them."""
+    topic = f"{T}/textual"
+    assert rest("PUT", f"{topic}/partitions", "2").status == 204
+    assert rest("POST", f"{topic}/partitions", "3").status == 204
+    assert rest("GET", f"{topic}/partitions").json["partitions"] == 3
+    quota = {"limit": "10240", "limitTime": "-1", "policy": "producer_exception"}
+    for method, path, body in (
+        ("POST", "messageTTL", "60"),
+        ("POST", "backlogQuota", quota),
+        ("POST", "deduplication", "true"),
+        ("POST", "retention", {"retentionTimeInMinutes": "9", "retentionSizeInMB": "900"}),
+        ("POST", "persistence", {"managedLedgerMaxMarkDeleteRate": "0.5"}),
+    ):
+        assert rest(method, f"{NS}/{path}", body).status == 204, path
+    assert rest("GET", f"{NS}/messageTTL").json == 60
+    assert rest("GET", f"{NS}/backlogQuotaMap").json["destination_storage"]["limitSize"] == 10240
+    assert rest("GET", f"{NS}/persistence").json["managedLedgerMaxMarkDeleteRate"] == 0.5
+    for path in ("messageTTL", "backlogQuota", "deduplication", "retention", "persistence"):
+        assert rest("DELETE", f"{NS}/{path}").status == 204, path
+    place = {"ledgerId": str(rest.first[0]), "entryId": "0", "isExcluded": "false"}
+    assert rest("POST", f"{PLAIN}/subscription/s/resetcursor", place).status == 204
+    assert rest("DELETE", f"{topic}/partitions").status == 204
+
+
+def test_peeking_makes_a_subscription_that_is_missing(rest: Rest) -> None:
+    found = rest("GET", f"{PLAIN}/subscription/curious/position/1")
+    assert (found.status, found.text) == (200, "0")
+    assert "curious" in rest("GET", f"{PLAIN}/subscriptions").json
+    assert rest("GET", f"{PLAIN}/subscription/curious/position/2").text == "1"
+    assert rest("DELETE", f"{PLAIN}/subscription/curious").status == 204
+    assert rest("GET", f"{PLAIN}/subscription/curious/position/0").status == 404
+    assert "curious" not in rest("GET", f"{PLAIN}/subscriptions").json
+    assert rest("POST", f"{PLAIN}/subscription/curious/skip/1").status == 404
+
+
+def test_peeking_makes_nothing_where_subscriptions_are_not_made_by_themselves(rest: Rest) -> None:
+    body = {"allowAutoSubscriptionCreation": False}
+    assert rest("POST", f"{NS}/autoSubscriptionCreation", body).status == 204
+    assert rest("GET", f"{PLAIN}/subscription/curious/position/1").status == 404
+    assert rest("DELETE", f"{NS}/autoSubscriptionCreation").status == 204
+
+
+CONFIGURATION = "/admin/v2/brokers/configuration"
+
+
+def test_settings_have_pulsars_names_beside_ours(rest: Rest) -> None:
+    names = rest("GET", CONFIGURATION).json
+    assert {"allowAutoSubscriptionCreation", "auto_subscription_creation"} <= set(names)
+    assert rest("POST", f"{CONFIGURATION}/dispatchThrottlingRatePerTopicInMsg/7").status == 204
+    values = rest("GET", f"{CONFIGURATION}/values").json
+    assert values["dispatchThrottlingRatePerTopicInMsg"] == "7"
+    assert values["dispatch_rate_messages"] == "7"
+    runtime = rest("GET", f"{CONFIGURATION}/runtime").json
+    assert runtime["dispatchThrottlingRatePerTopicInMsg"] == "7"
+    assert rest("POST", f"{CONFIGURATION}/dispatchThrottlingRatePerTopicInMsg/-1").status == 204
+    runtime = rest("GET", f"{CONFIGURATION}/runtime").json
+    assert runtime["dispatch_rate_messages"] == "0"
+    assert rest("DELETE", f"{CONFIGURATION}/dispatchThrottlingRatePerTopicInMsg").status == 204
+    assert "dispatch_rate_messages" not in rest("GET", f"{CONFIGURATION}/values").json
+    refused = rest("POST", f"{CONFIGURATION}/loadBalancerSheddingEnabled/true")
+    assert refused.status == 412
+    assert "shedding_" in refused.json["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", f"{NS}/maxTopicsPerNamespace", -1, 412, "maxTopicsPerNamespace must be 0 or more"),
+        (
+            "POST",
+            f"{NS}/messageTTL",
+            -1,
+            412,
+            "Invalid value for message TTL, message TTL must >= 0",
+        ),
+        (
+            "POST",
+            f"{NS}/subscriptionExpirationTime",
+            -60,
+            412,
+            "Invalid value for subscription expiration time",
+        ),
+        (
+            "PUT",
+            f"{NS}/offloadThresholdInSeconds",
+            -60,
+            412,
+            "Invalid value for offloadThresholdInSecond",
+        ),
+        ("PUT", f"{NO_NS}/schemaCompatibilityStrategy", "FULL", 404, "Namespace does not exist"),
+        (
+            "PUT",
+            "/admin/v2/namespaces/nobody/ns/schemaCompatibilityStrategy",
+            "FULL",
+            404,
+            "Namespace does not exist",
+        ),
+        ("GET", "/admin/v2/tenants/nobody", None, 404, "Tenant does not exist"),
+        *(
+            (
+                "POST",
+                f"{NS}/autoTopicCreation",
+                {"allowAutoTopicCreation": True, "topicType": kind, "defaultNumPartitions": count},
+                412,
+                "Invalid configuration for autoTopicCreationOverride. the detail is "
+                f"[defaultNumPartitions] {problem}",
+            )
+            for kind, count, problem in (
+                ("partitioned", -1, "cannot be less than 1 for partition type."),
+                ("partitioned", None, "cannot be null when the type is partitioned."),
+                (
+                    "non-partitioned",
+                    3,
+                    "is not allowed to be set when the type is non-partition.",
+                ),
+            )
+        ),
+    ],
+)
+def test_reasons_that_clients_compare_have_pulsars_words(
+    rest: Rest, method: str, path: str, body: Any, status: int, words: str
+) -> None:
+    answer = rest(method, path, body)
+    assert (answer.status, answer.json["reason"]) == (status, words)
+    assert answer.json["detail"]
+
+
+def test_a_policy_that_is_not_set_answers_204(rest: Rest) -> None:
+    """All of them but those that have a value anyhow."""
+    path = "/admin/v2/namespaces/acme/bare"
+    assert rest("PUT", path).status == 204
+    for policy in POLICIES:
+        if policy.namespace and policy.unset is None and policy.field != "replication_clusters":
+            answer = rest("GET", f"{path}/{policy.namespace}")
+            assert (policy.namespace, answer.status, answer.text) == (policy.namespace, 204, "")
+        if policy.topic:
+            answer = rest("GET", f"{PLAIN}/{policy.topic}")
+            assert answer.status in (200, 204), (policy.topic, answer)
+    assert rest("DELETE", path).status == 204
+
+
+def test_isolation_policies_tell_which_brokers_they_name(rest: Rest) -> None:
+    path = "/admin/v2/clusters/standalone/namespaceIsolationPolicies"
+    policy = {"namespaces": ["acme/.*"], "primary": ["127.*"], "secondary": ["other"]}
+    assert rest("POST", f"{path}/mine", policy).status == 204
+    wanted = {
+        "brokerName": f"{HOST}:{rest.server.http_port}",
+        "policyName": "mine",
+        "primary": True,
+        "namespaceRegex": ["acme/.*"],
+    }
+    assert wanted in rest("GET", f"{path}/brokers").json
+    assert rest("GET", f"{path}/brokers/{{broker}}").json == wanted
+    assert rest("DELETE", f"{path}/mine").status == 204
+    assert rest("GET", f"{path}/brokers/{{broker}}").json["namespaceRegex"] == []
+
+
+def test_a_migration_is_kept_and_said_to_have_no_effect(rest: Rest) -> None:
+    path = "/admin/v2/clusters/standalone/migrate"
+    url = {"serviceUrl": "http://other:8080", "brokerServiceUrl": "pulsar://other:6650"}
+    answer = rest("POST", f"{path}?isMigrated=true", url)
+    assert (answer.status, "without effect" in answer.headers["x-magnetar-note"]) == (200, True)
+    assert rest("GET", path).json == {"migrated": True, "migratedClusterUrl": url}
+    assert rest("POST", path, {}).status == 200
+
+
+def test_there_can_be_more_coordinators_of_transactions(rest: Rest) -> None:
+    path = "/admin/v3/transactions"
+    before = len(rest("GET", f"{path}/coordinators").json)
+    replicas = f"{path}/transactionCoordinator/replicas"
+    assert rest("POST", replicas, str(before + 1)).status == 204
+    assert len(rest("GET", f"{path}/coordinatorStats").json) == before + 1
+    assert rest("POST", replicas, before).status == 406
+
+
+def test_the_topics_of_all_bundles_lie_inside_of_them(rest: Rest) -> None:
+    bounds = rest("GET", f"{NS}/bundles").json["boundaries"]
+    found: list[str] = []
+    for low, high in itertools.pairwise(bounds):
+        answer = rest("GET", f"{NS}/{low}_{high}/topicHashPositions").json
+        assert all(int(low, 16) <= at <= int(high, 16) for at in answer["hashPositions"].values())
+        found += answer["hashPositions"]
+    assert f"persistent://{NAMESPACE}/plain" in found
+    assert len(found) == len(set(found))
+
+
+def test_the_namespaces_of_an_anti_affinity_group_are_listed(rest: Rest) -> None:
+    assert rest("POST", f"{NS}/antiAffinity", "apart").status == 204
+    path = "/admin/namespaces/standalone/antiAffinity/apart"
+    assert rest("GET", path).json == [NAMESPACE]
+    assert rest("GET", f"{path}?tenant=public").json == []
+    assert rest("DELETE", f"{NS}/antiAffinity").status == 204

@@ -8,7 +8,6 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.sdk.wire import BaseCommand
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.broker.http.http_calls import get, put, request
 from tests.integration.broker.wire_client import WireClient
@@ -154,16 +153,15 @@ async def test_the_beginning_of_a_message_in_chunks_is_spared_while_its_end_may_
 ) -> None:
     name = NAMES[0]
     now_ms = scene.broker.services.clock.wall_ms()
-    metadata = MessageMetadata(
-        producer_name="p",
-        sequence_id=9,
+    scene.client.publish(
+        9,
+        b"c",
         publish_time=now_ms - age_ms,
         uuid="u",
         chunk_id=chunk,
         num_chunks_from_msg=2,
         total_chunk_msg_size=2,
     )
-    scene.client.publish(9, b"c", producer_id=0, metadata=metadata)
     await scene.client.next(BaseCommand.SEND_RECEIPT)
     ledger_id = await scene.ledger(name)
     begin = {"ledgerId": ledger_id, "entryId": 2, "isExcluded": True}

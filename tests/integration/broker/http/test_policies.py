@@ -415,7 +415,7 @@ NO_SENSE: list[tuple[str, object, int]] = [
     ("publishRate", {"publishThrottlingRateInMsg": 10**400}, 400),
     ("maxProducersPerTopic", -1, 412),
     ("maxProducersPerTopic", 1 << 63, 412),
-    ("deduplication", 1, 400),
+    ("deduplication", "yes", 400),
     ("subscriptionTypesEnabled", ["Odd"], 400),
     ("autoTopicCreation", {"allowAutoTopicCreation": True}, 412),
     (
@@ -425,7 +425,7 @@ NO_SENSE: list[tuple[str, object, int]] = [
             "topicType": "partitioned",
             "defaultNumPartitions": 0,
         },
-        406,
+        412,
     ),
     ("dispatchRate", {"ratePeriodInSecond": 0}, 412),
     ("delayedDelivery", {"active": True, "tickTime": 0}, 412),

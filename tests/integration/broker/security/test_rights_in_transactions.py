@@ -88,3 +88,21 @@ def test_another_tenants_transactions_and_topics_are_out_of_reach(server: Secure
         assert acme.ask("ADD_PARTITION_TO_TXN", partitions=[TOPIC], **txn) is None
         assert acme.ask("END_TXN", txn_action=pb.ABORT, **txn) is None
         assert other.ask("END_TXN", txn_action=pb.ABORT, **own) is None
+
+
+def test_what_is_in_a_transaction_is_told_to_those_who_may_look_it_up(server: Secured) -> None:
+    """Anybody may ask over HTTP how it stands with one, as in Pulsar."""
+    acme = Client(server, "acme-admin")
+    with acme.connection:
+        txn = acme.begin()
+        assert acme.ask("ADD_PARTITION_TO_TXN", partitions=[TOPIC], **txn) is None
+        path = "/admin/v3/transactions/transactionMetadata"
+        path += f"/{txn['txnid_most_bits']}/{txn['txnid_least_bits']}"
+        seen = {
+            role: server.as_role(role, "GET", path)[1] for role in ("acme-admin", "other-admin")
+        }
+        assert {each["status"] for each in seen.values()} == {"OPEN"}
+        assert seen["acme-admin"]["producedPartitions"] == {TOPIC: {}}
+        assert seen["acme-admin"]["owner"] == "acme-admin"
+        assert seen["other-admin"]["producedPartitions"] == {}
+        assert seen["other-admin"]["owner"] == ""

@@ -177,6 +177,7 @@ OF_THE_CLUSTER = (
     # What moves load between brokers, or chooses machines.
     r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split)?"
     r"|(POST|DELETE) /admin/v2/namespaces/own/ns/(persistence/bookieAffinity|resourcegroup.*)"
+    r"|POST /admin/v2/namespaces/own/ns/migration"
 )
 
 

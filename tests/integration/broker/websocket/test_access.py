@@ -102,6 +102,17 @@ async def test_nobody_reaches_another_tenant_by_any_way(guarded: Secured) -> Non
             f"subscriptionType=Shared&maxRedeliverCount=1&deadLetterTopic={there}letters", **red
         ),
     )
+    # Who may publish to a topic may not make subscriptions of it for that.
+    sender: dict[str, Any] = {"additional_headers": bearer(token_for("sender"))}
+    path = "/admin/v2/namespaces/red/ns/permissions/sender"
+    assert guarded.as_role("red", "POST", path, ["produce"])[0] == 204
+    path = "/admin/v2/persistent/red/ns/own/permissions/sender"
+    assert guarded.as_role("red", "POST", path, ["consume"])[0] == 204
+    letters = f"subscriptionType=Shared&maxRedeliverCount=1&deadLetterTopic={own.url}-letters"
+    async with own.consumer(letters, **sender):
+        pass
+    letters += "&deadLetterInitialSubscription=morgue"
+    assert await status_of(own.consumer(letters, **sender)) == 403
     assert await asyncio.gather(*map(status_of, open_ways)) == [403] * len(open_ways)
     query = f"subscriptionType=Shared&maxRedeliverCount=1&deadLetterTopic={own.url}-letters"
     async with own.consumer(query, **red):

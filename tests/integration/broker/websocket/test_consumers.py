@@ -2,9 +2,12 @@
 
 import asyncio
 from base64 import b64decode
+from dataclasses import dataclass
 
 import pytest
 
+from magnetar.sdk import Client, ConsumerSettings, ProducerSettings, SubscriptionType
+from magnetar.sdk.schemas import INT64, AvroSchema, KeyValue, KeyValueEncoding, KeyValueSchema
 from tests.integration.broker.websocket.sockets import (
     WAIT_S,
     Socket,
@@ -15,6 +18,12 @@ from tests.integration.broker.websocket.sockets import (
     until,
 )
 from tests.standalone import Standalone
+
+
+@dataclass
+class Order:
+    item: str
+
 
 # -- kinds
 
@@ -194,6 +203,53 @@ async def test_what_is_not_answered_in_time_comes_again(topic: Topic) -> None:
             await consumer.ack(message_id)
 
 
+async def test_what_comes_again_with_a_reset_by_an_operator_does_not_come_twice_for_its_timeout(
+    topic: Topic,
+) -> None:
+    query = "subscriptionType=Shared&ackTimeoutMillis=1000&receiverQueueSize=2"
+    async with topic.consumer(query) as consumer, topic.producer() as producer:
+        await producer.publish_ok("a", "b")
+        before = [await consumer.message() for _ in range(2)]
+        await admin(topic, "POST", "subscription/s/resetcursor/0")
+        # The window is full: they come when the time of the first delivery is over.
+        again = [await consumer.message() for _ in range(2)]
+        assert sorted(again) == sorted(before)
+        for _, message_id in again:
+            await consumer.ack(message_id)
+        await producer.publish_ok("c", "d")
+        behind = [await consumer.message() for _ in range(2)]
+        assert sorted(payload for payload, _ in behind) == ["c", "d"]
+
+
+@pytest.mark.parametrize("refuses_first", [False, True])
+async def test_a_refused_message_of_a_batch_comes_again_and_its_neighbours_do_not(
+    topic: Topic, server: Standalone, refuses_first: bool
+) -> None:
+    async with Client(server.url) as client:
+        batch = ProducerSettings(batching=True, batch_messages_max=4, batch_delay_ms=10_000)
+        async with await client.producer(topic.url, batch) as sender:
+            await sender.send_many([b"0", b"1", b"2", b"3"])
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=100"
+    async with topic.consumer(query + "&subscriptionInitialPosition=Earliest") as consumer:
+        ids = [(await consumer.message())[1] for _ in range(4)]
+        if refuses_first:
+            await consumer.nack(ids[1])
+        for at in (0, 2):
+            await consumer.ack(ids[at])
+        if not refuses_first:
+            await consumer.nack(ids[1])
+        await consumer.ack(ids[3])
+        assert await consumer.payload() == "1"
+        await nothing_more(consumer)
+
+        async def is_done() -> bool:
+            return bool(
+                (await admin(topic, "GET", "stats")).json["subscriptions"]["s"]["msgBacklog"] == 0
+            )
+
+        await until(is_done, "the batch is acknowledged")
+
+
 @pytest.mark.parametrize("chosen", ["", "public/default/chosen-letters"])
 async def test_what_is_refused_too_often_is_a_dead_letter(topic: Topic, chosen: str) -> None:
     letters_name = chosen or topic.url.removeprefix("persistent://") + "-s-DLQ"
@@ -233,6 +289,25 @@ async def test_what_is_refused_too_often_is_a_dead_letter(topic: Topic, chosen: 
     async with topic.consumer(query) as consumer:
         await producer_says_more(topic)
         assert await consumer.payload() == "more"
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
+async def test_dead_letters_keep_what_makes_them_readable_and_do_not_wait_for_who_reads_them(
+    topic: Topic, server: Standalone, kind: SubscriptionType
+) -> None:
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=0&maxRedeliverCount=1"
+    query += "&deadLetterInitialSubscription=morgue"
+    schema = KeyValueSchema(INT64, AvroSchema(Order), KeyValueEncoding.SEPARATED)
+    pairs: list[KeyValue[int, Order]] = [KeyValue(-1, Order("nail")), KeyValue(7, None)]
+    reads = ConsumerSettings(subscription_type=kind)
+    async with Client(server.url) as client, topic.consumer(query) as consumer:
+        await (await client.producer(topic.url, schema=schema)).send_many(pairs)
+        letters = await client.consumer(f"{topic.url}-s-DLQ", "morgue", reads, schema=schema)
+        for _ in range(4):
+            await consumer.nack((await consumer.receive())["messageId"])
+        found = [await letters.receive(timeout_s=30) for _ in range(2)]
+        assert [each.value() for each in found] == pairs
+        assert [each.is_null for each in found] == [False, True]
 
 
 async def producer_says_more(topic: Topic) -> None:

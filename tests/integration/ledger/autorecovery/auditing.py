@@ -1,6 +1,5 @@
 """Auditors over the clusters of `healing.py`."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +7,6 @@ from contextlib import asynccontextmanager
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.controls import Controls
 from magnetar.ledger.autorecovery.settings import AuditorSettings
-from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.settings import LedgerSettings
 from tests.integration.ledger.autorecovery.healing import Healing
 
@@ -33,17 +31,15 @@ async def auditor_of(
     healing: Healing,
     settings: AuditorSettings = AUDITOR,
     *,
-    name: str = "auditor",
-    store: MetadataStore | None = None,
     ledger_settings: LedgerSettings | None = None,
 ) -> AsyncIterator[Auditor]:
     """An auditor; alone, it is elected when this is entered."""
     auditor = Auditor(
-        store or healing.store,
+        healing.store,
         healing.client,
-        name=name,
+        name="auditor",
         clock=healing.clock,
-        random=random.Random(name),
+        random=random.Random("auditor"),
         ledger_settings=ledger_settings or LedgerSettings(),
         settings=settings,
     )
@@ -56,19 +52,3 @@ async def auditor_of(
 
 def controls_of(healing: Healing) -> Controls:
     return Controls(healing.store)
-
-
-async def until_items(healing: Healing, *ledger_ids: int) -> None:
-    """Wait until these ledgers, and no others, have items."""
-    found: set[int] = set()
-
-    async def look() -> None:
-        nonlocal found
-        while (found := set(await healing.items.ids())) != set(ledger_ids):
-            pass
-
-    try:
-        async with asyncio.timeout(60):
-            await look()
-    except TimeoutError:
-        raise AssertionError(f"expected items of {ledger_ids}, there are {found}") from None

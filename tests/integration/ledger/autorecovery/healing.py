@@ -17,10 +17,8 @@ from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.ports import Network
 from magnetar.ledger.quorum import write_set
 from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
-from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.under_replication import EVERYTHING
 from magnetar.ledger.wire import Flag, Op, Status, encode_block, encode_read_body
@@ -202,15 +200,9 @@ def members(metadata: LedgerMetadata, entry_id: int) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def healing_of(
-    bookies: int,
-    directory: Path,
-    *,
-    network: Network | None = None,
-    settings: LedgerSettings = CLIENT,
-) -> AsyncIterator[Healing]:
+async def healing_of(bookies: int, directory: Path) -> AsyncIterator[Healing]:
     async with (
         cluster_of(bookies, directory) as cluster,
-        cluster.client(network, settings) as client,
+        cluster.client(settings=CLIENT) as client,
     ):
         yield Healing(cluster, client, cluster.store)

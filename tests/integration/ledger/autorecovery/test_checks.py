@@ -10,10 +10,8 @@ from magnetar.ledger.autorecovery.controls import Check
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.registration import BookieInfo
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.wire import Frame, Op, Status
 from tests.integration.ledger.autorecovery.auditing import AUDITOR, auditor_of, controls_of
 from tests.integration.ledger.autorecovery.healing import Healing, healing_of
-from tests.integration.ledger.filtered_network import FilteredNetwork
 
 PAYLOADS = [b"entry %d" % number for number in range(20)]
 REPLICAS = AUDITOR.model_copy(update={"replicas_check_interval_s": 86_400.0})
@@ -95,73 +93,6 @@ async def test_the_all_ledgers_check_finds_a_first_entry_that_does_not_match_its
             item = await healing.items.read(metadata.ledger_id)
             assert item is not None
             assert item.missing == {"b1": [(0, 0)]}
-
-
-async def test_rule_5_5_no_answer_is_never_reported_as_missing(tmp_path: Path) -> None:
-    network = FilteredNetwork()
-    async with healing_of(3, tmp_path, network=network) as healing:
-        metadata = await healing.write(PAYLOADS)
-        port = healing.cluster.bookies["b1"].port
-
-        def troubled(at: int, frame: Frame) -> Frame | None:
-            if at == port and frame.op == Op.LIST_ENTRIES:
-                return frame._replace(status=Status.IO_ERROR, body=b"the disk is stuck")
-            return frame
-
-        network.filter = troubled
-        async with auditor_of(healing, REPLICAS) as auditor:
-            await ended(healing, auditor, "replicas")
-            assert await healing.items.ids() == []
-            assert auditor.metrics.undecided_ledgers == {"replicas": 1}
-        assert metadata.ledger_id == 0
-
-
-async def test_a_bookie_that_answers_at_the_second_look_is_believed(tmp_path: Path) -> None:
-    network = FilteredNetwork()
-    async with healing_of(3, tmp_path, network=network) as healing:
-        await healing.write(PAYLOADS)
-        troubles = [1]
-
-        def troubled(at: int, frame: Frame) -> Frame | None:
-            if frame.op == Op.LIST_ENTRIES and troubles:
-                troubles.pop()
-                return frame._replace(status=Status.IO_ERROR, body=b"later")
-            return frame
-
-        network.filter = troubled
-        async with auditor_of(healing, REPLICAS) as auditor:
-            await ended(healing, auditor, "replicas")
-            assert auditor.metrics.undecided_ledgers == {}
-            assert await healing.items.ids() == []
-
-
-async def test_a_ledger_that_is_deleted_while_it_is_checked_gets_no_item(tmp_path: Path) -> None:
-    """Its bookies are right to have nothing of it: the metadata is read again before a report."""
-    network = FilteredNetwork()
-    async with healing_of(3, tmp_path, network=network) as healing:
-        metadata = await healing.write(PAYLOADS)
-
-        def nothing(at: int, frame: Frame) -> Frame | None:
-            if frame.op == Op.LIST_ENTRIES:
-                return frame._replace(status=Status.NO_SUCH_LEDGER, body=b"")
-            return frame
-
-        network.filter = nothing
-        checks = 0
-        catch_up = healing.client.manager.catch_up
-
-        async def deleted_meanwhile() -> None:
-            nonlocal checks
-            checks += 1
-            if checks == 2:  # the first one begins the scan
-                await healing.client.delete(metadata.ledger_id)
-            await catch_up()
-
-        healing.client.manager.catch_up = deleted_meanwhile  # type: ignore[method-assign]
-        async with auditor_of(healing, REPLICAS) as auditor:
-            await ended(healing, auditor, "replicas")
-            assert checks == 2
-            assert await healing.items.ids() == []
 
 
 async def test_a_check_is_not_repeated_before_its_interval_is_over(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The worker on a real ZooKeeper: sessions that end under it, and a server that dies."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,60 @@ from kazoo.client import KazooClient
 from magnetar.ledger.autorecovery.worker import Worker
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.metadata.zookeeper import ZooKeeperStore
-from magnetar.ledger.wire import Frame, Op
+from magnetar.ledger.ports import Listener
+from magnetar.ledger.system import SystemNetwork
+from magnetar.ledger.wire import FrameDecoder, Op
 from tests.integration.ledger.autorecovery.healing import CLIENT, WORKER, Healing
 from tests.integration.ledger.cluster import Cluster
-from tests.integration.ledger.filtered_network import FilteredNetwork
 from tests.integration.ledger.metadata_stores import LONG_SESSION
 from tests.zookeeper_fixture import ZooKeeper
 
 PAYLOADS = [b"entry %d" % number for number in range(10)]
+
+
+class HoldingNetwork(SystemNetwork):
+    """Keeps bookies' answers to adds, and what comes behind them, while it is told to."""
+
+    def __init__(self) -> None:
+        self.is_holding = False
+        self.held: list[Callable[[], None]] = []
+
+    def release(self) -> None:
+        """Deliver what was held, in order, and hold no more."""
+        self.is_holding = False
+        held, self.held = self.held, []
+        for deliver in held:
+            deliver()
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        return await super().connect(
+            host, port, lambda: _Held(self, factory()), timeout_s=timeout_s
+        )
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        raise AssertionError("a client does not listen")
+
+
+class _Held(asyncio.Protocol):
+    def __init__(self, network: HoldingNetwork, inner: asyncio.Protocol) -> None:
+        self._network = network
+        self._inner = inner
+        self._decoder = FrameDecoder()
+        self._holds = False
+        self.connection_made = inner.connection_made  # type: ignore[method-assign]
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        is_add = any(frame.op in (Op.ADD, Op.ADDS) for frame in self._decoder.feed(data))
+        self._holds = self._network.is_holding and (self._holds or is_add)
+        if self._holds:
+            self._network.held.append(partial(self._inner.data_received, data))
+        else:
+            self._inner.data_received(data)
 
 
 @pytest.fixture
@@ -33,7 +81,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
 
 @asynccontextmanager
 async def healing_on(
-    server: ZooKeeper, directory: Path, network: FilteredNetwork | None = None
+    server: ZooKeeper, directory: Path, network: HoldingNetwork | None = None
 ) -> AsyncIterator[Healing]:
     store = await open_store(server.url, settings=LONG_SESSION)
     cluster = Cluster(store, directory)
@@ -61,13 +109,13 @@ async def test_a_session_that_ends_ends_the_attempt_and_the_next_one_succeeds(
     server: ZooKeeper, tmp_path: Path
 ) -> None:
     """Rule 5.4, with a real session: the copies are under way when it expires."""
-    network = FilteredNetwork()
+    network = HoldingNetwork()
     async with healing_on(server, tmp_path, network) as healing:
         metadata = await healing.write(PAYLOADS)
         lost = metadata.ensembles[0].bookies[0]
         await healing.lose(lost)
         await healing.report_lost(lost, metadata.ledger_id)
-        network.holds = is_answer_to_add
+        network.is_holding = True
         own_store = await open_store(server.url, settings=LONG_SESSION)
         assert isinstance(own_store, ZooKeeperStore)
         worker = Worker(
@@ -109,7 +157,3 @@ async def test_a_metadata_server_that_dies_and_comes_back_stops_nothing_for_good
         for ledger_id in ledgers:
             metadata = await healing.check_whole(ledger_id, PAYLOADS)
             assert all("b1" not in fragment.bookies for fragment in metadata.ensembles)
-
-
-def is_answer_to_add(frame: Frame) -> bool:
-    return frame.op == Op.ADD

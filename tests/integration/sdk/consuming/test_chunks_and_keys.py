@@ -19,12 +19,14 @@ from magnetar.sdk import (
     Client,
     Compression,
     ConsumerSettings,
+    DeadLetterPolicy,
     ProducerSettings,
     ReaderSettings,
     SubscriptionType,
 )
 from magnetar.sdk.encryption import CryptoFailureAction, FileKeyReader
 from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError
+from magnetar.sdk.schemas import INT64
 from magnetar.testing import Broker
 from tests.integration.sdk.embedded import EARLIEST, data, official, send, take
 from tests.waiting import until
@@ -189,6 +191,33 @@ async def test_without_the_key_the_consumer_does_what_it_was_told(
         secret, plain = await take(consumer, 2)
         assert (secret.is_encrypted, plain.is_encrypted) == (True, False)
         assert secret.data != b"secret"
+
+
+async def test_what_is_put_off_or_given_up_without_the_key_stays_whole_for_who_has_it(
+    client: Client, topic: str, keys: tuple[Path, Path]
+) -> None:
+    blind, sighted = FileKeyReader(str(keys[0]), ""), FileKeyReader(*map(str, keys))
+    sends = ProducerSettings(encryption_keys=("k",), key_reader=blind)
+    async with await client.producer(topic, sends, schema=INT64) as producer:
+        await producer.send(7, key=b"\xff")
+        await producer.send(8, ordering_key=b"o")
+    settings = replace(
+        SHARED,
+        key_reader=blind,
+        crypto_failure_action=CryptoFailureAction.CONSUME,
+        retry_topic=True,
+        dead_letters=DeadLetterPolicy(redeliveries_max=1),
+    )
+    async with await client.consumer(topic, "work", settings) as consumer:
+        for _ in range(4):
+            await consumer.reconsume_later(await consumer.receive(timeout_s=30))
+    for letters in (f"{topic}-work-RETRY", f"{topic}-work-DLQ"):
+        own = ReaderSettings(key_reader=sighted)
+        async with await client.reader(letters, settings=own, schema=INT64) as reader:
+            found = [await reader.read_next(timeout_s=30) for _ in range(2)]
+        assert [each.value() for each in found] == [7, 8]
+        assert [each.key_bytes for each in found] == [b"\xff", None]
+        assert [each.ordering_key for each in found] == [None, b"o"]
 
 
 async def test_both_clients_read_what_the_other_encrypts(

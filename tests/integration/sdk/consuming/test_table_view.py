@@ -1,12 +1,14 @@
 """The table view: the newest value of each key, kept up to date."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 
 import pytest
 
 from magnetar.sdk import Client, ProducerSettings, TableViewSettings
 from magnetar.sdk.errors import AlreadyClosedError, TooSlowError
+from magnetar.sdk.schemas import INT64, STRING, KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, MessageMetadata
 from magnetar.testing import Broker
 from tests.integration.sdk.embedded import admin, make_partitioned
@@ -44,10 +46,38 @@ async def test_it_holds_the_newest_value_of_each_key(client: Client, topic: str)
         assert (len(view), view.get("a"), view["d"]) == (2, None, b"1")
 
 
+async def test_a_key_of_bytes_is_another_key_than_the_text_of_its_base64(
+    client: Client, topic: str
+) -> None:
+    raw = b"\xffkey"
+    text = base64.b64encode(raw).decode()
+    async with await client.producer(topic) as producer:
+        await producer.send(b"1", key=raw)
+        await producer.send(b"2", key=text)
+        await producer.send(b"3", key=b"gone")
+        await producer.send(None, key=b"gone")
+    async with await client.table_view(topic) as view:
+        assert dict(view) == {raw: b"1", text: b"2"}
+        found = view.message(raw)
+        assert found is not None
+        assert found.key_bytes == raw
+
+
+async def test_pairs_with_the_key_apart_are_found_by_the_bytes_of_their_keys(
+    client: Client, topic: str
+) -> None:
+    schema = KeyValueSchema(INT64, STRING, KeyValueEncoding.SEPARATED)
+    gone: KeyValue[int, str] = KeyValue(2, None)
+    async with await client.producer(topic, schema=schema) as producer:
+        await producer.send_many([KeyValue(1, "one"), KeyValue(2, "two"), gone])
+    async with await client.table_view(topic) as view:
+        assert dict(view) == {INT64.encode(1): b"one"}
+
+
 async def test_changes_come_in_order(client: Client, topic: str) -> None:
     await put(client, topic, [("a", b"1")])
     async with await client.table_view(topic) as view:
-        seen: list[tuple[str, bytes | None]] = []
+        seen: list[tuple[str | bytes, bytes | None]] = []
         changes = view.changes()
         first = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0)

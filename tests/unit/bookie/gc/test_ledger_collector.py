@@ -17,24 +17,38 @@ from magnetar.ledger.system import SystemClock
 from tests.bookie_parts import KEY, MemoryStorage
 from tests.garbage import Ledgers, Lie, metadata_calls, store_of_cluster
 
+PATIENCE_S = 100.0
 STATE = LedgerState(KEY, fenced=False, last_add_confirmed=-1)
+
+
+class ManualClock(SystemClock):
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
 
 class Bookie:
     """A bookie with these ledgers, in a cluster with those."""
 
-    def __init__(self, local: Sequence[int], listed: Sequence[int]) -> None:
+    def __init__(
+        self, local: Sequence[int], listed: Sequence[int], *, share_max: float = 0.5
+    ) -> None:
         self.storage = MemoryStorage()
         self.cluster = Ledgers(listed)
         self.store = store_of_cluster()
         self.metrics = GcMetrics()
+        self.clock = ManualClock()
         self.table = LedgerTable(self.storage)
         self.collector = LedgerCollector(
             self.storage,
             self.table,
             calls=metadata_calls(self.store),
-            brake=Brake(vanish_share_max=0.5, ledgers_min=10),
-            clock=SystemClock(),
+            brake=Brake(vanish_share_max=share_max, ledgers_min=10, patience_s=PATIENCE_S),
+            clock=self.clock,
             metrics=self.metrics,
         )
         for ledger_id in local:
@@ -83,6 +97,50 @@ async def test_rule_10_1_an_error_is_no_proof_of_death() -> None:
     bookie.cluster.failing = {16, 18}
     assert await bookie.collect() == [*range(15), 16, 18]
     assert bookie.metrics.unconfirmed_ledgers == 2
+
+
+async def test_a_ledger_that_the_metadata_lost_is_no_garbage() -> None:
+    bookie = Bookie(range(20), range(15))
+    bookie.cluster.lost = {16, 18}
+    assert await bookie.collect() == [*range(15), 16, 18]
+    assert bookie.metrics.unrecorded_ledgers == 2
+    assert await bookie.collect(accept_vanished=True) == list(range(15))
+
+
+async def test_a_share_of_one_accepts_what_the_metadata_lost() -> None:
+    bookie = Bookie(range(20), [], share_max=1.0)
+    bookie.cluster.lost = {3}
+    assert await bookie.collect() == []
+
+
+async def test_most_of_few_ledgers_must_be_missing_for_a_while() -> None:
+    bookie = Bookie(range(4), [0])
+    bookie.cluster.records_deletions = False
+    assert await bookie.collect() == [0, 1, 2, 3]
+    assert bookie.metrics.brakes == 1
+    bookie.clock.now_s += PATIENCE_S - 1
+    assert await bookie.collect() == [0, 1, 2, 3]
+    bookie.clock.now_s += 1
+    assert await bookie.collect() == [0]
+
+
+async def test_a_ledger_that_comes_back_has_to_be_missing_anew() -> None:
+    bookie = Bookie(range(5), [0])
+    bookie.cluster.records_deletions = False
+    await bookie.collect()
+    bookie.cluster.metadata[1] = bookie.cluster.metadata[0]
+    bookie.clock.now_s += PATIENCE_S / 2
+    await bookie.collect()
+    del bookie.cluster.metadata[1]
+    await bookie.collect()
+    bookie.clock.now_s += PATIENCE_S / 2
+    assert await bookie.collect() == [0, 1]
+
+
+async def test_few_of_few_ledgers_go_at_once() -> None:
+    bookie = Bookie(range(4), [0, 1])
+    bookie.cluster.records_deletions = False
+    assert await bookie.collect() == [0, 1]
 
 
 async def test_ledgers_that_are_listed_are_not_asked_for() -> None:

@@ -32,7 +32,11 @@ async def location(scheme: str) -> tuple[int, str]:
     refusals.install(app)
     app.include_router(
         brokers_router(
-            cast(HttpContext, context), status=lambda: "ok", health=ok, request_stop=lambda: None
+            cast(HttpContext, context),
+            status=lambda: "ok",
+            health=ok,
+            request_stop=lambda: None,
+            wall_ms=lambda: 0,
         )
     )
     path = "/admin/v2/brokers/health"

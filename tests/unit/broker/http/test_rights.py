@@ -9,6 +9,9 @@ from magnetar.sdk.wire import parse_topic_name
 NS = Namespace("t/n")
 NAME = parse_topic_name("persistent://t/n/x")
 TOPIC = Topic(NAME)
+COORDINATORS_NAME = "persistent/pulsar/system/transaction_coordinator_assign"
+COORDINATORS = f"/admin/v2/{COORDINATORS_NAME}"
+COORDINATORS_TOPIC = Topic(parse_topic_name(COORDINATORS_NAME.replace("/", "://", 1)))
 P = "/admin/v2/persistent/t/n"
 
 
@@ -47,6 +50,12 @@ P = "/admin/v2/persistent/t/n"
         ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
         ("POST", "/magnetar/v1/topics/schemas", None),
         ("GET", "/magnetar/v1/topics/schemas", (Action.ADMINISTER, Cluster())),
+        ("GET", f"{COORDINATORS}/partitions", None),
+        ("PUT", f"{COORDINATORS}/partitions", (Action.ADMINISTER, COORDINATORS_TOPIC)),
+        ("GET", f"{COORDINATORS}/stats", (Action.LOOKUP, COORDINATORS_TOPIC)),
+        ("GET", f"/lookup/v2/topic/{COORDINATORS_NAME}-partition-0", None),
+        ("GET", "/admin/v3/transactions/transactionMetadata/0/1", None),
+        ("GET", "/admin/v3/transactions/coordinatorStats", (Action.ADMINISTER, Cluster())),
         ("GET", "/admin/v2/something/new", (Action.ADMINISTER, Cluster())),
         ("GET", "/anything", (Action.ADMINISTER, Cluster())),
     ],

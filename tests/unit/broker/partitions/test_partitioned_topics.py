@@ -22,6 +22,7 @@ from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import parse_topic_name
+from tests.unit.broker.memory_parts import ManualClock
 
 TOPIC = parse_topic_name("persistent://public/default/whole")
 
@@ -53,7 +54,7 @@ class LostReplies:
 
 @pytest.fixture
 def topics(store: MetadataStore) -> PartitionedTopics:
-    return PartitionedTopics(store, partitions_max=8)
+    return PartitionedTopics(store, partitions_max=8, clock=ManualClock())
 
 
 async def have_cursor(store: MetadataStore, index: int, name: str) -> None:
@@ -143,7 +144,9 @@ async def test_growth_brings_along_what_subscribes_while_it_grows(
                 await have_cursor(store, 0, "late")
             return await store.set(path, value, version=version)
 
-    topics = PartitionedTopics(cast("MetadataStore", Late(store)), partitions_max=8)
+    topics = PartitionedTopics(
+        cast("MetadataStore", Late(store)), partitions_max=8, clock=ManualClock()
+    )
     await topics.create(TOPIC, 1)
     await topics.grow(TOPIC, 2, is_forced=False)
     assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == ["late"]
@@ -159,7 +162,7 @@ async def test_growth_brings_nothing_back_that_is_deleted_meanwhile(
             await have_cursor(store, 0, "late")
             version = await store.set(path, value, version=version)
             if path == partitioned_topic_path(TOPIC):
-                others = PartitionedTopics(store, partitions_max=8)
+                others = PartitionedTopics(store, partitions_max=8, clock=ManualClock())
                 for index in range(await others.mark_deleted(TOPIC)):
                     log = naming.log_path(TOPIC.partition(index))
                     for cursor in await list_cursors(store, log):
@@ -169,7 +172,9 @@ async def test_growth_brings_nothing_back_that_is_deleted_meanwhile(
                 await have_cursor(store, 0, "of another topic of that name")
             return version
 
-    topics = PartitionedTopics(cast("MetadataStore", Deleted(store)), partitions_max=8)
+    topics = PartitionedTopics(
+        cast("MetadataStore", Deleted(store)), partitions_max=8, clock=ManualClock()
+    )
     await topics.create(TOPIC, 1)
     await topics.grow(TOPIC, 2, is_forced=False)
     assert await store.exists(naming.log_path(TOPIC.partition(1))) is None
@@ -198,7 +203,7 @@ async def test_what_was_made_is_no_conflict_when_the_answers_are_lost(
     store: MetadataStore,
 ) -> None:
     lossy = LostReplies(store)
-    topics = PartitionedTopics(cast(MetadataStore, lossy), partitions_max=8)
+    topics = PartitionedTopics(cast(MetadataStore, lossy), partitions_max=8, clock=ManualClock())
     lossy.lost = 3
     assert (await topics.create(TOPIC, 2)).partitions == 2
     for index in range(2):

@@ -119,7 +119,9 @@ def test_the_settings_are_the_lowest_level() -> None:
 
 def test_the_settings_defaults_are_the_documented_defaults() -> None:
     found = default_policies(BrokerSettings())
-    assert found == EffectivePolicies(max_subscriptions=2_000)
+    assert found == EffectivePolicies(
+        max_subscriptions=2_000, max_consumers_per_subscription=10_000
+    )
 
 
 def test_what_a_newer_release_stored_stays_when_a_record_is_changed() -> None:

@@ -56,6 +56,11 @@ class MemoryNodes:
             raise NoNodeError(path)
         return found
 
+    records_deletions = False
+
+    async def is_gone(self, path: str) -> bool:
+        return path not in self.nodes
+
     async def catch_up(self) -> None:
         """It is never behind."""
 

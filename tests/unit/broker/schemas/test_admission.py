@@ -58,6 +58,21 @@ async def test_a_producer_hears_the_version_of_its_schema() -> None:
     assert again.producer_success.schema_version == version(1)
 
 
+async def test_a_producer_that_says_it_has_none_has_a_schema_of_that_type() -> None:
+    """As Go's for bytes: its consumers decode no message without a version."""
+    harness = Harness()
+    client = harness.client()
+    none = pb.Schema(name="Bytes", schema_data=b"", type=pb.Schema.NoSchema)
+    answer = await client.produce(0, schema=none)
+    assert answer.producer_success.schema_version == version(0)
+    found = await ask(client, schema_version=version(0))
+    assert found.schema.type == pb.Schema.NoSchema
+    assert (await create(client, none)).schema_version == b""
+    assert (await client.subscribe(schema=none)).type == BaseCommand.SUCCESS
+    refused = await client.produce(1, schema=avro(A))
+    assert refused.error.error == pb.ServerError.IncompatibleSchema
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -106,7 +106,7 @@ async def test_without_updates_only_what_is_there_is_let_in() -> None:
         await registry.put(TOPIC, avro("a", "b"), DEFAULTS, may_add=False)
 
 
-async def test_a_deletion_hides_what_is_before_it_but_messages_can_still_be_read() -> None:
+async def test_a_deletion_takes_what_is_before_it_by_its_number_too() -> None:
     registry = Brokers().registry()
     await registry.put(TOPIC, avro("a"), DEFAULTS)
     assert await registry.delete(TOPIC) == 1
@@ -115,11 +115,14 @@ async def test_a_deletion_hides_what_is_before_it_but_messages_can_still_be_read
         await registry.latest(TOPIC)
     with pytest.raises(SchemaNotFoundError):
         await registry.get(TOPIC, 1)
-    assert (await registry.get(TOPIC, 0)).schema == avro("a")
+    with pytest.raises(SchemaNotFoundError):
+        await registry.get(TOPIC, 0)
+    assert await registry.versions(TOPIC) == []
     # Nothing has to fit what was deleted, and the same one is a version of its own.
     assert await registry.put(TOPIC, SchemaData(SchemaType.STRING), DEFAULTS) == 2
     assert await registry.delete(TOPIC) == 3
     assert await registry.put(TOPIC, avro("a"), DEFAULTS) == 4
+    assert [each.version for each in await registry.versions(TOPIC)] == [4]
 
 
 async def test_what_was_deleted_or_removed_is_not_missing_when_the_answer_is_lost() -> None:

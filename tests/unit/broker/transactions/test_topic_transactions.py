@@ -61,7 +61,8 @@ class Owners:
 
     async def load(self, *names: str) -> Topic:
         """The next owner, who finds the cursors of these subscriptions."""
-        topic = Topic(NAME, self.log, TailCache(TailCachePool(1 << 20)), topic_limits(SETTINGS))
+        cache, clock = TailCache(TailCachePool(1 << 20)), ManualClock()
+        topic = Topic(NAME, self.log, cache, topic_limits(SETTINGS), clock=clock)
 
         async def open_log() -> TopicTransactionLog:
             return TopicTransactionLog(cast(ManagedLog, self.beside), part_bytes_max=1 << 20)

@@ -16,6 +16,7 @@ from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness, settle
 from tests.unit.broker.websocket.test_producing import FakeSocket
@@ -36,12 +37,15 @@ class SlowTopic:
     def client_for(self, _: TopicName) -> "SlowTopic":
         return self
 
-    async def producer(self, *_: Any) -> "SlowTopic":
+    async def producer(self, *_: Any, **__: Any) -> "SlowTopic":
         return self
 
-    async def send(self, data: bytes, **_: Any) -> None:
+    async def send_message(self, message: OutgoingMessage) -> None:
         await self.gate.wait()
-        self.stored.append(data)
+        self.stored.append(message.payload)
+
+    async def close(self, **_: Any) -> None:
+        """There is nothing to close."""
 
 
 class DeadConsumer:
@@ -63,7 +67,10 @@ class DeadConsumer:
             redelivery_count=2,
             message_id=MessageId(1, self.left),
             topic=self.topic,
-            key=None,
+            given_key=None,
+            is_null=False,
+            is_null_key=False,
+            schema_version=b"",
             ordering_key=None,
             properties={},
             event_time_ms=0,

@@ -41,7 +41,7 @@ class SlowLinks:
     async def topics_of(self, topic: TopicName) -> list[TopicName]:
         return [topic.partition(index) for index in range(2)]
 
-    async def producer(self, topic: str, *_: Any) -> Any:
+    async def producer(self, topic: str, *_: Any, **__: Any) -> Any:
         return await self._make(topic, AsyncMock(spec=Producer))
 
     async def consumer(self, topic: str, *_: Any) -> Any:

@@ -24,7 +24,7 @@ def test_what_is_acknowledged_or_taken_again_is_not_due() -> None:
     timeouts.add((1, 3), now_s=5.0)
     assert timeouts.take_due(now_s=10.0) == [(1, 1), (2, 0)]
     timeouts.add((1, 1), now_s=10.0)
-    timeouts.discard_up_to((1, 3))
+    timeouts.discard_before((1, 4))
     assert timeouts.next_s is None
 
 
@@ -32,3 +32,14 @@ def test_the_delay_grows_up_to_its_bound() -> None:
     delay = NackDelay(1.0, 2.0, 5.0)
     assert [delay.after(count) for count in (0, 1, 2, 3, 100_000)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert NackDelay(60.0, 1.0, 5.0).after(7) == 60.0
+
+
+def test_an_entry_is_due_while_one_of_its_taken_messages_is_not_acknowledged() -> None:
+    timeouts = AckTimeouts(10.0)
+    for entry in ((1, 1), (1, 2)):
+        timeouts.add(entry, 0b01, now_s=0.0)
+        timeouts.add(entry, 0b10, now_s=1.0)
+        timeouts.discard(entry, 0b01)
+    timeouts.discard((1, 2), 0b10)
+    assert timeouts.take_due(now_s=11.0) == [(1, 1)]
+    assert timeouts.next_s is None

@@ -70,3 +70,8 @@ def test_bytes_that_are_no_value_are_told(schema: Schema[object], raw: bytes) ->
     except SchemaValueError:
         return
     assert schema.decode(schema.encode(value)) == value
+
+
+def test_text_that_utf_8_has_no_form_for_is_refused() -> None:
+    with pytest.raises(SchemaValueError):
+        schemas.STRING.encode("\ud800")

@@ -1,10 +1,12 @@
 """Classes as Avro records: the definition, and values there and back by AVRO and JSON."""
 
+import itertools
 import json
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic.dataclasses
 import pytest
@@ -284,6 +286,97 @@ def test_a_definition_may_have_null_for_its_aliases() -> None:
     assert schema.decode(other.encode({"x": 1}), b"1") == {"x": 1}
 
 
+_count = itertools.count().__next__
+
+
+@dataclass
+class MadeDefaults:
+    x: int
+    points: list[Point] = field(default_factory=list)
+    named: dict[str, int] = field(default_factory=dict)
+    tags: tuple[str, ...] = field(default_factory=lambda: ("a",))
+    colours: list[Colour] = field(default_factory=lambda: [Colour.BLUE])
+    best: Point = field(default_factory=lambda: Point(7))
+    maybe: list[int] | None = field(default_factory=list)
+
+
+class MadeDefaultsModel(BaseModel):
+    x: int
+    points: list[Point] = Field(default_factory=list)
+    best: Point = Field(default_factory=lambda: Point(7))
+
+
+@pydantic.dataclasses.dataclass
+class MadeDefaultsPydantic:
+    x: int
+    points: list[Point] = Field(default_factory=list)
+    given: int = Field(default=3)
+    best: Point = field(default_factory=lambda: Point(7))
+
+
+@pytest.mark.parametrize("kind", [MadeDefaults, MadeDefaultsModel, MadeDefaultsPydantic])
+def test_defaults_that_a_factory_makes_are_defaults_of_the_schema(kind: type[Any]) -> None:
+    old = AvroObjectSchema(
+        {"type": "record", "name": "Old", "fields": [{"name": "x", "type": "long"}]}
+    )
+    assert old.info is not None
+    for schema in (AvroSchema(kind), JsonSchema(kind)):
+        fields = definition_of(schema.info)["fields"]
+        assert isinstance(fields, list)
+        defaults = {each["name"]: each.get("default") for each in fields}
+        assert defaults["points"] == []
+        assert defaults["best"] == {"x": 7, "y": 0.5}
+        if kind is MadeDefaults:
+            assert (defaults["named"], defaults["maybe"]) == ({}, [])
+            assert (defaults["tags"], defaults["colours"]) == (["a"], ["BLUE"])
+    schema = AvroSchema(kind).for_topic()
+    schema.add_version(b"old", old.info)
+    raw = old.encode({"x": 1})
+    found = schema.decode(raw, b"old")
+    if kind is not MadeDefaults:  # Avro's array is a list, whatever the class says.
+        assert found == kind(x=1)
+    # Who changes what is read changes nothing that is read later.
+    found.points.append(Point(5))
+    found.best.x = 9
+    assert (again := schema.decode(raw, b"old")).points == []
+    assert again.best == Point(7)
+
+
+def test_a_default_that_is_no_constant_or_no_json_is_none_of_the_schema() -> None:
+    @dataclass
+    class Odd:
+        number: int = field(default_factory=lambda: 7)  # Such are clocks and random numbers.
+        counted: list[int] = field(default_factory=lambda: [_count()])
+        raw: list[bytes] = field(default_factory=lambda: [b"x"])
+        ratio: float = math.inf
+        at: list[datetime] = field(default_factory=lambda: [datetime(2001, 2, 3, tzinfo=UTC)])
+
+    class Derived(BaseModel):
+        a: list[int]
+        b: list[int] = Field(default_factory=lambda data: data["a"])
+
+    for kind in (Odd, Derived):
+        for schema in (AvroSchema(kind), JsonSchema(kind)):
+            fields = definition_of(schema.info)["fields"]
+            assert isinstance(fields, list)
+            assert [each for each in fields if "default" in each] == []
+
+
+def test_what_is_read_with_a_default_shares_it_with_nobody() -> None:
+    old = AvroObjectSchema(
+        {"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}
+    )
+    names = {"name": "names", "type": {"type": "array", "items": "string"}, "default": []}
+    fields = [{"name": "x", "type": "long"}, names]
+    schema = AvroObjectSchema({"type": "record", "name": "R", "fields": fields})
+    assert old.info is not None
+    schema.add_version(b"old", old.info)
+    for _ in range(2):
+        found = schema.decode(old.encode({"x": 1}), b"old")
+        assert found == {"x": 1, "names": []}
+        found["names"].append("more")
+
+
 def test_a_namespace_is_part_of_all_names() -> None:
     found = definition_of(AvroSchema(Model, namespace="a.b").info)
     assert found["namespace"] == "a.b"
@@ -312,6 +405,51 @@ def test_a_value_of_another_class_is_refused() -> None:
     for schema in (AvroSchema(Point), JsonSchema(Point)):
         with pytest.raises(SchemaValueError):
             schema.encode(VALUE)  # type: ignore[arg-type]  # That is the point.
+
+
+@dataclass
+class Narrow:
+    small: Int32 = 0
+    large: int = 0
+    ratio: Float32 = 0.0
+    many: list[Int32] = field(default_factory=list)
+    maybe: int | None = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Narrow(small=1 << 31),
+        Narrow(small=-(1 << 31) - 1),
+        Narrow(large=1 << 63),
+        Narrow(many=[0, 1 << 40]),
+        Narrow(maybe=-(1 << 70)),
+        Narrow(large=1.5),  # type: ignore[arg-type]  # That is the point.
+    ],
+)
+def test_a_number_that_the_definition_has_no_room_for_is_refused(value: Narrow) -> None:
+    for schema in (AvroSchema(Narrow), JsonSchema(Narrow)):
+        with pytest.raises(SchemaValueError):
+            schema.encode(value)
+
+
+def test_numbers_at_the_bounds_of_their_types_pass() -> None:
+    value = Narrow(-(1 << 31), -(1 << 63), 3.4028234663852886e38, [(1 << 31) - 1], (1 << 63) - 1)
+    for schema in (AvroSchema(Narrow), JsonSchema(Narrow)):
+        assert schema.decode(schema.encode(value)) == value
+    avro = AvroSchema(Narrow)
+    assert math.isnan(avro.decode(avro.encode(Narrow(ratio=math.nan))).ratio)
+    with pytest.raises(SchemaValueError, match="32 bits of a float"):
+        avro.encode(Narrow(ratio=1e300))
+
+
+@pytest.mark.parametrize("value", [1.5, 1 << 63, "1"])
+def test_a_dict_is_written_as_it_is_or_not_at_all(value: object) -> None:
+    fields = [{"name": "x", "type": "long"}]
+    schema = AvroObjectSchema({"type": "record", "name": "R", "fields": fields})
+    assert schema.decode(schema.encode({"x": 1})) == {"x": 1}
+    with pytest.raises(SchemaValueError, match="x"):
+        schema.encode({"x": value})
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff" * 20, b"{", b"\x02"])

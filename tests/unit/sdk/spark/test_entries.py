@@ -6,20 +6,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.arrow_rows import BYTES_MAX, ArrowRows
-from magnetar.sdk.spark.columns import METADATA_FIELDS
+from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS
 from magnetar.sdk.spark.entries import EntryRows, FetchBefore
-from magnetar.sdk.spark.errors import CorruptDataError
-from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.errors import CorruptDataError, SchemaMismatchError
+from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, PERMISSIVE, ValueSchema
 from magnetar.sdk.spark.values import value_columns
 from magnetar.sdk.wire.payload import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 
 SCHEMA = StructType([StructField("value", BinaryType()), *METADATA_FIELDS])
+BYTES = ValueSchema()
 
 
 def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
@@ -29,9 +30,16 @@ def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
 class Rows:
     """What a slice becomes, without a bookie."""
 
-    def __init__(self, fetch_before: FetchBefore = nothing_before) -> None:
+    def __init__(
+        self,
+        fetch_before: FetchBefore = nothing_before,
+        *,
+        mode: str = FAILFAST,
+        schema: StructType = SCHEMA,
+        values: ValueSchema = BYTES,
+    ) -> None:
         self._rows = ArrowRows(
-            SCHEMA, topic="t", partition=3, values=value_columns(SCHEMA, ValueSchema())
+            schema, topic="t", partition=3, values=value_columns(schema, values), mode=mode
         )
         self._entries = EntryRows(
             self._rows,
@@ -296,3 +304,70 @@ def test_a_key_in_base64_of_several_lines_is_decoded() -> None:
     for entry_id, text in enumerate((base64.encodebytes(key).decode(), "not base64!\r\n")):
         rows.add(entry_id, b"x", publish_time=1, partition_key=text, partition_key_b64_encoded=True)
     assert column(rows.take(), "__key") == [key, b"not base64!\r\n"], "what is none stays as it is"
+
+
+NUMBERS = StructType([StructField("value", IntegerType()), *METADATA_FIELDS, ERROR_FIELD])
+
+
+def with_bad_ones(mode: str) -> Rows:
+    """A number; a batch with one that is none in the middle; one encrypted; one in no batch that
+    says it is one; a number."""
+    rows = Rows(mode=mode, schema=NUMBERS, values=ValueSchema("INT32"))
+    rows.add(0, b"\0\0\0\1", publish_time=1)
+    batch = encode_plain_batch([b"\0\0\0\2", b"no number", b"\0\0\0\3"], 0)
+    rows.add(1, batch, publish_time=2, num_messages_in_batch=3)
+    secret = MessageMetadata(producer_name="p", sequence_id=0, publish_time=3, partition_key="k")
+    secret.encryption_keys.add(key="key", value=b"sealed")
+    rows.add_payload(2, encode_payload(secret.SerializeToString(), b"secret"))
+    rows.add(3, b"no batch", publish_time=4, num_messages_in_batch=3)
+    rows.add(4, b"\0\0\0\4", publish_time=5)
+    return rows
+
+
+def test_a_message_that_cannot_be_read_fails_the_query_and_is_named() -> None:
+    with pytest.raises(CorruptDataError, match=r"t: message 7:2: it is encrypted.*set mode to"):
+        with_bad_ones(FAILFAST)
+    rows = Rows(schema=NUMBERS, values=ValueSchema("INT32"))
+    batch = encode_plain_batch([b"\0\0\0\2", b"no number", b"\0\0\0\3"], 0)
+    rows.add(1, batch, skip_through=0, publish_time=2, num_messages_in_batch=3)
+    with pytest.raises(SchemaMismatchError, match=r"t: message 7:1:3:1: .*no INT32.*set mode to"):
+        rows.take()
+
+
+def test_permissive_gives_a_row_with_null_and_why() -> None:
+    batch = with_bad_ones(PERMISSIVE).take()
+    assert column(batch, "value") == [1, 2, None, 3, None, None, 4]
+    problems = [str(each)[:20] for each in column(batch, "__error")]
+    assert problems == [
+        "None", "None", "a value of 9 bytes i", "None", "it is encrypted by i",
+        "message 0 of a batch", "None",
+    ]  # fmt: skip
+    assert ids(batch)[4:] == [(7, 2, 3, -1), (7, 3, 3, -1), (7, 4, 3, -1)]
+    assert column(batch, "__key")[4] == b"k"
+    assert micros(batch, "__publishTime") == [1_000, 2_000, 2_000, 2_000, 3_000, 4_000, 5_000]
+
+
+def test_dropmalformed_leaves_it_out_and_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    batch = with_bad_ones(DROPMALFORMED).take()
+    assert column(batch, "value") == [1, 2, 3, 4]
+    assert column(batch, "__error") == [None] * 4
+    lines = [each.getMessage() for each in caplog.records]
+    assert [line.split(" is left out")[0] for line in lines] == [
+        "t: message 7:2", "t: message 7:3", "t: message 7:1:3:1",
+    ]  # fmt: skip
+
+
+def test_messages_that_are_left_out_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    rows = Rows(mode=DROPMALFORMED, schema=NUMBERS, values=ValueSchema("INT32"))
+    for entry_id in range(1_000):
+        rows.add(entry_id, b"no number", publish_time=1)
+    assert rows.take().num_rows == 0
+    assert len(caplog.records) == 11
+
+
+def test_an_entry_without_a_readable_head_is_a_row_without_a_time() -> None:
+    rows = Rows(mode=PERMISSIVE, schema=NUMBERS, values=ValueSchema("INT32"))
+    rows.add_payload(0, b"\xff" * 20)
+    batch = rows.take()
+    assert micros(batch, "__publishTime") == [None]
+    assert column(batch, "__error") != [None]

@@ -10,7 +10,6 @@ from magnetar.sdk.spark.planning import (
     EntryRange,
     entries_left,
     joined_topics,
-    ledgers_since,
     limited_ends,
     plan_slices,
     ranges_between,
@@ -82,15 +81,6 @@ def test_slices_have_every_entry_once_and_in_order(
     assert all(0 < count <= entries_max for count in counts[-1:])
 
 
-def test_a_slice_begins_behind_each_gap_of_what_is_ruled_out() -> None:
-    """What is cut into chunks may begin there, and is looked for before its slice."""
-    topic = replace(state((3, 10), (7, 1), (9, 20), (11, 5)), ruled_out=frozenset({7}))
-    first, second = plan_slices(topic, MessageId(-1, -1), MessageId(11, 4), entries_max=100)
-    assert first.ranges == (EntryRange(3, 0, 9),)
-    assert second.ranges == (EntryRange(9, 0, 19), EntryRange(11, 0, 4))
-    assert second.before == ((3, 9), (7, 0))
-
-
 def test_slices_are_about_as_large_as_asked_for_and_alike() -> None:
     start, end = MessageId(-1, -1), MessageId(9, 19)  # 31 entries of 100 bytes
     assert slice_entries(THREE, start, end, slice_bytes=1 << 30) == 31
@@ -149,10 +139,6 @@ def test_an_empty_topic_has_nothing_to_read() -> None:
     assert state_of(NAME, stats("3:9", (3, 10), (9, 0))).end == MessageId(3, 9)
 
 
-def since(closed: dict[int, int], since_ms: int) -> list[int]:
-    return [each.ledger_id for each in ledgers_since(THREE.ledgers, closed, since_ms=since_ms)]
-
-
 def test_a_slice_is_cut_off_when_ledgers_before_its_start_are_gone() -> None:
     trimmed = replace(THREE, removed_through=2)
     for topic, start, is_cut_off in (
@@ -194,20 +180,6 @@ def test_what_is_left_of_a_ledger_is_behind_the_offset() -> None:
     assert entries_left(THREE, MessageId(7, 0)) == 0
     for beyond in (MessageId(9, 50), MessageId(8, 0), MessageId(-1, -1)):
         assert entries_left(THREE, beyond) == 0
-
-
-def test_ledgers_that_were_closed_before_a_time_are_left_out() -> None:
-    assert since({3: 1_000, 7: 2_000}, 1_500) == [7, 9]
-    assert since({3: 1_000, 7: 2_000}, 2_000) == [7, 9], "closed in the same millisecond"
-    assert since({3: 1_000, 7: 2_000}, 2_001) == [9], "the last one is open"
-
-
-def test_a_closing_time_of_a_clock_that_was_wrong_leaves_out_nothing() -> None:
-    """A ledger cannot have been closed before the one that precedes it."""
-    assert since({3: 1_000, 7: 500}, 900) == [3, 7, 9]
-    assert since({3: 1_000, 7: 500, 9: 1_100}, 1_200) == [7]
-    assert since({3: 1_000, 7: 0}, 1_200) == [7, 9]
-    assert since({1: 1_000, 3: 500}, 1_200) == [3, 7, 9], "also behind one that has no entries"
 
 
 def sized(*sizes: int) -> dict[str, TopicState]:

@@ -2,18 +2,21 @@
 
 import io
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from magnetar.sdk.spark.avro_types import fields_of
-from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.sink.json_encoding import encode_json
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 from magnetar.sdk.spark.structured_values import StructuredValues
+from magnetar.sdk.spark.value_types import value_fields
+from magnetar.sdk.spark.values import StoredValues
 
 WANTED = StructType([StructField("b", StringType())])
 
@@ -40,7 +43,7 @@ def test_each_value_is_read_by_the_version_that_it_names() -> None:
         _written(VERSIONS[0][1], b="of no version"),
     ]
     runs = [(1, 1), (3, 1), (NO_VERSION, 1)]
-    columns = VALUES.columns(parts, [len(each) for each in parts], [], runs)
+    columns = VALUES.columns(StoredValues(parts, [len(each) for each in parts], versions=runs))
     assert columns["b"].to_pylist() == ["old", "new", "of no version"]
 
 
@@ -76,16 +79,22 @@ def test_a_logical_type_is_a_column_or_what_it_is_written_as(
 
     schema = of({"type": base, "logicalType": logical, "precision": 9, "scale": 2})
     value = _written(of(base), f={"x": raw} if is_nested else raw)
-    wanted = StructType(fields_of(schema, is_json=False))
-    columns = StructuredValues(wanted, ValueSchema("AVRO", schema))
-    (found,) = columns.columns([value], [len(value)], [], [(NO_VERSION, 1)])["f"].to_pylist()
+    columns = StructuredValues(
+        StructType(value_fields(ValueSchema("AVRO", schema))), ValueSchema("AVRO", schema)
+    )
+    stored = StoredValues([value], [len(value)], versions=[(NO_VERSION, 1)])
+    (found,) = columns.columns(stored)["f"].to_pylist()
     assert found == ([("x", expected)] if is_nested else expected)
 
 
 def test_a_version_that_the_topic_does_not_have_is_no_guess() -> None:
     part = _written(VERSIONS[1][1], a="x", b="new")
-    with pytest.raises(SchemaMismatchError, match=r"version 2 of the topic's schema.* it has 1, 3"):
-        VALUES.columns([part], [len(part)], [], [(2, 1)])
+    stored = StoredValues([part], [len(part)], versions=[(2, 1)])
+    assert VALUES.columns(stored)["b"].to_pylist() == [None]
+    assert (
+        "version 2 of the topic's schema, which the topic does not have; it has 1, 3"
+        in (stored.unfit[0])
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,8 +111,13 @@ def test_a_version_that_the_topic_does_not_have_is_no_guess() -> None:
 def test_json_values_that_are_not_an_object_each_are_refused(values: list[bytes]) -> None:
     """Together they are as many objects as values, and would be the rows of others."""
     columns = StructuredValues(WANTED, ValueSchema("JSON", _record("b")))
-    with pytest.raises(SchemaMismatchError, match="a value is no JSON"):
-        columns.columns(values, [len(each) for each in values], [], [(-1, len(values))])
+    stored = StoredValues(values, [len(each) for each in values])
+    found = columns.columns(stored)["b"].to_pylist()
+    assert len(found) == len(values)
+    for row, problem in stored.unfit.items():
+        assert problem.startswith("a value is no JSON")
+        assert found[row] is None
+    assert stored.unfit
 
 
 @pytest.mark.parametrize(
@@ -122,4 +136,35 @@ def test_white_space_around_json_values_keeps_them_in_one_batch(
     parts = [memoryview(each) for each in values] if is_cut else values
     fast = columns._fast_json(parts)
     assert fast is not None
-    assert fast.to_pylist() == columns._slow_json(values, set()).to_pylist()
+    stored = StoredValues(values, [len(each) for each in values])
+    assert fast.to_pylist() == columns._slow_json(values, stored).to_pylist()
+    assert not stored.unfit
+
+
+def test_json_numbers_as_the_sink_and_the_java_client_write_them_are_read() -> None:
+    odd = [float("nan"), float("inf"), float("-inf"), 1.5, None]
+    values = encode_json(
+        [("x", pa.array(odd)), ("y", pa.array(odd, pa.float32())), ("n", pa.array(["NaN"] * 5))]
+    ).to_pylist()
+    nullable = [
+        {"name": name, "type": ["null", kind]}
+        for name, kind in (("x", "double"), ("y", "float"), ("n", "string"))
+    ]
+    inner = {"type": "record", "name": "I", "fields": nullable[:1]}
+    nested = [
+        {"name": "list", "type": {"type": "array", "items": "double"}},
+        {"name": "inner", "type": inner},
+    ]
+    definition = json.dumps({"type": "record", "name": "R", "fields": [*nullable, *nested]})
+    values.append(b'{"x":"-INF","list":["NaN",2,"Infinity"],"inner":{"x":"INF"}}')
+    values.append(b'{"x":"many"}')
+    schema = ValueSchema("JSON", definition)
+    stored = StoredValues(values, [len(each) for each in values], versions=[(-1, len(values))])
+    columns = StructuredValues(StructType(value_fields(schema)), schema).columns(stored)
+    for name in ("x", "y"):
+        assert str(columns[name].to_pylist()[:5]) == str(odd)
+    assert columns["x"][5].as_py() == -math.inf
+    assert columns["n"].to_pylist() == ["NaN"] * 5 + [None] * 2
+    assert str(columns["list"][5].as_py()) == "[nan, 2.0, inf]"
+    assert columns["inner"][5].as_py() == {"x": math.inf}
+    assert set(stored.unfit) == {6}

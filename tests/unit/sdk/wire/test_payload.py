@@ -11,6 +11,7 @@ from magnetar.sdk.wire import (
     check_checksum,
     checksum,
     encode_payload,
+    extend_metadata,
     messages_in,
     split_payload,
 )
@@ -62,6 +63,21 @@ def test_any_flipped_byte_fails_the_checksum(at: int) -> None:
 def test_truncated_payloads_are_refused(payload: bytes) -> None:
     with pytest.raises(MalformedPayloadError):
         split_payload(payload)
+
+
+def test_metadata_get_more_fields_and_keep_those_that_are_unknown() -> None:
+    unknown = b"\xf8\x3f\x07"  # field 1023, a varint
+    metadata = MessageMetadata(producer_name="p", sequence_id=3, publish_time=1)
+    sent = encode_payload(metadata.SerializeToString() + unknown, b"body")
+    for payload in (sent, sent[6:]):
+        extended = extend_metadata(payload, MessageMetadata(txnid_least_bits=5, txnid_most_bits=0))
+        assert check_checksum(extended)
+        found, body = split_payload(extended)
+        assert (found.txnid_least_bits, found.txnid_most_bits, found.sequence_id) == (5, 0, 3)
+        assert unknown in extended
+        assert extended[body:] == b"body"
+    with pytest.raises(MalformedPayloadError):
+        extend_metadata(sent[:12], MessageMetadata())
 
 
 def test_messages_are_counted_by_the_metadata() -> None:

@@ -84,7 +84,8 @@ export async function ask(method, where, { body, signal, timeoutMs = TIMEOUT_MS 
   let reason = answer.statusText || `status ${answer.status}`;
   try {
     const text = await answer.text();
-    reason = JSON.parse(text).reason || reason;
+    const told = JSON.parse(text);
+    reason = [told.reason, told.detail].filter(Boolean).join(": ") || reason;
   } catch {
     // No JSON: the status must do.
   }

@@ -8,6 +8,14 @@ import { link } from "./table.js";
 
 const TIMEOUT_MS = 20_000;
 const PAYLOAD_BYTES_MAX = 4 << 20;
+const NUMBERS = ["BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE"];
+/** What is to be written for a schema whose values have a text. */
+const TAKES = {
+  AVRO: "Write JSON: it is encoded by the schema.",
+  JSON: "Write JSON, an object.",
+  STRING: "Write text.",
+  ...Object.fromEntries(NUMBERS.map((type) => [type, "Write one value: it is encoded by the schema."])),
+};
 
 /** The tab "Publish". */
 export function showPublish({ topic, partitions, content, signal }) {
@@ -33,7 +41,7 @@ export function showPublish({ topic, partitions, content, signal }) {
     try {
       const schema = await get(path("admin", "v2", "schemas", topic.tenant, topic.namespace, topic.name.replace(/-partition-\d+$/, ""), "schema"), { signal });
       visible(schemaNote, true);
-      say(schemaNote, `The topic has a schema (${schema.type}). What you publish goes out as you write it: see that its consumers can read it.`);
+      say(schemaNote, `The topic has a schema (${schema.type}). ${TAKES[schema.type] || "Its values have no text: publish bytes that are encoded already."} Bytes in hex and base64 go out as they are.`);
     } catch {
       // No schema: nothing to warn of.
     }
@@ -46,7 +54,7 @@ export function showPublish({ topic, partitions, content, signal }) {
     try {
       const message = { payload: encoded(payload.value, format.value), properties: pairs(properties.value) };
       if (key.value) message.key = key.value;
-      const id = await publish(topic, message);
+      const id = await publish(topic, message, ["text", "json"].includes(format.value));
       say(last, `Published as ${id}.`);
       if (!partitions && topic.domain === "persistent")
         last.append(" ", link(topicView(topic, "messages"), "Look at it"));
@@ -101,10 +109,10 @@ function pairs(text) {
   return Object.fromEntries(found);
 }
 
-/** Publish, and wait until it is stored. Returns the message id in words. */
-function publish(topic, message) {
+/** Publish, and wait until it is stored; text is encoded by the topic's schema. Returns the message id in words. */
+function publish(topic, message, isText) {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const query = token.get() ? `?token=${encodeURIComponent(token.get())}` : "";
+  const query = `?encodeBySchema=${isText}${token.get() ? `&token=${encodeURIComponent(token.get())}` : ""}`;
   const where = path("ws", "v2", "producer", topic.domain, topic.tenant, topic.namespace, topic.name);
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(`${scheme}://${location.host}${where}${query}`);

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
+from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME, archived_schema
 from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
 from magnetar.sdk.spark.pipeline.archive_log import Commit, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
@@ -35,6 +35,7 @@ from magnetar.sdk.spark.pipeline.compaction import CompactionSettings, compact
 from magnetar.sdk.spark.pipeline.errors import PipelineError
 from magnetar.sdk.spark.pipeline.progress import megabytes, progress_bar, show_summary
 from magnetar.sdk.spark.pipeline.session import BrokerSettings
+from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
 START_TIMEOUT_S = 600.0
@@ -62,6 +63,9 @@ class ArchiveSettings:
     """Between micro-batches, if it goes on."""
     entries_max: int = 0
     """Of a micro-batch; 0: no limit."""
+    mode: str = FAILFAST
+    """What becomes of messages that cannot be read: the job ends, or they are left out. Rows
+    without their values, of PERMISSIVE, are no archive."""
     checkpoint: str = ""
     """Empty: in the archive's directory."""
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
@@ -69,6 +73,8 @@ class ArchiveSettings:
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
             raise PipelineError("archive: give topics, or a pattern of topics, and not both")
+        if self.mode not in (FAILFAST, DROPMALFORMED):
+            raise PipelineError(f"archive: mode is {FAILFAST} or {DROPMALFORMED}")
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
@@ -116,6 +122,7 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
         **settings.brokers.source_options(),
         "startingOffsets": "earliest",
         "subscriptionName": subscription_of(store.storage.url),
+        "mode": settings.mode,
     }
     if settings.topics:
         options["topics"] = settings.topics
@@ -123,7 +130,8 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
         options["topicsPattern"] = settings.topics_pattern
     if settings.entries_max:
         options["maxEntriesPerTrigger"] = str(settings.entries_max)
-    rows = spark.readStream.format("magnetar").options(**options).load()
+    schema = archived_schema(options)
+    rows = spark.readStream.format("magnetar").options(**options).schema(schema).load()
     _check_columns(rows.columns)
     writer = _BatchWriter(spark, store, settings.compaction)
     stream = rows.writeStream.foreachBatch(writer).option(

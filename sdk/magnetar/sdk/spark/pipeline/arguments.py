@@ -14,6 +14,7 @@ from magnetar.sdk.spark.pipeline.archive import ArchiveSettings
 from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings
 from magnetar.sdk.spark.pipeline.session import BrokerSettings, spark_session
+from magnetar.sdk.spark.slices import FAILFAST
 
 if TYPE_CHECKING:
     from magnetar.sdk.spark.pipeline.rollup import RollupSettings
@@ -82,6 +83,7 @@ def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSetti
     parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
     parser.add_argument("--interval-s", type=int, default=60)
     parser.add_argument("--entries-max", type=int, default=0, help="of a micro-batch")
+    parser.add_argument("--mode", default=FAILFAST, help="of messages that cannot be read")
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--file-bytes", type=int, default=CompactionSettings().file_bytes)
     parser.add_argument("--files-min", type=int, default=CompactionSettings().files_min)
@@ -94,6 +96,7 @@ def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSetti
         once=not found.continuous,
         interval_s=found.interval_s,
         entries_max=found.entries_max,
+        mode=found.mode,
         checkpoint=found.checkpoint,
         compaction=CompactionSettings(file_bytes=found.file_bytes, files_min=found.files_min),
     )

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 
 from magnetar.sdk.schema import SchemaInfo, SchemaType
 from magnetar.sdk.spark.columns import (
+    ERROR,
     EVENT_TIME,
     KEY,
     MESSAGE_ID,
@@ -33,8 +34,9 @@ from magnetar.sdk.spark.sink.options import Encoding, SinkOptions
 from magnetar.sdk.spark.sink.row_schema import RowSchema
 from magnetar.sdk.spark.sink.varints import as_binary
 
-_SET_BY_BROKERS = (MESSAGE_ID, PUBLISH_TIME)
-"""Columns of the source that a message gets anew; they are passed over."""
+_SET_BY_BROKERS = (MESSAGE_ID, PUBLISH_TIME, ERROR)
+"""Columns of the source that a message gets anew, or that are of its reading; they are passed over.
+"""
 
 
 @dataclass(frozen=True, slots=True)

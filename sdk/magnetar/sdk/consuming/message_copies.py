@@ -1,0 +1,243 @@
+"""Copies of messages in other topics, with all that makes their bytes readable there.
+
+A copy has the payload as it was written, both keys, the marks for a missing value and for a key of
+bytes, and the version of the *target's* schema that says how to read it: the definition of the
+source is registered in the target, as the Java client does for dead letters. What a producer has
+encrypted is copied with its keys and as it travelled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from magnetar.sdk.errors import SchemaError, SdkError, ServiceError
+from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
+from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.wire.errors import TopicNotFoundError
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
+
+VERSIONS_MAX = 1_000
+"""Versions of schemas that are remembered; then all are forgotten and asked for again."""
+
+
+class Sender(Protocol):
+    """A producer, as copies need it."""
+
+    async def send_message(self, message: OutgoingMessage) -> MessageId: ...
+
+    def send_encoded_nowait(
+        self,
+        body: bytes,
+        metadata: MessageMetadata,
+        *,
+        on_sent: Callable[[MessageId | None, SdkError | None], None] | None = None,
+    ) -> None: ...
+
+    async def close(self, *, flush: bool = True) -> None: ...
+
+
+class CopyClient(Protocol):
+    """A client, as copies need it. All calls raise SdkError."""
+
+    async def schema(self, topic: str, version: bytes = b"") -> SchemaInfo | None: ...
+
+    async def register_schema(self, topic: str, schema: SchemaInfo) -> bytes: ...
+
+    def producer(
+        self, topic: str, settings: ProducerSettings, *, schema: Schema[bytes]
+    ) -> Awaitable[Sender]: ...
+
+
+class EncodedSchema(Schema[bytes]):
+    """Values are bytes that others have encoded by this definition."""
+
+    def __init__(self, info: SchemaInfo | None) -> None:
+        self.info = info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:
+        return data
+
+
+class MessageCopies:
+    """Of one consumer: a producer for each topic that it copies to."""
+
+    def __init__(
+        self, client_for: Callable[[TopicName], CopyClient], *, needs_schema: bool
+    ) -> None:
+        """`needs_schema`: a message whose schema the target refuses is not copied, since the
+        application reads by it. Else it is copied without, as by a consumer of bytes."""
+        self._client_for = client_for
+        self._needs_schema = needs_schema
+        self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
+        self._versions: dict[tuple[TopicName, str, bytes], bytes] = {}
+        """Those of targets by those of sources; empty: copies are stored without one."""
+
+    async def store(
+        self,
+        message: Message,
+        target: TopicName,
+        properties: Mapping[str, str],
+        *,
+        initial_subscription: str = "",
+        deliver_at_ms: int | None = None,
+    ) -> None:
+        """Store a copy, and return when it is stored. `initial_subscription`: one that the target
+        has before its first copy.
+
+        Raises:
+            SdkError: it is not known to be stored.
+        """
+        sender, version = await self._attached(message, target, initial_subscription)
+        if message.is_encrypted:
+            await _send_encrypted(sender, message, properties, version, deliver_at_ms)
+            return
+        await sender.send_message(
+            OutgoingMessage(
+                payload=message.data,
+                key=message.given_key,
+                ordering_key=message.ordering_key,
+                properties=properties,
+                event_time_ms=message.event_time_ms or None,
+                deliver_at_ms=deliver_at_ms,
+                is_null=message.is_null,
+                is_null_key=message.is_null_key,
+                schema_version=version,
+            )
+        )
+
+    async def close(self) -> None:
+        """Close the producers. Does not raise."""
+        made = list(self._senders.values())
+        self._senders.clear()
+        for each in made:
+            if not each.done():
+                each.cancel()
+        results = await asyncio.gather(*made, return_exceptions=True)
+        senders = [each for each in results if not isinstance(each, BaseException)]
+        await asyncio.gather(*(each.close(flush=False) for each in senders), return_exceptions=True)
+
+    # -- schemas
+
+    async def _attached(
+        self, message: Message, target: TopicName, subscription: str
+    ) -> tuple[Sender, bytes]:
+        """The producer of the target, and the version there of the message's schema.
+
+        Raises:
+            SdkError
+        """
+        source, version = message.topic, message.schema_version
+        if not version:
+            return await self._sender(target, subscription, None), b""
+        key = (target, source, version)
+        found = self._versions.get(key)
+        if found is not None:
+            return await self._sender(target, subscription, None), found
+        try:
+            info = await self._definition(source, version)
+            # A topic that enforces schemas takes no producer without: it has the first one.
+            sender = await self._sender(target, subscription, info)
+            found = b"" if info is None else await self._register(target, info)
+        except (ServiceError, SchemaError) as error:
+            # A topic that moves is not known to its broker for a moment, which says nothing.
+            is_passing = error.retryable or isinstance(error, TopicNotFoundError)
+            if self._needs_schema or is_passing:
+                raise
+            _log.warning(
+                "copied_without_schema source=%s target=%s version=%s: %s",
+                source,
+                target,
+                version.hex(),
+                error,
+            )
+            sender, found = await self._sender(target, subscription, None), b""
+        if len(self._versions) >= VERSIONS_MAX:
+            self._versions.clear()
+        self._versions[key] = found
+        return sender, found
+
+    async def _definition(self, source: str, version: bytes) -> SchemaInfo | None:
+        """Of the source's version; None: it is deleted, or says no more than bytes do."""
+        info = await self._client_for(TopicName.parse(source)).schema(source, version)
+        return None if info is None or info.type is SchemaType.BYTES else info
+
+    async def _register(self, target: TopicName, info: SchemaInfo) -> bytes:
+        return await self._client_for(target).register_schema(str(target), info)
+
+    # -- producers
+
+    async def _sender(
+        self, target: TopicName, subscription: str, info: SchemaInfo | None
+    ) -> Sender:
+        task = self._senders.get(target)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            # Copies are as large as what was put together of chunks.
+            settings = ProducerSettings(
+                batching=False, chunking=True, initial_subscription=subscription
+            )
+            task = asyncio.ensure_future(
+                self._client_for(target).producer(str(target), settings, schema=EncodedSchema(info))
+            )
+            self._senders[target] = task
+        return await asyncio.shield(task)
+
+
+async def _send_encrypted(
+    sender: Sender,
+    message: Message,
+    properties: Mapping[str, str],
+    version: bytes,
+    deliver_at_ms: int | None,
+) -> None:
+    """As it is, with what whoever has the keys needs."""
+    metadata = encrypted_metadata(message.metadata)
+    metadata.properties.extend(KeyValue(key=k, value=v) for k, v in properties.items())
+    metadata.schema_version = version
+    if deliver_at_ms is not None:
+        metadata.deliver_at_time = deliver_at_ms
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_sent(message_id: MessageId | None, error: SdkError | None) -> None:
+        if stored.done():
+            return  # the consumer is closed
+        if error is not None:
+            stored.set_exception(error)
+        else:
+            stored.set_result(None)
+
+    sender.send_encoded_nowait(message.data, metadata, on_sent=on_sent)
+    await stored
+
+
+_OF_ENCRYPTED = (
+    "encryption_algo",
+    "encryption_param",
+    "compression",
+    "uncompressed_size",
+    "num_messages_in_batch",
+    "partition_key",
+    "partition_key_b64_encoded",
+    "ordering_key",
+    "event_time",
+    "null_value",
+    "null_partition_key",
+)
+
+
+def encrypted_metadata(source: MessageMetadata) -> MessageMetadata:
+    """What a copy of an encrypted entry says of itself, but for its properties."""
+    copy = MessageMetadata(encryption_keys=source.encryption_keys)
+    for name in _OF_ENCRYPTED:
+        if source.HasField(name):
+            setattr(copy, name, getattr(source, name))
+    return copy

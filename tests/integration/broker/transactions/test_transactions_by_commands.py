@@ -1,0 +1,105 @@
+"""Transactions by single commands, as other clients send them: what SEND says, and what END_TXN
+is answered."""
+
+import asyncio
+import json
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.integration.broker.wire_client import WireClient
+from tests.standalone import Standalone
+
+TOPIC = "persistent://public/default/by-commands"
+
+
+async def publish(
+    client: WireClient, sequence_id: int, body: bytes, txn: tuple[int, int] | None
+) -> None:
+    client.publish(sequence_id, body, txn=txn)
+    await client.next(BaseCommand.SEND_RECEIPT)
+
+
+@pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
+async def test_a_message_whose_command_alone_names_its_transaction_is_in_it_also_after_kill_9(
+    tmp_path: Path, action: pb.TxnAction
+) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        txn = await client.begin(TOPIC)
+        await client.produce(TOPIC, txn_enabled=True)
+        await publish(client, 0, b"before", None)
+        await publish(client, 1, b"in it", txn)
+        await publish(client, 2, b"behind", None)
+        server.kill()
+        await client.close()
+        server.start()
+        client = await WireClient.open(server.port)
+        await client.subscribe(TOPIC, permits=10)
+        # What is open holds back what is behind it: nothing of both is sent.
+        assert await client.bodies(1) == [b"before"]
+        other = await WireClient.open(server.port)
+        assert not (await other.end(txn, action)).HasField("error")
+        await other.close()
+        rest = [b"in it", b"behind"] if action == pb.COMMIT else [b"behind"]
+        assert await client.bodies(len(rest)) == rest
+        await client.close()
+
+
+async def test_a_message_whose_metadata_name_another_transaction_is_refused(
+    tmp_path: Path,
+) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        txn = await client.begin(TOPIC)
+        await client.produce(TOPIC, txn_enabled=True)
+        client.publish(0, b"x", txn=txn, txnid_most_bits=txn[0], txnid_least_bits=txn[1] + 1)
+        refused = await client.next(BaseCommand.SEND_ERROR)
+        assert refused.send_error.error == pb.ServerError.MetadataError
+        await client.close()
+
+
+@pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
+async def test_an_end_is_not_answered_twice_but_to_clients_that_may_not_have_heard(
+    tmp_path: Path, action: pb.TxnAction
+) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client, again = await WireClient.open(server.port), await WireClient.open(server.port)
+        txn = await client.begin(TOPIC)
+        assert not (await client.end(txn, action)).HasField("error")
+        assert (await client.end(txn, action)).error == pb.ServerError.TransactionNotFound
+        assert not (await again.end(txn, action)).HasField("error")
+        assert (await again.end(txn, action)).error == pb.ServerError.TransactionNotFound
+        own = await WireClient.open(server.port, client_version="Magnetar-Python-0.1.0")
+        for _ in range(2):
+            assert not (await own.end(txn, action)).HasField("error")
+        for each in (client, again, own):
+            await each.close()
+
+
+def test_coordinators_are_found_over_http_as_over_the_binary_protocol(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        name = "persistent/pulsar/system/transaction_coordinator_assign"
+        with urlopen(f"{server.http_url}/admin/v2/{name}/partitions") as answer:
+            assert json.load(answer)["partitions"] == 4
+        with urlopen(f"{server.http_url}/lookup/v2/topic/{name}-partition-3") as answer:
+            assert json.load(answer)["brokerUrl"] == server.url
+
+
+async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        await client.produce(TOPIC, txn_enabled=True)
+        txn = await client.begin("by-commands")
+        await publish(client, 0, b"in it", txn)
+        path = f"{server.http_url}/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
+        answer = await asyncio.to_thread(urlopen, path)
+        with answer:
+            assert json.load(answer)["producedPartitions"] == {"by-commands": {}}
+        assert not (await client.end(txn)).HasField("error")
+        await client.subscribe(TOPIC, permits=1)
+        assert await client.bodies(1) == [b"in it"]
+        await client.close()

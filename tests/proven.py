@@ -1,0 +1,122 @@
+"""Costly proofs that need no repetition as long as what they depend on is the same.
+
+Two kinds of tests are keyed by a hash of their sources: those of Spark, and replays of mutations
+(`tests/simulation/mutations`). `proven.json` has the keys with which they passed last. `--changed`
+leaves out tests whose key is the one in that file; `make test` passes it, `ALL=1` does not, and
+`make nightly` runs all of them and writes the keys anew (`--record-proven`).
+
+A key covers what a test is about, not everything that could break it: a mutation's key has the
+files that it changes, Spark's key the package and the modules that it imports itself. The nightly
+run is there for the rest.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from tests.processes import COMPONENTS, ROOT
+
+FILE = Path(__file__).with_name("proven.json")
+SPARK = "spark"
+_SPARK_SOURCES = ("sdk/magnetar/sdk/spark", "sdk/magnetar/sdk/wire", "tests/integration/spark")
+_SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
+
+LEDGERS, CLUSTERS, STORAGE = "ledgers", "clusters", "storage"
+"""Families of mutations."""
+
+
+def is_proven(name: str) -> bool:
+    """Whether the proof passed with the sources as they are."""
+    recorded = _recorded().get(name)
+    return recorded is not None and recorded == key_of(name)
+
+
+def key_of(name: str) -> str:
+    """The key of a proof: `spark`, or `FAMILY/MUTATION` as in `clusters/trims_early`."""
+    if name == SPARK:
+        return _spark_key()
+    family, _, mutation = name.partition("/")
+    return _replay_keys(family)[mutation]
+
+
+def record() -> None:
+    """Write the keys of all proofs. To be called when all of them have just passed."""
+    keys = {
+        f"{family}/{mutation}": key
+        for family in (LEDGERS, CLUSTERS, STORAGE)
+        for mutation, key in _replay_keys(family).items()
+    }
+    keys[SPARK] = _spark_key()
+    FILE.write_text(json.dumps(keys, indent=0, sort_keys=True) + "\n")
+
+
+def key_of_files(paths: Iterable[Path], *more: str) -> str:
+    """A hash over names and contents of files below the root, and over further texts."""
+    found = hashlib.sha256()
+    for path in sorted(set(paths)):
+        found.update(f"{path.relative_to(ROOT)}\n".encode())
+        found.update(path.read_bytes())
+    for text in more:
+        found.update(text.encode())
+    return found.hexdigest()[:16]
+
+
+@cache
+def _recorded() -> dict[str, str]:
+    recorded: dict[str, str] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return recorded
+
+
+@cache
+def _replay_keys(family: str) -> dict[str, str]:
+    """The keys of all replays of a family. A key covers the files that hold what the mutation
+    changes, the file that has the mutation, and what once caught it."""
+    # Simulators are not imported by runs that have nothing to do with them.
+    from tests.simulation import mutate as ledgers
+    from tests.simulation.cluster import mutate as clusters
+    from tests.simulation.cluster.mutations.registry import mutation as cluster_mutation
+    from tests.simulation.mutations.mutation import files_changed_by
+    from tests.simulation.mutations.registry import mutation
+    from tests.simulation.mutations.storage_registry import storage_mutation
+    from tests.simulation.storing import mutate as storage
+
+    caught, found = {
+        LEDGERS: (ledgers.CAUGHT, mutation),
+        CLUSTERS: (clusters.CAUGHT, cluster_mutation),
+        STORAGE: (storage.CAUGHT, storage_mutation),
+    }[family]
+    catches: dict[str, object] = json.loads(caught.read_text())
+    return {
+        name: key_of_files(files_changed_by(found(name)), json.dumps(catch, sort_keys=True))
+        for name, catch in catches.items()
+    }
+
+
+def _spark_key() -> str:
+    files = {path for folder in _SPARK_SOURCES for path in (ROOT / folder).rglob("*.py")}
+    imported = {path for file in files for path in _imports_of(file)}
+    versions = (f"{name} {metadata.version(name)}" for name in _SPARK_PACKAGES)
+    return key_of_files(files | imported, *versions)
+
+
+def _imports_of(file: Path) -> Iterable[Path]:
+    """The files of the product that a file imports."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith("magnetar."):
+                yield from _file_of(name)
+
+
+def _file_of(module: str) -> Iterable[Path]:
+    path = module.replace(".", "/") + ".py"
+    return (each for name in COMPONENTS if (each := ROOT / name / path).exists())

@@ -106,6 +106,20 @@ def test_what_was_trimmed_since_it_was_planned_is_noticed(
         assert read(reader, slices) == []
 
 
+def test_a_closed_ledger_with_a_wrong_end_is_noticed(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """By what its last entry says: what came behind it would be missing."""
+    publish(client, topic, [b"%d" % number for number in range(10)], batching_enabled=False)
+    admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+    reader, (whole,) = planned(options_for(server, topic=topic))
+    assert len(read(reader, [whole])) == 10
+    (part,) = whole.parts
+    whole.parts = (replace(part, last=part.last - 1),)
+    with pytest.raises(CorruptDataError, match="the metadata is not what was written"):
+        read(reader, [whole])
+
+
 def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_brokers(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

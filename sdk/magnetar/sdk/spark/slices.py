@@ -55,6 +55,9 @@ class LedgerPart:
     aborted: bytes = b""
     """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte
     `i // 8`. Brokers leave them out themselves."""
+    length: int = -1
+    """Payload bytes of the whole ledger, as its metadata says, where `last` is the end of a closed
+    one; -1: it is not, or the entries are read through a broker."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Topics that nobody has used for long are deleted, where a policy says so.
 
 A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
-subscription (the default) or while a subscription has something left to deliver. Retention keeps it
-for as long as it keeps messages. The time of disuse of a topic that nobody has joined begins when
-the topic is loaded; else with the first look that finds it, and anew with the first look behind
-whoever has come and gone; whoever joins in the last moment is not sent away.
+subscription (the default) or while a subscription has something left to deliver; and while somebody
+reads what is stored without connecting (`Topic.hold_for_reading`). Retention keeps it for as long
+as it keeps messages. The time of disuse of a topic that nobody has joined begins when the topic is
+loaded; else with the first look that finds it, and anew with the first look behind whoever has come
+and gone; whoever joins in the last moment is not sent away.
 """
 
 from collections.abc import Coroutine
@@ -66,7 +67,7 @@ class InactiveTopics:
 
 def is_used(topic: Topic) -> bool:
     """Whether somebody is connected, or a subscription keeps the topic by its policies."""
-    if topic.producers or topic.coordinator is not None:
+    if topic.producers or topic.coordinator is not None or topic.is_held_for_reading:
         return True
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:

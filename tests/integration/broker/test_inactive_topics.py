@@ -34,6 +34,28 @@ async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: 
         assert await broker.services.topics.names("public/default") == [KEPT]
 
 
+async def test_a_topic_that_is_read_without_a_connection_stays_for_as_long_as_is_said(
+    tmp_path: Path,
+) -> None:
+    """As by queries that read straight from the bookies, and have nobody connected."""
+    settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
+    read, briefly = "persistent://public/default/read", "persistent://public/default/briefly"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        client = await WireClient.open(broker.port)
+        for number, topic in enumerate((read, briefly, TOPIC)):
+            await client.produce(topic, number)
+        for topic, hold_s in ((read, 3_600), (briefly, 1)):
+            body = {"topics": [topic], "readHoldS": hold_s}
+            path = "/magnetar/v1/topics/internalStats"
+            assert (await request(broker.http_port, "POST", path, body)).json["refused"] == {}
+        await client.close()
+
+        async def is_gone() -> bool:
+            return await broker.services.topics.names("public/default") == [read]
+
+        await until(is_gone, "the others go")
+
+
 async def test_a_topic_that_was_created_over_http_and_never_used_goes(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:

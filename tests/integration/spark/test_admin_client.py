@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from magnetar.sdk.spark import admin_client
-from magnetar.sdk.spark.admin_client import PATIENCE_S, AdminClient, RefusedError
+from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
 from magnetar.sdk.spark.errors import OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
+from magnetar.sdk.spark.patience import PATIENCE_S
 from tests.processes import HOST, free_ports
 
 

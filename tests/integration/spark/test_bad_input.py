@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.spark import MagnetarDataSource, register
+from magnetar.sdk.spark import MagnetarDataSource, broker_reads, register
 from magnetar.sdk.spark.errors import (
     DataLossError,
     MagnetarSparkError,
@@ -279,9 +279,10 @@ def test_what_no_bookie_gives_is_read_through_brokers(
 
 
 def test_bookies_and_brokers_that_nobody_reaches_are_named(
-    server: Standalone, client: pulsar.Client, topic: str
+    server: Standalone, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every replica is tried, and each one's answer is in the one line."""
+    monkeypatch.setattr(broker_reads, "PATIENCE_S", 0.0)
     publish(client, topic, [b"one"])
     reader, slice_ = out_of_reach(server, topic)
     nobody = f"pulsar://{HOST}:{free_ports(1)[0]}"

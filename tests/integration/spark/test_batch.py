@@ -80,6 +80,26 @@ def test_partitions_slices_and_columns(
     assert frame.rdd.getNumPartitions() > 3
 
 
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+def test_small_partitions_are_read_by_few_tasks(
+    spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str, mode: str
+) -> None:
+    admin(server, "PUT", f"{topic.replace('://', '/')}/partitions", 40)
+    publish(client, topic, VALUES, batching_enabled=True, batching_max_messages=50)
+    frame = load(spark, options_for(server, topic=topic, readMode=mode))
+    rows = frame.collect()
+    assert sorted(row.value for row in rows) == sorted(VALUES)
+    places: dict[str, list[tuple[int, int, int]]] = {
+        f"{topic}-partition-{n}": [] for n in range(40)
+    }
+    for row in rows:
+        at = pulsar.MessageId.deserialize(bytes(row["__messageId"]))
+        assert row["__topic"] == f"{topic}-partition-{at.partition()}"
+        places[row["__topic"]].append((at.ledger_id(), at.entry_id(), at.batch_index()))
+    assert all(each and each == sorted(set(each)) for each in places.values())
+    assert 8 <= frame.rdd.getNumPartitions() <= 10
+
+
 @pytest.mark.parametrize("pushes", ["true", "false"], ids=["pushed", "not pushed"])
 def test_a_filter_leaves_all_rows_to_other_reads_of_its_frame(
     spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str, pushes: str

@@ -1,5 +1,6 @@
-"""Slices that are read through a broker which lets messages go while they are read."""
+"""Slices that are read through a broker which lets messages go, or goes, while they are read."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,34 @@ def test_what_expires_while_it_is_read_is_read(
     admin(server, "POST", f"{PATH}/messageTTL?messageTTL=3600")
     publish(client, TOPIC, [b"young"])
     assert [*first, *(entry_id for entry_id, _ in found)] == list(range(ENTRIES))
+
+
+def test_a_task_waits_for_a_broker_that_is_killed_in_the_middle_and_comes_back(
+    server: Standalone, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees the end of its connection, and then that nobody listens."""
+    monkeypatch.setattr(broker_reads, "_PERMITS", 4)
+    publish(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
+    (ledger,) = admin(server, "GET", f"{PATH}/internalStats")["ledgers"]
+    refused = threading.Event()
+
+    def pause(pause_s: float) -> None:
+        refused.set()
+        threading.Event().wait(pause_s)
+
+    reads = BrokerReads(TOPIC, server.url, ClientSettings(), pause=pause)
+    found = reads.entries(LedgerPart(ledger["ledgerId"], 0, ENTRIES - 1))
+    first = [next(found)[0] for _ in range(2)]
+    server.kill()
+
+    def restart() -> None:
+        assert refused.wait(60), "nobody waits for the broker"
+        server.start()
+
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    try:
+        assert [*first, *(entry_id for entry_id, _ in found)] == list(range(ENTRIES))
+    finally:
+        refused.set()
+        restarting.join()

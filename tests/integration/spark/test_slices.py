@@ -10,7 +10,7 @@ import pulsar
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.sdk.spark import MagnetarDataSource
+from magnetar.sdk.spark import MagnetarDataSource, broker_reads
 from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
 from magnetar.sdk.spark.slices import Slice
@@ -106,6 +106,20 @@ def test_what_was_trimmed_since_it_was_planned_is_noticed(
         assert read(reader, slices) == []
 
 
+def test_a_closed_ledger_with_a_wrong_end_is_noticed(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """By what its last entry says: what came behind it would be missing."""
+    publish(client, topic, [b"%d" % number for number in range(10)], batching_enabled=False)
+    admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+    reader, (whole,) = planned(options_for(server, topic=topic))
+    assert len(read(reader, [whole])) == 10
+    (part,) = whole.parts
+    whole.parts = (replace(part, last=part.last - 1),)
+    with pytest.raises(CorruptDataError, match="the metadata is not what was written"):
+        read(reader, [whole])
+
+
 def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_brokers(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
@@ -117,8 +131,11 @@ def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_broker
         read(reader, slices)
 
 
-def test_bookies_are_read_while_brokers_and_a_bookie_are_down(tmp_path: Path) -> None:
+def test_bookies_are_read_while_brokers_and_a_bookie_are_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ledgers are striped over three bookies with two copies each: any one of them may go."""
+    monkeypatch.setattr(broker_reads, "PATIENCE_S", 0.0)
     topic = "persistent://public/default/striped"
     values = [b"value-%d" % number for number in range(2_000)]
     with ProcessCluster(tmp_path / "cluster", bookies=3, quorum="3,2,2") as cluster:

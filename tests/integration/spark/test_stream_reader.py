@@ -6,7 +6,10 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.sdk import Client
+from magnetar.sdk.spark import stream_reader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
 from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
 from tests.standalone import Standalone
@@ -72,6 +75,100 @@ def test_a_topic_to_which_nothing_comes_has_no_backlog_while_others_are_read(
     assert held_at(server, busy).endswith(":18")
 
 
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("available_now", [True, False], ids=["available now", "goes on"])
+def test_a_query_that_has_read_everything_has_no_backlog(
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    available_now: bool,
+) -> None:
+    """Spark says that a micro-batch is done when there is another one, which a quota by age that
+    refuses producers would not let come."""
+    if not available_now:
+        monkeypatch.setattr(stream_reader, "IDLE_RELEASE_S", 0.0)
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        maxEntriesPerTrigger="4",
+    )
+    checkpoint = Checkpoint()
+    for number in range(times):
+        publish(client, topic, numbered(10 * number, 10 * number + 10), batching_enabled=False)
+        query = read(options, checkpoint, available_now=available_now)
+        assert query.values == numbered(10 * number, 10 * number + 10)
+        assert held_at(server, topic).endswith(f":{10 * number + 9}")
+    read(options, checkpoint, available_now=available_now)
+    assert held_at(server, topic).endswith(f":{10 * times - 1}")
+
+
+def test_a_query_that_was_restarted_in_its_last_micro_batch_has_no_backlog(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Nothing new comes after the restart, which runs that micro-batch again."""
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        maxEntriesPerTrigger="4",
+    )
+    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    checkpoint = Checkpoint()
+    read(options, checkpoint, available_now=True, fails_in=2)
+    assert read(options, checkpoint, available_now=True).values == numbered(8, 10)
+    assert held_at(server, topic).endswith(":9")
+
+
+def test_a_query_whose_progress_is_not_logged_yet_holds_what_it_has_read(
+    server: Standalone, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With asynchronous progress tracking Spark goes on before it has logged what is done: a crash
+    begins with the last micro-batch that was logged."""
+    monkeypatch.setattr(stream_reader, "IDLE_RELEASE_S", 0.0)
+    options = options_for(
+        server,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        maxEntriesPerTrigger="4",
+    )
+    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    assert read(options, Checkpoint(), commits=False).values == numbered(0, 10)
+    assert held_at(server, topic).endswith(":-1")
+
+
+def test_a_query_holds_its_last_micro_batch_for_a_while(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """A look that finds nothing right behind a micro-batch says little about what comes next."""
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    read(options, Checkpoint())
+    assert held_at(server, topic).endswith(":-1")
+
+
+async def test_a_message_in_chunks_that_has_just_begun_is_held_when_a_query_ends(
+    server: Standalone, topic: str
+) -> None:
+    async with Client(server.url) as client, await client.producer(topic) as producer:
+        await producer.send(b"first")
+        fields = MessageMetadata(
+            uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=4
+        )
+        await producer.send_entry(
+            b"ab", messages=0, sequence_id=5, extra=fields.SerializePartialToString()
+        )
+        await producer.flush()
+    options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
+    await asyncio.to_thread(read, options, Checkpoint(), available_now=True)
+    assert (await asyncio.to_thread(held_at, server, topic)).endswith(":-1")
+
+
 def test_bytes_limit_a_batch(server: Standalone, client: pulsar.Client, topic: str) -> None:
     publish(client, topic, [b"x" * 10_000] * 30, batching_enabled=False)
     options = options_for(
@@ -96,6 +193,36 @@ def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
 
     assert query.values == numbered(0, 80)
     assert query.batch_sizes == [50, 30]
+
+
+def test_small_partitions_share_tasks_alike_each_time_a_batch_is_run(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Sizes are averages, which change: what is in the checkpoint counts. One of an older version
+    joins nothing."""
+    admin(server, "PUT", f"{path_of(topic)}/partitions", 20)
+    options = options_for(server, topic=topic, startingOffsets="earliest")
+    for partition in range(20):
+        publish(client, f"{topic}-partition-{partition}", numbered(partition, partition + 1))
+    checkpoint = Checkpoint()
+    with DrivenQuery(options, checkpoint) as query:
+        assert query.run_available(fails_in=0).values == []
+    for partition in range(0, 20, 2):
+        publish(client, f"{topic}-partition-{partition}", [b"x" * 1_000_000])
+    (offset,) = checkpoint.planned
+
+    def tasks() -> list[list[str]]:
+        with DrivenQuery(options, Checkpoint([offset])) as query:
+            query.run_available(fails_in=1)
+            assert sorted(query.values) == sorted(numbered(0, 20))
+            return query.tasks[0]
+
+    first = tasks()
+    assert 8 <= len(first) < 20
+    assert sum(map(len, first)) == 20
+    assert tasks() == first
+    del offset["joined"]
+    assert [len(each) for each in tasks()] == [1] * 20
 
 
 def test_new_partitions_and_topics_are_read_from_their_beginning(

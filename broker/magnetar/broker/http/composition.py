@@ -22,6 +22,7 @@ from magnetar.broker.http.configuration import configuration_router
 from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.life import life_router
 from magnetar.broker.http.lookup import lookup_router
+from magnetar.broker.http.many_topics import many_topics_router
 from magnetar.broker.http.messages import messages_router
 from magnetar.broker.http.namespace_details import namespace_details_router
 from magnetar.broker.http.namespaces import bundles_router, namespaces_router
@@ -39,6 +40,7 @@ from magnetar.broker.http.topics import topics_router
 from magnetar.broker.http.transactions import transactions_router
 from magnetar.broker.http.whole_text import refuse_broken_text
 from magnetar.broker.metrics.page import MetricsPage
+from magnetar.broker.security import Action, Resource
 from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 if TYPE_CHECKING:
@@ -62,8 +64,12 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         if authorizer.is_on:
             need = need_of(request.method, request.scope["path"], request.path_params)
             if need is not None:
-                address = request.client.host if request.client is not None else ""
-                await authorizer.check(request.state.identity, *need, address=address)
+                await check(request, *need)
+
+    async def check(request: Request, action: Action, resource: Resource) -> None:
+        if authorizer.is_on:
+            address = request.client.host if request.client is not None else ""
+            await authorizer.check(request.state.identity, action, resource, address=address)
 
     wall_ms = broker.services.clock.wall_ms
     keeping = broker.services.keeping
@@ -96,6 +102,7 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         life_router(context),
         messages_router(context),
         subscriptions_router(context, keeping),
+        many_topics_router(context, check),
         non_persistent_router(context),
         bundle_lists_router(context),
         transactions_router(context),

@@ -38,7 +38,7 @@ _ID_MAX = (1 << 63) - 1
 class LastMessageId(MessageId):
     """The last message of a topic; with its place in a batch, if it is in one."""
 
-    batchIndex: int | None = None
+    batchIndex: WholeNumber | None = None
 
 
 class PlaceOfMessage(RequestBody):

@@ -150,11 +150,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestError)
     async def on_request_error(request: Request, error: RequestError) -> JSONResponse:
-        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+        status = _status_of_request(error)
         words = next((words for kind, words in _PULSARS_WORDS if isinstance(error, kind)), None)
-        if words is not None:
-            return refusal(status, words, str(error))
-        return refusal(412 if _is_too_large(error) else status, str(error))
+        return refusal(status, str(error)) if words is None else refusal(status, words, str(error))
 
     @app.exception_handler(BundleError)
     async def on_bundle_error(request: Request, error: BundleError) -> JSONResponse:
@@ -185,6 +183,23 @@ def install(app: FastAPI) -> None:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         return refusal(400, f"{where}: {problem['msg']}")
+
+
+def status_of(request: Request, error: Exception) -> int | None:
+    """The status of an error that is one part of an answer; None: it is a defect."""
+    if isinstance(error, HttpRefusal):
+        return error.status
+    if isinstance(error, RequestError):
+        return _status_of_request(error)
+    if isinstance(error, (LedgerError, CursorError)):
+        return _status_of(request, error)
+    return None
+
+
+def _status_of_request(error: RequestError) -> int:
+    if _is_too_large(error):
+        return 412
+    return next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
 
 
 def _status_of(request: Request, error: LedgerError | CursorError) -> int:

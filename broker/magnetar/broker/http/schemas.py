@@ -47,19 +47,21 @@ def schemas_router(context: HttpContext) -> APIRouter:
     @router.get(_PREFIX + "/schema")
     async def latest(tenant: str, namespace: str, topic: str) -> JSONResponse:
         """The schema of a topic. 404: it has none, or it was deleted."""
-        return JSONResponse(_shown(await schemas.latest(await named(tenant, namespace, topic))))
+        return JSONResponse(
+            shown_schema(await schemas.latest(await named(tenant, namespace, topic)))
+        )
 
     @router.get(_PREFIX + "/schema/{version}")
     async def numbered(tenant: str, namespace: str, topic: str, version: int) -> JSONResponse:
         """A version of the schema, also one that was deleted."""
         name = await named(tenant, namespace, topic)
-        return JSONResponse(_shown(await schemas.get(name, version)))
+        return JSONResponse(shown_schema(await schemas.get(name, version)))
 
     @router.get(_PREFIX + "/schemas")
     async def versions(tenant: str, namespace: str, topic: str) -> JSONResponse:
         """All versions of the schema, oldest first."""
         found = await schemas.versions(await named(tenant, namespace, topic))
-        return JSONResponse({"getSchemaResponses": [_shown(each) for each in found]})
+        return JSONResponse({"getSchemaResponses": [shown_schema(each) for each in found]})
 
     @router.get(_PREFIX + "/metadata")
     async def metadata(tenant: str, namespace: str, topic: str) -> JSONResponse:
@@ -137,7 +139,8 @@ def _schema_of(payload: PostSchemaPayload) -> SchemaData:
     return SchemaData(kind, data, payload.properties or {})
 
 
-def _shown(stored: StoredSchema) -> dict[str, Any]:
+def shown_schema(stored: StoredSchema) -> dict[str, Any]:
+    """A version of a schema as Pulsar's JSON."""
     schema = stored.schema
     if schema.type is SchemaType.KEY_VALUE:
         text = key_value.text_of_data(schema.data)

@@ -179,7 +179,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         """Go on at a message, or behind it if it is excluded."""
         there = await single(tenant, namespace, topic, "a reset to a message")
         subscription = operating.subscription_of(there, sub)
-        await operating.reset(subscription, *await _first_of(there, place))
+        await operating.reset(subscription, *await first_of(there, place))
         return _done()
 
     @router.get(_PERSISTENT + _SUBSCRIPTION + "/properties")
@@ -216,7 +216,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         async def work(there: Topic) -> None:
             if sub in there.subscriptions or sub in there.internal_cursors:
                 raise HttpRefusal(409, f"Subscription {sub} of {there.name} already exists")
-            first, words = (LATEST, ()) if place is None else await _first_of(there, place)
+            first, words = (LATEST, ()) if place is None else await first_of(there, place)
             values = (place.properties if place is not None else None) or {}
             await operating.create_subscription(context.topics, there, sub, first, values, words)
 
@@ -340,7 +340,7 @@ async def _expire(
         await operating.persist(subscription)
 
 
-async def _first_of(topic: Topic, place: ResetCursorData) -> tuple[Position, tuple[int, ...]]:
+async def first_of(topic: Topic, place: ResetCursorData) -> tuple[Position, tuple[int, ...]]:
     """The first entry to deliver, and the ack_set words of its messages that are passed.
 
     Raises:

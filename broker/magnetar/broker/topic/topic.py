@@ -125,6 +125,7 @@ class Topic:
         self.joined = 0
         """How often a producer or consumer was let in: whoever looks now and then sees by it that
         somebody was here meanwhile."""
+        self._read_until_s = 0.0
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
         self.bytes_in = 0
@@ -335,6 +336,16 @@ class Topic:
         """
         if self.deduplication is not None:
             await self.deduplication.settled(producer_name)
+
+    def hold_for_reading(self, hold_s: float) -> None:
+        """Count as used for so long: somebody reads what is stored without connecting, as queries
+        do that go straight to the bookies. Kept in memory: a topic that moves forgets it."""
+        self._read_until_s = max(self._read_until_s, asyncio.get_running_loop().time() + hold_s)
+
+    @property
+    def is_held_for_reading(self) -> bool:
+        """Whether somebody reads it without connecting."""
+        return asyncio.get_running_loop().time() < self._read_until_s
 
     def sample(self, now_ms: int) -> None:
         """Note the counters for the rates, once per interval."""

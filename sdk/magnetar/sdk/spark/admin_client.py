@@ -10,25 +10,26 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from magnetar.sdk.errors import TlsFileError
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions
+from magnetar.sdk.spark.patience import PATIENCE_S, Patience
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.topic_name import TopicName
 
-PATIENCE_S = 60.0
-"""How long a query waits for brokers that have answered it before."""
-
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 2.0
 _NOT_NOW = 503
 _REDIRECTS_MAX = 5
 _TIMEOUT_S = 30.0
 _ERROR_CHARACTERS_MAX = 300
+_TOPICS_PER_REQUEST = 100
+"""Few enough that no broker is held up by one of them."""
+
+_OWNERS_MAX = 100_000
 
 Json = Any
 
@@ -39,6 +40,13 @@ class RefusedError(MagnetarSparkError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Answers(NamedTuple):
+    """What brokers say of many topics, by their names."""
+
+    found: dict[str, Json]
+    refused: dict[str, RefusedError]
 
 
 class AdminClient:
@@ -64,6 +72,8 @@ class AdminClient:
         self._connections: dict[str, http.client.HTTPConnection] = {}
         self._clock = clock or SystemClock()
         self._pause = pause
+        self._owners: dict[str, str] = {}
+        """Topic -> the broker that had it when it was asked for last; topics move."""
         self._was_answered = False
 
     def close(self) -> None:
@@ -83,18 +93,109 @@ class AdminClient:
     def delete(self, path: str) -> Json:
         return self._ask("DELETE", path)
 
+    def ask_topics(
+        self,
+        what: str,
+        topics: Iterable[str],
+        *,
+        values: Mapping[str, Json] | None = None,
+        **body: Json,
+    ) -> "Answers":
+        """Ask for the same of many topics, `what` as the broker's routes for that are called.
+
+        `topics`: full names. `values`: one for each of them, where the route takes any. What is
+        refused for good, of some of the topics, is part of the answer.
+
+        Raises:
+            RefusedError: a topic that nobody could serve for `PATIENCE_S`.
+        """
+        waiting = list(dict.fromkeys(topics))
+        path = f"/magnetar/v1/topics/{what}"
+        patience = self._patience(PATIENCE_S)
+        answers = Answers({}, {})
+        targets: dict[str, str] = {}
+        rounds = 0
+        while waiting:
+            if len(self._owners) > _OWNERS_MAX:
+                self._owners.clear()
+            for topic in waiting:
+                answers.refused.pop(topic, None)
+            waiting = self._ask_owners(path, waiting, values, body, targets, answers)
+            late = [answers.refused[topic] for topic in waiting if topic in answers.refused]
+            rounds += 1
+            if waiting and (late or rounds > _REDIRECTS_MAX) and not patience.wait():
+                if late:
+                    raise late[0]
+                raise UnreachableError(f"{waiting[0]}: brokers send it to each other, or are away")
+        return answers
+
     def _ask(self, method: str, path: str, body: Json = None) -> Json:
-        give_up_at_s = self._clock.monotonic_s() + (PATIENCE_S if self._was_answered else 0.0)
-        pause_s = _PAUSE_S_MIN
+        patience = self._patience(PATIENCE_S if self._was_answered else 0.0)
         while True:
             try:
                 return self._ask_all(method, path, body)
             except (UnreachableError, RefusedError) as error:
                 is_final = isinstance(error, RefusedError) and error.status != _NOT_NOW
-                if is_final or self._clock.monotonic_s() >= give_up_at_s:
+                if is_final or not patience.wait():
                     raise
-            self._pause(pause_s)
-            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    def _patience(self, patience_s: float) -> Patience:
+        return Patience(self._clock, self._pause, patience_s)
+
+    def _ask_owners(
+        self,
+        path: str,
+        topics: Sequence[str],
+        values: Mapping[str, Json] | None,
+        body: Mapping[str, Json],
+        targets: dict[str, str],
+        answers: "Answers",
+    ) -> list[str]:
+        """One round: each broker for the topics that are, as far as is known, its own. Gives those
+        that have to be asked for again; `targets`: where, with a query, as brokers have said."""
+        again: list[str] = []
+        groups: dict[str, list[str]] = {}
+        for topic in topics:
+            target = targets.pop(topic, "") or self._owners.get(topic, "")
+            groups.setdefault(target, []).append(topic)
+        for target, group in groups.items():
+            for start in range(0, len(group), _TOPICS_PER_REQUEST):
+                some = group[start : start + _TOPICS_PER_REQUEST]
+                given = some if values is None else {topic: values[topic] for topic in some}
+                answer = self._ask_owner(target, path, {**body, "topics": given})
+                if answer is None:
+                    for topic in some:
+                        self._owners.pop(topic, None)
+                    again += some
+                    continue
+                answers.found.update(answer["topics"])
+                for topic, where in answer["elsewhere"].items():
+                    self._owners[topic] = where["url"]
+                    flag = str(where["authoritative"]).lower()
+                    targets[topic] = f"{where['url']}?authoritative={flag}"
+                    again.append(topic)
+                for topic, refusal in answer["refused"].items():
+                    status = int(refusal["status"])
+                    answers.refused[topic] = RefusedError(status, f"{topic}: {refusal['reason']}")
+                    if status == _NOT_NOW:
+                        self._owners.pop(topic, None)
+                        again.append(topic)
+        return again
+
+    def _ask_owner(self, target: str, path: str, body: Json) -> Json:
+        """None: the broker that was named is away, or not what it was."""
+        if not target:
+            return self._ask("POST", path, body)
+        base, _, query = target.partition("?")
+        joined = f"{path}{'&' if '?' in path else '?'}{query}" if query else path
+        try:
+            return self._follow("POST", base, joined, body)
+        except (OSError, http.client.HTTPException):
+            return None
+        except RefusedError as error:
+            if error.status != _NOT_NOW:
+                raise
+            return None
 
     def _ask_all(self, method: str, path: str, body: Json) -> Json:
         """One broker after the other, until one answers."""

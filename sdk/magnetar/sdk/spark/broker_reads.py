@@ -5,19 +5,26 @@ first entry on, and messages within permits until the slice's last entry has com
 the entry as it is stored, so that all that follows is the same as with bookies. Brokers leave out
 what is no message of a producer, so that entries may be missing in between; and what expires while
 it is read (TTL), which a new consumer is given.
+
+A task waits for brokers that are restarted, and for topics that move, as the driver does: up to
+`PATIENCE_S` since the last entry came. What waiting cannot mend ends it at once.
 """
 
+import logging
 import random
 import socket
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from magnetar.sdk.connection import CLIENT_VERSION, PROTOCOL_VERSION
 from magnetar.sdk.message_id import signed
+from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.service_url import Address, ServiceUrl
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.sdk.spark.patience import PATIENCE_S, Patience
 from magnetar.sdk.spark.slices import LedgerPart
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.errors import MalformedPayloadError, SdkError, service_error
@@ -36,6 +43,8 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
+
+_log = logging.getLogger(__name__)
 
 _PERMITS = 4_000
 """Messages that the broker may send ahead."""
@@ -60,11 +69,20 @@ _GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
 class BrokerReads:
     """Reads of one topic, or partition of one."""
 
-    def __init__(self, topic: str, service_url: str, settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        topic: str,
+        service_url: str,
+        settings: ClientSettings,
+        *,
+        clock: Clock | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._topic = topic
         self._url = ServiceUrl.parse(service_url)
         self._settings = settings
         self._link: _Link | None = None
+        self._patience = Patience(clock or SystemClock(), pause)
 
     def close(self) -> None:
         if self._link is not None:
@@ -77,9 +95,10 @@ class BrokerReads:
         Raises:
             DataLossError: the topic does not exist, or begins behind the slice.
             CorruptDataError: a checksum does not match.
-            UnreachableError: no broker serves the topic.
+            UnreachableError: no broker serves the topic, and none did within `PATIENCE_S`.
         """
         rereads = 0
+        self._patience.begin(PATIENCE_S)
         try:
             while True:
                 before = part.first
@@ -93,14 +112,17 @@ class BrokerReads:
                 except _PassedError:
                     self.close()
                     rereads += 1
-                except OSError:
-                    # The topic may have moved. And brokers end connections over which no answer to
-                    # their pings comes: nobody is here while Spark's sink takes its time.
+                except (OSError, _AwayError, _RefusalError) as error:
+                    # The topic may have moved, or its broker is being restarted. And brokers end
+                    # connections over which no answer to their pings comes: nobody is here while
+                    # Spark's sink takes its time.
                     self.close()
-                    if part.first == before:
-                        raise
                     if part.first > part.last:
                         return
+                    if part.first > before:
+                        self._patience.begin(PATIENCE_S)
+                    elif not self._waited(error):
+                        raise
         except _RefusalError as refusal:
             self.close()
             where = f"{self._topic}: {refusal.error}"
@@ -109,12 +131,21 @@ class BrokerReads:
             raise UnreachableError(where) from refusal
         except (OSError, SdkError) as error:
             self.close()
-            if isinstance(error, (DataLossError, CorruptDataError)):
+            if isinstance(error, (DataLossError, CorruptDataError, UnreachableError)):
                 raise
             raise UnreachableError(f"{self._topic}: {error or type(error).__name__}") from error
         except GeneratorExit:
             self.close()
             raise
+
+    def _waited(self, error: Exception) -> bool:
+        """Wait a while after an error; False: waiting does not help, or not any more."""
+        # A broker that was silent has been waited for already.
+        if isinstance(error, _SilentError) or not _may_pass(error):
+            return False
+        if not self._patience.has_waited:
+            _log.warning("%s: waiting up to %d s: %s", self._topic, PATIENCE_S, error)
+        return self._patience.wait()
 
     def first_held(self, part: LedgerPart) -> int:
         """The first of these entries that may be there: brokers do not tell of single ones."""
@@ -145,7 +176,7 @@ class BrokerReads:
                     return
                 self._check_not_passed(link, part, seen, rereads)
                 if silent_rounds >= _SILENT_ROUNDS_MAX:
-                    raise TimeoutError(
+                    raise _SilentError(
                         f"the broker says that message {last[0]}:{last[1]} is there, and sends "
                         f"nothing behind {seen[0]}:{seen[1]}"
                     )
@@ -206,13 +237,18 @@ class BrokerReads:
     def _found(self) -> "_Link":
         """A connection to the broker that serves the topic."""
         tls = tls_context(self._settings) if self._url.is_tls else None
-        problems: list[str] = []
+        problems: list[Exception] = []
         for service in self._url.addresses:
             try:
                 return self._follow(service, tls)
             except (OSError, SdkError) as error:
-                problems.append(f"{service}: {error or type(error).__name__}")
-        raise UnreachableError(f"{self._topic}: no broker: {'; '.join(problems)}")
+                problems.append(error)
+        said = "; ".join(
+            f"{service}: {error or type(error).__name__}"
+            for service, error in zip(self._url.addresses, problems, strict=True)
+        )
+        kind = _AwayError if any(map(_may_pass, problems)) else UnreachableError
+        raise kind(f"{self._topic}: no broker: {said}")
 
     def _follow(self, service: Address, tls: ssl.SSLContext | None) -> "_Link":
         address, proxy_to, is_sure = service, "", False
@@ -246,6 +282,24 @@ class _RefusalError(Exception):
         super().__init__(text)
         self.code = code
         self.error = service_error(code, text)
+
+
+class _AwayError(UnreachableError):
+    """No broker answers, and one may in a while."""
+
+
+class _SilentError(TimeoutError):
+    """A broker has said for long that there is more, and has sent nothing."""
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same may go well in a while: a certificate that nobody trusts, a port of
+    something else, or a role that may not read stay what they are."""
+    if isinstance(error, _RefusalError):
+        return error.error.retryable
+    if isinstance(error, SdkError):
+        return error.retryable
+    return not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError)
 
 
 class _PassedError(Exception):

@@ -6,14 +6,16 @@ Everything that can be wrong with a query is found here, before a task runs.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import InputPartition
+
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
-from magnetar.sdk.spark.planning import SlicePlan, plan_slices, slice_entries
-from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
+from magnetar.sdk.spark.planning import SlicePlan, joined_topics, plan_slices, slice_entries
+from magnetar.sdk.spark.slices import JoinedSlices, LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import has_versions, with_versions
+from magnetar.sdk.spark.topic_schema import with_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -40,13 +42,13 @@ class SourceDriver:
             self._directory.close()
             self._directory = None
 
-    def topics(self, *, missing_ok: bool = False) -> dict[str, TopicState]:
-        """The topics as they are now.
+    def topics(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
+        """The topics as they are now; brokers keep them for so long, although nobody connects.
 
         Raises:
             TopicNotFoundError
         """
-        return self._states.read(missing_ok=missing_ok)
+        return self._states.read(missing_ok=missing_ok, hold_s=hold_s)
 
     def selects(self, name: str) -> bool:
         """Whether the options name this topic."""
@@ -61,10 +63,7 @@ class SourceDriver:
         """
         options = self.options
         if options.starting_ms is not None:
-            return {
-                name: self._states.first_since(state, options.starting_ms)
-                for name, state in states.items()
-            }
+            return self._states.first_since(states, options.starting_ms)
         _check_names("startingOffsets", options.starting, states)
         return {
             name: self._start("startingOffsets", state, options.starting.of(name))
@@ -81,10 +80,7 @@ class SourceDriver:
         options = self.options
         if options.ending_ms is not None:
             # The first message behind that time is the first that is not read.
-            return {
-                name: self._states.first_since(state, options.ending_ms + 1)
-                for name, state in states.items()
-            }
+            return self._states.first_since(states, options.ending_ms + 1)
         _check_names("endingOffsets", options.ending, states)
         found = {}
         for name, state in states.items():
@@ -113,6 +109,42 @@ class SourceDriver:
             if name in states
         }
 
+    def joined(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        cuts: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Which topics are read by one task."""
+        size = self.options.slice_bytes
+        return joined_topics(states, starts, ends, cuts, slice_bytes=size)
+
+    def tasks(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        value_schema: ValueSchema,
+        cuts: Mapping[str, int],
+        joined: Mapping[str, int],
+    ) -> list[InputPartition]:
+        """The tasks that read what lies between: slices of so many entries as `cuts` says, those of
+        `joined` topics together.
+
+        Raises:
+            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+        """
+        groups: dict[object, list[Slice]] = {}
+        for number, each in enumerate(self.slices(states, starts, ends, value_schema, cuts)):
+            task = joined.get(each.topic)
+            groups.setdefault(("alone", number) if task is None else ("joined", task), []).append(
+                each
+            )
+        return [
+            group[0] if len(group) == 1 else JoinedSlices(tuple(group)) for group in groups.values()
+        ]
+
     def slices(
         self,
         states: Mapping[str, TopicState],
@@ -121,7 +153,7 @@ class SourceDriver:
         value_schema: ValueSchema,
         cuts: Mapping[str, int] | None = None,
     ) -> list[Slice]:
-        """The tasks that read what lies between; `cuts` says of how many entries they are.
+        """The slices of what lies between; `cuts` says of how many entries they are.
         `value_schema` makes the columns; which versions messages were written with is asked here.
 
         Raises:
@@ -144,12 +176,7 @@ class SourceDriver:
     ) -> dict[str, ValueSchema]:
         """For each topic (or partition) with its versions."""
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
-        if not has_versions(value_schema):
-            return dict.fromkeys(topics, value_schema)
-        found = {
-            topic: with_versions(self.admin, topic, value_schema)
-            for topic in dict.fromkeys(topics.values())
-        }
+        found = with_versions(self.admin, topics.values(), value_schema)
         return {name: found[topic] for name, topic in topics.items()}
 
     def _bookie_slices(

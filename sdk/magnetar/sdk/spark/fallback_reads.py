@@ -19,24 +19,31 @@ _log = logging.getLogger(__name__)
 
 
 class FallbackReads:
-    """Reads of one slice. Once it has gone over to brokers it stays with them."""
+    """Reads of one slice. Once it has gone over to brokers it stays with them, and so do those of
+    the slices that follow it in its task."""
 
-    def __init__(self, wanted: Slice) -> None:
-        """
+    def __init__(self, wanted: Slice, before: "FallbackReads | None" = None) -> None:
+        """`before`: of the slice before it in a task; its connections to bookies go on here.
+
         Raises:
             OptionError: a file of the bookies' security cannot be used.
         """
         self._slice = wanted
         settings = wanted.settings
-        self._bookies = LedgerReads(
-            wanted.addresses,
-            request_bytes=settings.request_bytes,
-            bookie_timeout_ms=settings.bookie_timeout_ms,
-            security=settings.bookie_security,
-        )
         self._brokers: BrokerReads | None = None
         self._problem: UnreachableError | None = None
         """Why bookies are not asked any more."""
+        self._bookies: LedgerReads
+        if before is not None:
+            self._bookies, self._problem = before._bookies, before._problem
+            self._bookies.know(wanted.addresses)
+        else:
+            self._bookies = LedgerReads(
+                wanted.addresses,
+                request_bytes=settings.request_bytes,
+                bookie_timeout_ms=settings.bookie_timeout_ms,
+                security=settings.bookie_security,
+            )
 
     def close(self) -> None:
         self._bookies.close()

@@ -151,6 +151,7 @@ def ledger_part(
     metadata: LedgerMetadata, first: int, last: int, aborted: bytes = b""
 ) -> LedgerPart:
     """Entries of a ledger, with all that a reader of bookies must know."""
+    is_end = metadata.state is LedgerState.CLOSED and last == metadata.last_entry_id
     return LedgerPart(
         metadata.ledger_id,
         first,
@@ -160,4 +161,5 @@ def ledger_part(
         metadata.digest_type.value,
         metadata.password,
         aborted,
+        metadata.length if is_end else -1,
     )

@@ -6,9 +6,9 @@ only when all of an entry's have, the read fails, and says what each of them sai
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from magnetar.ledger.digest import PacketCodec, packet_codec
+from magnetar.ledger.digest import PacketCodec, length_in, packet_codec
 from magnetar.ledger.errors import (
     BookieUnavailableError,
     DigestMismatchError,
@@ -32,7 +32,7 @@ _SMALL_READ_BYTES = 4096
 
 
 class LedgerReads:
-    """Reads of the ledgers of one slice, over one connection per bookie."""
+    """Reads of the ledgers of a task, over one connection per bookie."""
 
     def __init__(
         self,
@@ -46,13 +46,17 @@ class LedgerReads:
         Raises:
             OptionError: a file of the security cannot be used.
         """
-        self._addresses = addresses
+        self._addresses = dict(addresses)
         self._request_bytes = request_bytes
         self._connector = BookieConnector(security, timeout_ms=bookie_timeout_ms)
         self._links: dict[str, BookieLink] = {}
         self._favourite = ""
         self._not_telling: set[str] = set()
         """Bookies that did not say what they hold, when they were asked for lists."""
+
+    def know(self, addresses: Mapping[str, Address]) -> None:
+        """Where more bookies listen."""
+        self._addresses.update(addresses)
 
     def close(self) -> None:
         for link in self._links.values():
@@ -66,7 +70,9 @@ class LedgerReads:
             DataLossError: every replica of an entry says that it has not got it;
                 EntryLossError if one of them has the ledger, or bookies that may have later entries
                 were not asked.
-            CorruptDataError: every replica that has it gives another than was written.
+            CorruptDataError: every replica that has it gives another than was written; or the last
+                entry of a closed ledger says another length of it than its metadata, so that one
+                of both is not what was written, and the end may be wrong.
             UnreachableError: the replicas do not answer.
         """
         codec = packet_codec(part.ledger_id, DigestType(part.digest_type), part.password)
@@ -141,6 +147,8 @@ class LedgerReads:
         for at, block in link.blocks(part.ledger_id, first, last, request_bytes):
             payloads, problem = codec.open_payloads(block, at, last - at + 1)
             if payloads:
+                if part.length >= 0 and at + len(payloads) - 1 == part.last:
+                    _check_length(part, length_in(block, len(payloads) - 1))
                 yield at, payloads
             if problem is not None:
                 raise DigestMismatchError(f"bookie {bookie_id}: {problem}") from problem
@@ -191,6 +199,15 @@ def _given(part: LedgerPart, first: int) -> dict[str, int]:
             for bookie_id in each.bookies:
                 given.setdefault(bookie_id, max(first, each.first_entry_id))
     return given
+
+
+def _check_length(part: LedgerPart, said: int) -> None:
+    if said != part.length:
+        raise CorruptDataError(
+            f"ledger {part.ledger_id} is closed at entry {part.last} with {part.length} bytes, "
+            f"and that entry says {said} bytes: the metadata is not what was written. Bring it "
+            f"back from a backup of the metadata store"
+        )
 
 
 def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> Exception:

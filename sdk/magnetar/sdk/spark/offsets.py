@@ -24,6 +24,7 @@ SUBSCRIPTION_KEY = "subscription"
 part of the offset so that a restarted query finds its own."""
 LEFT_KEY = "entriesLeft"
 REMOVED_KEY = "removedThrough"
+JOINED_KEY = "joined"
 
 _WHOLE = 1 << 31
 """More than any index in a batch."""
@@ -144,6 +145,10 @@ class QueryOffset:
     """The last ledger that had been removed by then, of topics of which nothing has been read; -1:
     none. One that goes later is a loss."""
 
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """Which topics of the micro-batch that ends here are read by one task, by the number of the
+    task; see `planning.joined_topics`. None, of a checkpoint from before that was logged."""
+
     def to_json(self) -> dict[str, object]:
         return {
             "topics": {name: shown_id(at) for name, at in sorted(self.topics.items())},
@@ -151,6 +156,7 @@ class QueryOffset:
             SLICES_KEY: dict(sorted(self.slice_entries.items())),
             LEFT_KEY: dict(sorted(self.entries_left.items())),
             REMOVED_KEY: dict(sorted(self.removed_through.items())),
+            JOINED_KEY: dict(sorted(self.joined.items())),
         }
 
     @classmethod
@@ -161,17 +167,18 @@ class QueryOffset:
         """
         topics, subscription = found.get("topics"), found.get(SUBSCRIPTION_KEY, "")
         cuts, left = found.get(SLICES_KEY, {}), found.get(LEFT_KEY, {})
-        removed = found.get(REMOVED_KEY, {})
+        removed, joined = found.get(REMOVED_KEY, {}), found.get(JOINED_KEY, {})
         if (
             not isinstance(topics, dict)
             or not isinstance(subscription, str)
             or not _are_numbers(cuts, at_least=1)
             or not _are_numbers(left, at_least=1)
             or not _are_numbers(removed, at_least=-1)
+            or not _are_numbers(joined, at_least=0)
         ):
             raise OffsetError(f"the checkpoint's offset is none of this source: {found!r:.200}")
         read = {name: parse_id(str(at)) for name, at in topics.items()}
-        return cls(read, subscription, cuts, left, removed)
+        return cls(read, subscription, cuts, left, removed, joined)
 
 
 def _are_numbers(found: object, *, at_least: int) -> TypeGuard[dict[str, int]]:

@@ -9,6 +9,12 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX
 from magnetar.sdk.spark.topic_states import TopicState
 
+_SLICE_BEGIN_BYTES = 1 << 20
+"""What it costs to begin with a slice, as bytes that could be read meanwhile."""
+
+_TASKS_MIN = 8
+"""Small slices are joined into so many tasks at least: how many cores there are is not known."""
+
 
 class EntryRange(NamedTuple):
     """Entries `first` to `last` of a ledger, both included."""
@@ -63,6 +69,42 @@ def slice_entries(state: TopicState, start: MessageId, end: MessageId, *, slice_
     """
     entries, size = entries_between(state, start, end)
     return max(1, math.ceil(entries / max(1, math.ceil(size / slice_bytes))))
+
+
+def joined_topics(
+    states: Mapping[str, TopicState],
+    starts: Mapping[str, MessageId],
+    ends: Mapping[str, MessageId],
+    cuts: Mapping[str, int],
+    *,
+    slice_bytes: int,
+) -> dict[str, int]:
+    """Which topics are read by one task, as each has so little that it is not worth its own: topic
+    -> number of the task. Topics that are in none are read by tasks of their own.
+
+    Small slices are joined up to a quarter of `slice_bytes`, and a slice counts for some bytes that
+    it costs to begin with it; no fewer than `_TASKS_MIN` tasks come of it, for the cores that there
+    may be. It goes by sizes, which are averages that change, and so is a part of the offset that
+    Spark logs (`QueryOffset.joined`), as `slice_entries` is.
+    """
+    weights: dict[str, int] = {}
+    for name in sorted(ends):
+        if name in states:
+            entries, size = entries_between(states[name], starts[name], ends[name])
+            weight = 4 * size + _SLICE_BEGIN_BYTES
+            if 0 < entries <= cuts[name] and weight <= slice_bytes:
+                weights[name] = weight
+    room = min(slice_bytes, sum(weights.values()) // _TASKS_MIN)
+    groups: list[list[str]] = []
+    total = slice_bytes
+    for name, weight in weights.items():
+        if total + weight > room:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += weight
+    several = (group for group in groups if len(group) > 1)
+    return {name: number for number, group in enumerate(several) for name in group}
 
 
 def plan_slices(
@@ -137,7 +179,8 @@ def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId
 
     So of the last entry all is held, and with it its ledger; and where this micro-batch has come
     from another ledger, that one's last entry. When the next micro-batch had nothing of the topic,
-    all of it goes free: a topic that is idle has no backlog.
+    all of it goes free: a topic that is idle has no backlog. So it does of a query that is idle for
+    a while (`StreamReader._release_idle`).
     """
     place = held.ledger_id, held.entry_id + (held.batch_index < 0)
     if done.entry_id < 0 or place >= (done.ledger_id, done.entry_id):

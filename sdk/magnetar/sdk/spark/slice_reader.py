@@ -1,7 +1,7 @@
-"""A task: the rows of one slice, as Arrow batches."""
+"""A task: the rows of its slices, as Arrow batches."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from magnetar.sdk.settings import ClientSettings
-from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.arrow_rows import BYTES_MAX, ROWS_MAX, ArrowRows
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.entries import EntryRows
 from magnetar.sdk.spark.errors import (
@@ -38,22 +38,50 @@ _LOSS_LINES_MAX = 10
 """Of each ledger, about places where entries are gone."""
 
 
-def read_slice(schema: StructType, wanted: Slice) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice, in order.
+def read_slices(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task's slices, in order.
 
     Raises:
         DataLossError: entries are gone, and `fail_on_data_loss` is set.
         CorruptDataError, UnreachableError, SchemaMismatchError
     """
-    settle_worker(wanted.settings.worker_niceness)
+    settle_worker(wanted[0].settings.worker_niceness)
     with one_line_errors():
-        yield from _SliceReader(schema, wanted).batches()
+        batches = _batches(schema, wanted)
+        yield from batches if len(wanted) == 1 else _large(batches)
+
+
+def _batches(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    reads: _Reads | None = None
+    try:
+        for each in wanted:
+            reads = _reads_of(each, reads)
+            yield from _SliceReader(schema, each, reads).batches()
+    finally:
+        if reads is not None:
+            reads.close()
+
+
+def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: each costs the way to the JVM, however small it is."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BYTES_MAX):
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 class _SliceReader:
     """Entries of one slice into rows."""
 
-    def __init__(self, schema: StructType, wanted: Slice) -> None:
+    def __init__(self, schema: StructType, wanted: Slice, reads: "_Reads") -> None:
+        """`reads`: of the task; whoever made it closes it."""
         settings = wanted.settings
         self._slice = wanted
         self._rows = ArrowRows(
@@ -70,17 +98,14 @@ class _SliceReader:
             decompressed_bytes_max=settings.decompressed_bytes_max,
             chunked_bytes_max=settings.chunked_bytes_max,
         )
-        self._reads = _reads_of(wanted)
+        self._reads = reads
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        try:
-            parts = self._slice.parts
-            for part in parts:
-                yield from self._part(part, is_first=part is parts[0], is_last=part is parts[-1])
-            if self._rows.rows:
-                yield from self._taken()
-        finally:
-            self._reads.close()
+        parts = self._slice.parts
+        for part in parts:
+            yield from self._part(part, is_first=part is parts[0], is_last=part is parts[-1])
+        if self._rows.rows:
+            yield from self._taken()
 
     def _taken(self) -> Iterator[pa.RecordBatch]:
         batch = self._rows.take()
@@ -235,10 +260,11 @@ class _Reads(Protocol):
     def close(self) -> None: ...
 
 
-def _reads_of(wanted: Slice) -> _Reads:
+def _reads_of(wanted: Slice, before: _Reads | None = None) -> _Reads:
+    """`before`: of the slice before it in a task, which ends with this."""
     settings = wanted.settings
     if any(part.ensembles for part in wanted.parts) or not wanted.parts:
-        return FallbackReads(wanted)
+        return FallbackReads(wanted, before if isinstance(before, FallbackReads) else None)
     return BrokerReads(wanted.topic, settings.service_url, settings.client or ClientSettings())
 
 

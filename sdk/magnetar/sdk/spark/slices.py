@@ -55,6 +55,9 @@ class LedgerPart:
     aborted: bytes = b""
     """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte
     `i // 8`. Brokers leave them out themselves."""
+    length: int = -1
+    """Payload bytes of the whole ledger, as its metadata says, where `last` is the end of a closed
+    one; -1: it is not, or the entries are read through a broker."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +148,19 @@ class Slice(InputPartition):
         self.stop_at_batch_index = stop_at_batch_index
         self.settings = settings or ReadSettings()
         self.value_schema = value_schema or ValueSchema()
+
+
+class JoinedSlices(InputPartition):
+    """One task's share of several topics: small slices, each of which would not be worth a task."""
+
+    def __init__(self, slices: tuple[Slice, ...]) -> None:
+        """`slices`: read one behind the other."""
+        self.slices = slices
+
+
+def slices_of(partition: InputPartition) -> tuple[Slice, ...]:
+    """What a task reads."""
+    if isinstance(partition, JoinedSlices):
+        return partition.slices
+    assert isinstance(partition, Slice)
+    return (partition,)

@@ -22,16 +22,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.ports import SystemClock
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
 from magnetar.sdk.spark.planning import entries_left, limited_ends, releasable
-from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.sdk.spark.slices import ValueSchema, slices_of
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.spark.values import value_columns
+
+IDLE_RELEASE_S = 60.0
+"""A query without anything new for so long holds nothing any more. Until then it may have looked in
+the midst of a message in chunks, which consumers wait for as long by default."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -56,6 +61,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of the last look, for the slices that are planned right after it."""
         self._target: dict[str, MessageId] | None = None
         """Where a query that takes what is available now will end."""
+        self._began_at: Mapping[str, MessageId] | None = None
+        self._planned_from: Mapping[str, MessageId] | None = None
+        """Where the last micro-batch began that this process has planned."""
+        self._done_through: Mapping[str, MessageId] | None = None
+        """As Spark has said last, by `commit`."""
+        self._clock = SystemClock()
+        self._new_at_s = self._clock.monotonic_s()
+        """When there was something new last."""
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without what only a driver has."""
@@ -77,8 +90,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 random_name = f"spark-{random.SystemRandom().getrandbits(48):012x}"
                 self._hold = Hold(driver.admin, self._options.subscription or random_name)
             name = self._hold.subscription
-            for topic, through in starts.items():
-                self._hold.keep(topic, through, (states[topic].mark_deletes or {}).get(name))
+            self._hold.keep(
+                {
+                    topic: (through, (states[topic].mark_deletes or {}).get(name))
+                    for topic, through in starts.items()
+                }
+            )
+            self._began_at = starts
             return _offset(states, starts, name).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -111,9 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     bytes_max=self._options.bytes_max,
                 )
             if ends == begun.topics:
+                self._release_idle(begun, states)
                 return start  # Spark compares the whole of it to see whether there is anything new
-            cuts = self._started().cuts(states, starts, ends)
-            return _offset(states, ends, begun.subscription, cuts).to_json()
+            self._new_at_s = self._clock.monotonic_s()
+            driver = self._started()
+            cuts = driver.cuts(states, starts, ends)
+            joined = driver.joined(states, starts, ends, cuts)
+            return _offset(states, ends, begun.subscription, cuts, joined).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._states:
@@ -124,6 +146,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
             driver = self._started()
+            if self._planned_from is None and not self._states:
+                self._began_at = begun.topics  # after a restart, with what Spark has logged
+            self._planned_from = begun.topics
             if begun.subscription != ended.subscription:
                 begun = self._restarted(begun, ended)
             states = self._states
@@ -139,16 +164,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_schema(driver, states)
             assert self._value_schema is not None
             ends = {name: at for name, at in ended.topics.items() if name in states}
-            return driver.slices(states, starts, ends, self._value_schema, ended.slice_entries)
+            cuts = {**driver.cuts(states, starts, ends), **ended.slice_entries}
+            return driver.tasks(states, starts, ends, self._value_schema, cuts, ended.joined)
 
     def commit(self, end: dict[str, Any]) -> None:
         with one_line_errors():
             done = QueryOffset.from_json(end)
+            self._done_through = done.topics
             hold = self._held(done.subscription)
-            for name, through in done.topics.items():
-                state = self._states.get(name)
-                if state is not None:
-                    hold.release(name, releasable(state, hold.stands_at(name), through))
+            hold.release(
+                {
+                    name: releasable(self._states[name], hold.stands_at(name), through)
+                    for name, through in done.topics.items()
+                    if name in self._states
+                }
+            )
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -159,10 +189,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.slice_reader import read_slice
+        from magnetar.sdk.spark.slice_reader import read_slices
 
-        assert isinstance(partition, Slice)
-        return read_slice(self._schema, partition)
+        return read_slices(self._schema, slices_of(partition))
 
     # Parts of the above
 
@@ -183,6 +212,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held(begun.subscription).drop(begun.topics)
         return replace(begun, subscription=ended.subscription)
 
+    def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
+        """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
+        when there is another one, and a backlog quota by age may keep that from ever coming.
+
+        Spark asks for what is behind a micro-batch when it has logged that this is done. Not so
+        when it tracks progress asynchronously; it has said then, by `commit`, no more than that
+        some earlier one is. So where the last one began must be known to be done.
+        """
+        if self._planned_from not in (None, self._done_through, self._began_at):
+            return
+        # By the trigger that takes what is available now, this is the last look for long.
+        if self._target is None and self._clock.monotonic_s() - self._new_at_s < IDLE_RELEASE_S:
+            return
+        read = {name: at for name, at in begun.topics.items() if name in states}
+        self._held(begun.subscription).release(read, is_idle=True)
+
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = value_schema_of(driver.admin, states, self._schema)
         value_columns(self._schema, self._value_schema)
@@ -198,6 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = driver.topics(missing_ok=True)
         allows_loss = not self._options.settings.fail_on_data_loss
         hold = self._held(begun.subscription)
+        kept: dict[str, tuple[MessageId, MessageId | None]] = {}
         for name, through in begun.topics.items():
             state = states.get(name)
             if state is None:
@@ -217,9 +263,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stands_at = (state.mark_deletes or {}).get(begun.subscription)
             if not allows_loss:
                 _check_kept(state, begun, stands_at)
-            hold.keep(name, through, stands_at)
+            kept[name] = through, stands_at
         for name in states.keys() - begun.topics.keys():
-            hold.keep(name, BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription))
+            kept[name] = BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription)
+        hold.keep(kept)
         self._states = states
         return states
 
@@ -264,6 +311,7 @@ def _offset(
     topics: Mapping[str, MessageId],
     subscription: str,
     slice_entries: Mapping[str, int] | None = None,
+    joined: Mapping[str, int] | None = None,
 ) -> QueryOffset:
     """With what will tell later whether something behind it is gone."""
     left = {name: entries_left(states[name], at) for name, at in topics.items()}
@@ -275,6 +323,7 @@ def _offset(
         removed_through={
             name: states[name].removed_through for name, at in topics.items() if at == BEFORE_FIRST
         },
+        joined=joined or {},
     )
 
 

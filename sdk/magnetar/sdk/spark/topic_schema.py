@@ -1,13 +1,13 @@
 """Which schema the topics of a query have, and which columns that gives."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.types import StructType
 
-from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
+from magnetar.sdk.spark.admin_client import AdminClient, Json
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.spark.value_types import PRIMITIVE_TYPES, wants_bytes_only
@@ -31,8 +31,9 @@ def value_schema_of(
         UnreachableError, RefusedError
     """
     found: dict[ValueSchema, TopicName] = {}
-    for topic in dict.fromkeys(TopicName.parse(name).partitioned for name in topics):
-        found.setdefault(_schema_of(admin, topic), topic)
+    named = {TopicName.parse(name).partitioned: None for name in topics}
+    for topic, stored in _stored(admin, named).items():
+        found.setdefault(parsed(stored[0]) if stored else ValueSchema(), topic)
     if len(found) > 1:
         if wanted is not None and wants_bytes_only(wanted):
             return ValueSchema()
@@ -44,16 +45,6 @@ def value_schema_of(
             f'.schema("value binary, __topic string")'
         )
     return next(iter(found), ValueSchema())
-
-
-def _schema_of(admin: AdminClient, topic: TopicName) -> ValueSchema:
-    try:
-        schema = admin.get(_path(topic))
-    except RefusedError as error:
-        if error.status == _NOT_FOUND:
-            return ValueSchema()
-        raise
-    return parsed(schema)
 
 
 def parsed(answer: Mapping[str, Any]) -> ValueSchema:
@@ -80,9 +71,11 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
     return ValueSchema(kind) if kind in PRIMITIVE_TYPES else ValueSchema()
 
 
-def with_versions(admin: AdminClient, topic: TopicName, schema: ValueSchema) -> ValueSchema:
-    """With all versions that messages of the topic may have been written with, where one is needed
-    to read them: as AVRO.
+def with_versions(
+    admin: AdminClient, topics: Iterable[TopicName], schema: ValueSchema
+) -> dict[TopicName, ValueSchema]:
+    """For each topic the schema with all versions that its messages may have been written with,
+    where one is needed to read them: as AVRO.
 
     Asked for *after* it was decided up to where the topic is read: producers register a version
     before they write with it, so that none is missing.
@@ -90,21 +83,19 @@ def with_versions(admin: AdminClient, topic: TopicName, schema: ValueSchema) -> 
     Raises:
         UnreachableError, RefusedError
     """
-    if not has_versions(schema):
-        return schema
-    try:
-        listed = admin.get(_path(topic) + "s")["getSchemaResponses"]
-    except RefusedError as error:
-        if error.status == _NOT_FOUND:
-            return schema
-        raise
-    return _with(schema, [(int(each["version"]), parsed(each)) for each in listed])
+    names = dict.fromkeys(topics)
+    if not _has_versions(schema):
+        return dict.fromkeys(names, schema)
+    return {
+        topic: _with(schema, [(int(each["version"]), parsed(each)) for each in stored])
+        for topic, stored in _stored(admin, names, every=True).items()
+    }
 
 
-def has_versions(schema: ValueSchema) -> bool:
+def _has_versions(schema: ValueSchema) -> bool:
     """Whether values can only be read by the version that they were written with."""
     return schema.kind == "AVRO" or any(
-        part is not None and has_versions(part) for part in (schema.key, schema.value)
+        part is not None and _has_versions(part) for part in (schema.key, schema.value)
     )
 
 
@@ -127,8 +118,14 @@ def _with(schema: ValueSchema, versions: list[tuple[int, ValueSchema]]) -> Value
     )
 
 
-def _path(topic: TopicName) -> str:
-    from urllib.parse import quote
-
-    name = quote(topic.local_name, safe="")
-    return f"/admin/v2/schemas/{topic.tenant}/{topic.namespace}/{name}/schema"
+def _stored(
+    admin: AdminClient, topics: Iterable[TopicName], *, every: bool = False
+) -> dict[TopicName, Sequence[Json]]:
+    """The newest schema of each topic, or all its versions, as brokers tell of them; none of
+    topics that have gone."""
+    names = {str(topic): topic for topic in topics}
+    answers = admin.ask_topics("schemas?allVersions=true" if every else "schemas", names.keys())
+    for refusal in answers.refused.values():
+        if refusal.status != _NOT_FOUND:
+            raise refusal
+    return {topic: answers.found.get(name, ()) for name, topic in names.items()}

@@ -6,14 +6,14 @@ the driver plans to read is acknowledged to producers, and nothing beyond it is 
 
 import base64
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import re2
 
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.admin_client import AdminClient, RefusedError, topic_path
+from magnetar.sdk.spark.admin_client import AdminClient, Answers
 from magnetar.sdk.spark.errors import OffsetError, TopicNotFoundError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, parse_id
 from magnetar.sdk.spark.source_options import Selection
@@ -52,6 +52,8 @@ class TopicState:
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
     removed_through: int = -1
     """The last ledger with entries that was removed by trimming; -1: none."""
+    is_there: bool = True
+    """False: a partition that the topic should have, and that does not exist."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -67,26 +69,48 @@ class TopicStates:
         self._selection = selection
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
 
-    def read(self, *, missing_ok: bool = False) -> dict[str, TopicState]:
-        """All topics and partitions of the query as they are now, by name.
+    def read(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
+        """All topics and partitions of the query as they are now, by name. So long they are used,
+        for their brokers, whoever else uses them or not.
 
         Raises:
             TopicNotFoundError: a topic that is named does not exist (unless `missing_ok`), or
                 none matches the pattern when the query begins.
             UnreachableError, RefusedError
         """
+        topics = self._topics(missing_ok)
+        answers = self._stored(topics, hold_s)
+        for topic in topics:
+            refusal = answers.refused.get(str(topic))
+            if refusal is not None and refusal.status != _NOT_FOUND:
+                raise refusal
+            if refusal is not None and self._expression is None and not missing_ok:
+                raise TopicNotFoundError(
+                    f"topic {topic} does not exist: create it, or see that option topic is "
+                    f"right ({refusal})"
+                ) from None
+        counts = {
+            topic: answers.found[str(topic)].get("partitions")
+            for topic in topics
+            if str(topic) in answers.found
+        }
+        parts = {
+            topic: [topic.partition(index) for index in range(count)]
+            for topic, count in counts.items()
+            if count is not None
+        }
+        every = self._stored([name for names in parts.values() for name in names], hold_s)
         found: dict[str, TopicState] = {}
-        for topic in self._topics(missing_ok):
-            try:
-                self._add(topic, found)
-            except RefusedError as error:
-                if error.status != _NOT_FOUND:
-                    raise
-                if self._expression is None and not missing_ok:
-                    raise TopicNotFoundError(
-                        f"topic {topic} does not exist: create it, or see that option topic is "
-                        f"right ({error})"
-                    ) from None
+        for topic in counts:
+            for name in parts.get(topic, [topic]):
+                stats = (every if topic in parts else answers).found.get(str(name))
+                if stats is not None:
+                    found[str(name)] = state_of(name, stats)
+                    continue
+                refusal = every.refused[str(name)]
+                if refusal.status != _NOT_FOUND:
+                    raise refusal
+                found[str(name)] = TopicState(str(name), name.partition_index, is_there=False)
         return found
 
     def selects(self, name: str) -> bool:
@@ -96,19 +120,20 @@ class TopicStates:
             return bool({topic, topic.partitioned}.intersection(self._selection.topics))
         return self._matches(topic.partitioned)
 
-    def first_since(self, state: TopicState, time_ms: int) -> MessageId:
-        """The offset before the first message that was published at this time or later.
+    def first_since(self, states: Mapping[str, TopicState], time_ms: int) -> dict[str, MessageId]:
+        """The offset before the first message of each topic that was published at this time or
+        later.
 
         Raises:
             UnreachableError, RefusedError
         """
-        topic = TopicName.parse(state.name)
-        found = self._admin.get(topic_path(topic, "messageid", str(time_ms)))
-        ledger_id, entry_id = int(found["ledgerId"]), int(found["entryId"])
-        if (ledger_id, entry_id) > (state.end.ledger_id, state.end.entry_id) or entry_id < 0:
-            # Nothing is as late; or the topic is empty.
-            return state.end if (ledger_id, entry_id) > (-1, -1) else BEFORE_FIRST
-        return MessageId(ledger_id, entry_id - 1)
+        answers = self._admin.ask_topics("messageIds", states, timeMs=time_ms)
+        for name, refusal in answers.refused.items():
+            if refusal.status != _NOT_FOUND or states[name].is_there:
+                raise refusal
+        return {
+            name: _before_first(state, answers.found.get(name)) for name, state in states.items()
+        }
 
     def _topics(self, missing_ok: bool) -> list[TopicName]:
         if self._expression is None:
@@ -134,20 +159,18 @@ class TopicStates:
             and bool(self._expression.fullmatch(topic.local_name))
         )
 
-    def _add(self, topic: TopicName, found: dict[str, TopicState]) -> None:
-        if topic.partition_index < 0:
-            count = self._admin.get(topic_path(topic, "partitions"))["partitions"]
-            if count:
-                stats = self._admin.get(topic_path(topic, "partitioned-internalStats"))
-                parts = stats["partitions"]
-                for index in range(count):
-                    name = topic.partition(index)
-                    stored = parts.get(str(name))
-                    found[str(name)] = (
-                        state_of(name, stored) if stored else TopicState(str(name), index)
-                    )
-                return
-        found[str(topic)] = state_of(topic, self._admin.get(topic_path(topic, "internalStats")))
+    def _stored(self, topics: Iterable[TopicName], hold_s: int) -> Answers:
+        return self._admin.ask_topics("internalStats", map(str, topics), readHoldS=hold_s)
+
+
+def _before_first(state: TopicState, found: Mapping[str, Any] | None) -> MessageId:
+    if found is None:
+        return BEFORE_FIRST
+    ledger_id, entry_id = int(found["ledgerId"]), int(found["entryId"])
+    if (ledger_id, entry_id) > (state.end.ledger_id, state.end.entry_id) or entry_id < 0:
+        # Nothing is as late; or the topic is empty.
+        return state.end if (ledger_id, entry_id) > (-1, -1) else BEFORE_FIRST
+    return MessageId(ledger_id, entry_id - 1)
 
 
 def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:

@@ -17,6 +17,11 @@ OPEN = {
     ("GET", "/admin/v2/clusters"),
     ("GET", "/admin/v2/brokers/ready"),
     ("GET", "/admin/v2/brokers/version"),
+    # Topics are in the body: the right to each of them is checked, see below.
+    ("POST", "/magnetar/v1/topics/internalStats"),
+    ("POST", "/magnetar/v1/topics/schemas"),
+    ("POST", "/magnetar/v1/topics/messageIds"),
+    ("POST", "/magnetar/v1/topics/subscriptions"),
 }
 """For everybody who has proven who they are; the first two for all: load balancers ask for them."""
 
@@ -248,3 +253,28 @@ def test_a_proxy_needs_a_principal_and_both_need_the_right(server: Secured) -> N
     assert server.ask("GET", path, headers=bearer(token_for("proxy")))[0] == 401
     as_root = {**bearer(token_for("other-admin")), "X-Original-Principal": "root"}
     assert server.ask("GET", path, headers=as_root)[0] == 401
+
+
+MANY: dict[str, dict[str, Any]] = {
+    "internalStats": {"topics": ["TOPIC"]},
+    "schemas": {"topics": ["TOPIC"]},
+    "messageIds": {"topics": ["TOPIC"], "timeMs": 0},
+    "subscriptions": {"subscription": "s", "action": "move", "topics": {"TOPIC": None}},
+}
+
+
+@pytest.mark.parametrize("what", MANY)
+def test_of_many_topics_a_role_reaches_those_of_its_rights_and_no_other(
+    server: Secured, what: str
+) -> None:
+    grant(server, "reader", "consume")
+    mine, other = "persistent://acme/ns/secret", "persistent://acme/other/secret"
+    server.as_role("acme-admin", "PUT", "/admin/v2/namespaces/acme/other")
+    body = MANY[what]
+    names: Any = [mine, other] if isinstance(body["topics"], list) else {mine: None, other: None}
+    path = f"/magnetar/v1/topics/{what}"
+    for role, refused in (("reader", {other}), ("other-admin", {mine, other}), ("root", set())):
+        status, answer = server.as_role(role, "POST", path, {**body, "topics": names})
+        assert status == 200, answer
+        forbidden = {name for name, each in answer["refused"].items() if each["status"] == 403}
+        assert forbidden == refused, (role, answer)

@@ -17,13 +17,26 @@ from magnetar.broker.http.refusals import HttpRefusal
 for _module in pkgutil.iter_modules(http.__path__):
     import_module(f"{http.__name__}.{_module.name}")
 
-BODIES: list[type[BaseModel]] = [*RequestBody.__subclasses__(), PartitionedTopicMetadata]
+
+def _below(body: type[BaseModel]) -> list[type[BaseModel]]:
+    return [each for kind in body.__subclasses__() for each in (kind, *_below(kind))]
+
+
+BODIES: list[type[BaseModel]] = [*_below(RequestBody), PartitionedTopicMetadata]
 _SAMPLES: dict[str, Any] = {"integer": 3, "number": 0.5, "boolean": True, "string": "x"}
+_EMPTY: dict[str, Any] = {"array": []}
 
 
 def _kind(schema: dict[str, Any]) -> str:
     kinds = [each.get("type", "") for each in schema.get("anyOf", [schema])]
     return next((kind for kind in kinds if kind in _SAMPLES), "")
+
+
+def _sample(schema: dict[str, Any], part: dict[str, Any]) -> Any:
+    part = schema.get("$defs", {}).get(part.get("$ref", "").rpartition("/")[2], part)
+    if "enum" in part:
+        return part["enum"][0]
+    return _SAMPLES.get(_kind(part), _EMPTY.get(part.get("type", ""), {}))
 
 
 def _as_text(sample: Any) -> str:
@@ -35,7 +48,7 @@ def _fields() -> list[Any]:
     for body in BODIES:
         schema = body.model_json_schema()
         whole = {
-            name: schema["properties"][name].get("enum", [_SAMPLES.get(_kind(part), {})])[0]
+            name: _sample(schema, part)
             for name, part in schema["properties"].items()
             if name in schema.get("required", ())
         }

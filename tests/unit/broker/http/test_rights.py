@@ -48,6 +48,8 @@ P = "/admin/v2/persistent/t/n"
         ("GET", "/admin/v2/schemas/t/n/x/schema", (Action.LOOKUP, TOPIC)),
         ("POST", "/admin/v2/schemas/t/n/x/schema", (Action.PRODUCE, TOPIC)),
         ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
+        ("POST", "/magnetar/v1/topics/schemas", None),
+        ("GET", "/magnetar/v1/topics/schemas", (Action.ADMINISTER, Cluster())),
         ("GET", f"{COORDINATORS}/partitions", None),
         ("PUT", f"{COORDINATORS}/partitions", (Action.ADMINISTER, COORDINATORS_TOPIC)),
         ("GET", f"{COORDINATORS}/stats", (Action.LOOKUP, COORDINATORS_TOPIC)),

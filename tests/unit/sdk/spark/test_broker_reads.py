@@ -1,6 +1,8 @@
 """Entries through a broker: all of them, however slowly they come, and whatever lies between."""
 
+import ssl
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -8,9 +10,10 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark import broker_reads
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.errors import DataLossError, UnreachableError
+from magnetar.sdk.spark.patience import PATIENCE_S
 from magnetar.sdk.spark.slices import LedgerPart
 from magnetar.sdk.wire.payload import encode_payload
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, ServerError
 
 PAYLOAD = encode_payload(
     MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString(), b"x"
@@ -61,12 +64,45 @@ class Link:
         self.is_closed = True
 
 
+@dataclass
+class Time:
+    """Passes in pauses only."""
+
+    now_s: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def pause(self, pause_s: float) -> None:
+        self.now_s += pause_s
+        self.pauses.append(pause_s)
+
+
 def taken(
-    monkeypatch: pytest.MonkeyPatch, part: LedgerPart, links: Sequence[Link]
+    monkeypatch: pytest.MonkeyPatch,
+    part: LedgerPart,
+    links: Sequence[Link | Exception],
+    time: Time | None = None,
 ) -> Iterator[int]:
-    waiting = iter(links)
-    reads = BrokerReads("persistent://a/b/c", "pulsar://broker", ClientSettings())
-    monkeypatch.setattr(broker_reads.BrokerReads, "_found", lambda _: next(waiting))
+    """The ids of the entries; of `links`, an error is an attempt to connect that fails, and the
+    last one is what all further attempts come to."""
+    waiting = list(links)
+
+    def follow(*_: object) -> Link:
+        found = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    time = time or Time()
+    reads = BrokerReads(
+        "persistent://a/b/c", "pulsar://broker", ClientSettings(), clock=time, pause=time.pause
+    )
+    monkeypatch.setattr(broker_reads.BrokerReads, "_follow", follow)
     return (first for first, _ in reads.entries(part))
 
 
@@ -149,13 +185,64 @@ def test_a_connection_that_ends_in_the_middle_is_made_anew(monkeypatch: pytest.M
     assert first.is_closed
 
 
-def test_a_broker_that_ends_every_connection_at_once_is_given_up(
+@pytest.mark.parametrize(
+    "away",
+    [
+        ConnectionRefusedError("refused"),
+        TimeoutError("timed out"),
+        broker_reads._RefusalError(ServerError.ServiceNotReady, "the topic is moving"),
+    ],
+    ids=["nobody listens", "nobody answers", "not now"],
+)
+def test_a_task_waits_for_a_broker_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, away: Exception
+) -> None:
+    """In the middle of its slice, and again later: each time from the last entry on."""
+    time = Time()
+    links: list[Link | Exception] = [
+        away,
+        Link([(5, 0)], ConnectionError("closed"), last=(5, 3)),
+        *[away] * 20,
+        Link([(5, 1)], ConnectionError("closed"), last=(5, 3)),
+        *[away] * 20,
+        Link([(5, 2), (5, 3)], last=(5, 3)),
+    ]
+    assert list(taken(monkeypatch, LedgerPart(5, 0, 3), links, time)) == [0, 1, 2, 3]
+    assert time.now_s > PATIENCE_S, "counted from the last entry, not from the first attempt"
+
+
+def test_a_broker_that_ends_every_connection_is_given_up_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    time = Time()
     first = Link([(5, 0)], ConnectionError("closed"), last=(5, 3))
-    second = Link(ConnectionError("closed"), last=(5, 3))
-    with pytest.raises(UnreachableError, match="closed"):
-        list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))
+    with pytest.raises(UnreachableError, match="refused"):
+        list(
+            taken(
+                monkeypatch,
+                LedgerPart(5, 0, 3),
+                [first, ConnectionRefusedError("refused")],
+                time,
+            )
+        )
+    assert PATIENCE_S <= time.now_s < PATIENCE_S + 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLCertVerificationError("nobody trusts it"),
+        broker_reads._RefusalError(ServerError.AuthorizationError, "not allowed"),
+    ],
+    ids=["certificate", "right"],
+)
+def test_what_stays_as_it_is_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    time = Time()
+    with pytest.raises(UnreachableError):
+        list(taken(monkeypatch, LedgerPart(5, 0, 3), [error], time))
+    assert time.pauses == []
 
 
 def test_a_broker_that_says_there_is_more_and_sends_nothing_is_not_waited_for_for_ever(
@@ -166,4 +253,4 @@ def test_a_broker_that_says_there_is_more_and_sends_nothing_is_not_waited_for_fo
     second = Link(*silence, last=(5, 3))
     with pytest.raises(UnreachableError, match="5:3 is there, and sends nothing behind 5:0"):
         list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))
-    assert second.asked == [(5, 1)], "tried once more"
+    assert second.asked == [(5, 1)], "tried once more, and that was a minute each"

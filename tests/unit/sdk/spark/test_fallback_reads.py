@@ -30,6 +30,9 @@ class Scripted:
             last = min(first + 1, part.last)
             yield first, [b"%d:%d" % (part.ledger_id, each) for each in range(first, last + 1)]
 
+    def know(self, addresses: object) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -60,6 +63,20 @@ def everything(*parts: LedgerPart) -> list[bytes]:
 
 def _ids(part: LedgerPart) -> range:
     return range(part.first, part.last + 1)
+
+
+def test_the_next_slice_of_a_task_asks_no_bookies_that_were_not_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookies = Scripted(10, UnreachableError("bookie b1: refused"))
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    first = reads_of(monkeypatch, bookies, brokers)
+    assert taken(first, [PART]) == everything(PART)
+    second = FallbackReads(
+        Slice("t", -1, (NEXT,), settings=ReadSettings(service_url="pulsar://broker")), first
+    )
+    assert taken(second, [NEXT]) == everything(NEXT)
+    assert bookies.asked == [(7, 10)]
 
 
 @pytest.mark.parametrize("fails_at", [10, 14, 18])

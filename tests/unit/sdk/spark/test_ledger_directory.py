@@ -13,7 +13,7 @@ from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerStat
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.system import SystemClock
-from magnetar.sdk.spark.ledger_directory import LedgerDirectory
+from magnetar.sdk.spark.ledger_directory import LedgerDirectory, ledger_part
 
 
 async def make_cluster(url: str, layout: LayoutName) -> int:
@@ -52,3 +52,27 @@ def test_ledgers_are_found_wherever_the_cluster_keeps_them(
         assert set(directory.read([ledger_id])) == {ledger_id}
     finally:
         directory.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "expected"),
+    [(LedgerState.CLOSED, 9, 50), (LedgerState.CLOSED, 8, -1), (LedgerState.OPEN, 9, -1)],
+    ids=["its end", "before its end", "an open one"],
+)
+def test_the_length_of_a_ledger_goes_with_the_part_that_reaches_its_end(
+    state: LedgerState, last: int, expected: int
+) -> None:
+    is_closed = state is LedgerState.CLOSED
+    metadata = LedgerMetadata(
+        ledger_id=7,
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        state=state,
+        last_entry_id=9 if is_closed else -1,
+        length=50 if is_closed else 0,
+        ensembles=(Fragment(0, ("b1",)),),
+        created_ms=0,
+        creation_token=1,
+    )
+    assert ledger_part(metadata, 0, last).length == expected

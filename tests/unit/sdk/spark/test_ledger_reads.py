@@ -1,14 +1,24 @@
-"""What is said of entries that no replica gives."""
+"""What is said of entries that no replica gives, and of ledgers that end where they should not."""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.errors import (
     BookieUnavailableError,
     LedgerError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
 )
-from magnetar.sdk.spark.errors import DataLossError, EntryLossError, UnreachableError
+from magnetar.ledger.wire import EntryBlock, encode_block
+from magnetar.sdk.spark.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    UnreachableError,
+)
 from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import BookieSecurity, Ensemble, LedgerPart
 
@@ -118,3 +128,40 @@ def test_entries_are_passed_over_when_no_bookie_lists_them(
         Ensemble(20, ("never asked",)),
     )
     assert reads.first_held(LedgerPart(7, 10, 19, ensembles, 2)) == expected
+
+
+class Packets:
+    """A bookie that has entries of 5 bytes each, and gives three of them at once."""
+
+    def blocks(
+        self, ledger_id: int, first: int, last: int, _: int
+    ) -> Iterator[tuple[int, EntryBlock]]:
+        codec = packet_codec(ledger_id)
+        for at in range(first, last + 1, 3):
+            payloads = [b"entry"] * (min(last, at + 2) - at + 1)
+            yield at, encode_block(codec.seal(at, -1, 5 * at, payloads))
+
+
+def values(monkeypatch: pytest.MonkeyPatch, part: LedgerPart) -> int:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    monkeypatch.setattr(LedgerReads, "_link", lambda *_: Packets())
+    return sum(len(payloads) for _, payloads in reads.entries(part))
+
+
+@pytest.mark.parametrize("last", [19, 18, 10], ids=["a run", "a short run", "one entry"])
+def test_a_ledger_whose_metadata_ends_elsewhere_than_its_entries_say_is_not_read_to_that_end(
+    monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """What is behind that end would be missing, and nobody would know."""
+    length = 5 * (last + 1)
+    assert values(monkeypatch, replace(PART, last=last, length=length)) == last - 9
+    with pytest.raises(CorruptDataError, match=rf"entry {last} .* says {length} bytes"):
+        values(monkeypatch, replace(PART, last=last, length=length + 5))
+
+
+def test_a_part_that_does_not_reach_the_end_of_its_ledger_says_nothing_of_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert values(monkeypatch, PART) == 10

@@ -9,6 +9,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.planning import (
     EntryRange,
     entries_left,
+    joined_topics,
     limited_ends,
     plan_slices,
     ranges_between,
@@ -179,3 +180,55 @@ def test_what_is_left_of_a_ledger_is_behind_the_offset() -> None:
     assert entries_left(THREE, MessageId(7, 0)) == 0
     for beyond in (MessageId(9, 50), MessageId(8, 0), MessageId(-1, -1)):
         assert entries_left(THREE, beyond) == 0
+
+
+def sized(*sizes: int) -> dict[str, TopicState]:
+    """Topics of as many bytes, in ten entries each; nothing is in those of 0."""
+    return {
+        f"t-{number:03}": replace(
+            TopicState("", -1, (LedgerState(number, 10, size),), MessageId(number, 9)),
+            name=f"t-{number:03}",
+        )
+        for number, size in enumerate(sizes)
+    }
+
+
+def joined(states: dict[str, TopicState], slice_bytes: int = 32 << 20) -> list[list[str]]:
+    """The topics of each task that reads several."""
+    begin = MessageId(-1, -1)
+    starts = {
+        name: state.end if not state.ledgers[0].bytes else begin for name, state in states.items()
+    }
+    ends = {name: state.end for name, state in states.items()}
+    cuts = {
+        name: slice_entries(state, starts[name], ends[name], slice_bytes=slice_bytes)
+        for name, state in states.items()
+    }
+    found = joined_topics(states, starts, ends, cuts, slice_bytes=slice_bytes)
+    groups: dict[int, list[str]] = {}
+    for name, number in found.items():
+        groups.setdefault(number, []).append(name)
+    return list(groups.values())
+
+
+def test_small_topics_share_tasks_and_there_are_some_for_the_cores() -> None:
+    states = sized(*[10_000] * 200)
+    groups = joined(states)
+    assert [name for group in groups for name in group] == list(states), "in order, each once"
+    assert 8 <= len(groups) <= 10
+    assert joined(sized(*[10_000] * 8)) == []
+    assert [len(group) for group in joined(sized(*[10_000] * 16))] == [2] * 8
+
+
+def test_what_is_joined_stays_well_below_a_slice() -> None:
+    groups = joined(sized(*[1 << 20] * 1_000))
+    assert groups
+    assert max(map(len, groups)) <= 8
+    assert joined(sized(*[10 << 20] * 100)) == []
+    assert joined(sized(*[100] * 100), slice_bytes=1_000) == []
+
+
+def test_topics_with_nothing_to_read_are_in_no_task() -> None:
+    states = sized(*[10_000, 0] * 100)
+    groups = joined(states)
+    assert {name for group in groups for name in group} == set(list(states)[::2])

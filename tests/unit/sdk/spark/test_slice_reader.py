@@ -7,7 +7,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.spark import slice_reader
 from magnetar.sdk.spark.errors import DataLossError, EntryLossError
-from magnetar.sdk.spark.slice_reader import read_slice
+from magnetar.sdk.spark.slice_reader import read_slices
 from magnetar.sdk.spark.slices import LedgerPart, ReadSettings, Slice
 from magnetar.sdk.wire.payload import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -19,7 +19,7 @@ HEAD = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).Seriali
 class Reads:
     """Two entries at a time; without ledger 6 and some entries of the others."""
 
-    def __init__(self, _slice: Slice) -> None:
+    def __init__(self, _slice: Slice, _before: object = None) -> None:
         pass
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
@@ -48,7 +48,7 @@ PARTS = (LedgerPart(5, 2, 9), LedgerPart(6, 0, 9), LedgerPart(7, 0, 2))
 def values(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> list[bytes]:
     monkeypatch.setattr(slice_reader, "_reads_of", Reads)
     wanted = Slice("t", -1, PARTS, settings=ReadSettings(fail_on_data_loss=fails))
-    batches = read_slice(SCHEMA, wanted)
+    batches = read_slices(SCHEMA, [wanted])
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
@@ -126,10 +126,28 @@ def test_entries_that_are_lost_here_and_there_fill_no_log(
 def passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reads: Holes, *, entries: int
 ) -> tuple[list[bytes], list[str]]:
-    monkeypatch.setattr(slice_reader, "_reads_of", lambda _: reads)
+    monkeypatch.setattr(slice_reader, "_reads_of", lambda *_: reads)
     wanted = Slice(
         "t", -1, (LedgerPart(5, 0, entries - 1),), settings=ReadSettings(fail_on_data_loss=False)
     )
-    batches = read_slice(SCHEMA, wanted)
+    batches = read_slices(SCHEMA, [wanted])
     values = [value for batch in batches for value in batch.column(0).to_pylist()]
     return values, [each.getMessage() for each in caplog.records]
+
+
+def test_slices_of_one_task_come_in_their_order_and_in_few_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over the connections of one another, which are closed with the last one."""
+    made: list[tuple[str, object]] = []
+
+    def reads_of(wanted: Slice, before: object = None) -> Holes:
+        made.append((wanted.topic, before))
+        return shared
+
+    shared = Holes(range(10))
+    monkeypatch.setattr(slice_reader, "_reads_of", reads_of)
+    slices = [Slice(f"t-{number}", -1, (LedgerPart(number, 0, 9),)) for number in range(20)]
+    batches = list(read_slices(SCHEMA, slices))
+    assert [batch.num_rows for batch in batches] == [200]
+    assert made == [("t-0", None), *((f"t-{number}", shared) for number in range(1, 20))]

@@ -93,6 +93,7 @@ bootstrap: $(VENV)/.stamp-test
 	@sh deploy/bootstrap/java.sh
 	@sh deploy/bootstrap/iproute2.sh
 	@sh deploy/bootstrap/chromium.sh
+	@sh deploy/bootstrap/strace.sh
 	@sh deploy/bootstrap/linters.sh $(VENV)/bin
 
 nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every drill, long searches; some hours

@@ -21,12 +21,14 @@ _HELD = (
     (Op.READ_LAC, False),
     (Op.READ_LAC, True),
 )
-_REFUSALS = (
+REFUSALS = (
     Status.IO_ERROR,
     Status.READ_ONLY,
     Status.TOO_MANY_REQUESTS,
     Status.UNKNOWN_LEDGER_STATE,
 )
+"""What a bookie that is asked to store something may answer instead."""
+
 _RETRY_S = 0.1
 
 
@@ -99,7 +101,7 @@ class Faults:
         self._later(step, lambda: slowness.pop(step.who, None))
 
     def _refuse(self, step: Step) -> None:
-        status = _REFUSALS[step.number % len(_REFUSALS)]
+        status = REFUSALS[step.number % len(REFUSALS)]
         op, _, entry = self._frames(step)
         is_any = entry is None and step.who != WRITER
         self._sim.net.refuse(

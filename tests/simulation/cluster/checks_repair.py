@@ -1,4 +1,4 @@
-"""Invariants of re-replication: R1 to R7 of auto-recovery's section 10."""
+"""Invariants of re-replication: R1 to R7 of auto-recovery's section 10, and R8."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -212,3 +212,18 @@ def confirmed_survives(run: Record) -> Iterator[str]:
         if entry_id > metadata.last_entry_id:
             end = metadata.last_entry_id
             yield f"{actor} was told of L{ledger_id} e{entry_id}; it ends at e{end}"
+
+
+@invariant("R8", "A bookie takes another one's place only when it has said that it has the copies")
+def members_have_their_copies(run: Record) -> Iterator[str]:
+    for ledger_id, versions in run.versions.items():
+        for before, seen in pairwise(versions):
+            old, new = before.event.metadata, seen.event.metadata
+            if old is None or new is None or not is_swap(seen.actor, old, new):
+                continue
+            for entry_id in range(_end_of(new) + 1):
+                had = write_set_of(old, entry_id)
+                for bookie_id in write_set_of(new, entry_id):
+                    has_copy = run.has_copy(bookie_id, ledger_id, entry_id, place=seen.place)
+                    if bookie_id not in had and not has_copy:
+                        yield f"{seen.actor} named {bookie_id}: it lacks L{ledger_id} e{entry_id}"

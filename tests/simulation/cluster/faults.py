@@ -1,10 +1,11 @@
 """The troubles of a cluster's plan: those of `tests/simulation/faults.py`, and those of brokers."""
 
+from magnetar.ledger.wire import Flag, Op
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.drawing import COMMANDS
 from tests.simulation.cluster.recovery import SimRecovery
-from tests.simulation.faults import Faults
+from tests.simulation.faults import REFUSALS, Faults
 from tests.simulation.plan import Step
 
 _LOST = (
@@ -131,6 +132,17 @@ class ClusterFaults(Faults):
                 recovery.resume()
 
         self._later(step, go_on)
+
+    def _refuse_copies(self, step: Step) -> None:
+        """Bookies answer the next copies of auto-recovery with an error."""
+        kind, count = divmod(step.number, 4)
+        self._sim.net.refuse(
+            REFUSALS[kind % len(REFUSALS)],
+            bookie=step.who or None,
+            op=Op.ADD,
+            flags=Flag.RECOVERY,
+            count=1 + count,
+        )
 
     # Metadata
 

@@ -409,3 +409,10 @@ def test_r06_a_lost_bookie_is_still_named() -> None:
 def test_r07_an_acknowledged_entry_is_behind_the_end() -> None:
     lines = [*repaired(), ("w", Acked(0, 2))]
     only("R7", lines, final=final_of(on("b4", "b2", "b3")))
+
+
+def test_r08_a_member_is_named_before_its_copies_are_made() -> None:
+    lines = repaired()
+    copies = [line for line in lines if line[0] == "b4"]
+    rest = [line for line in lines if line[0] != "b4"]
+    only("R8", [*rest[:-2], *copies, *rest[-2:]])

@@ -74,6 +74,14 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="refused_copies_count",
+        rule="5, step 4c",
+        defects=("R8",),
+        invariants=("R8",),
+        description="a copy that a bookie refused counts as made",
+        apply=lambda: edited(Copier, "_write", ("    if failures:\n", "    if False:\n")),
+    ),
+    Mutation(
         name="items_deleted_whatever_they_say_by_now",
         rule="2.1",
         defects=("A1",),

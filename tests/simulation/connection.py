@@ -229,11 +229,9 @@ class Connection:
                 body = alteration.change(raw[HEADER_BYTES:])
                 assert len(body) == len(raw) - HEADER_BYTES, "the length of a frame is not changed"
                 raw = raw[:HEADER_BYTES] + body
-        if request_id == HELLO_ID:
-            # Counted with the making of the connection, which takes a trip each way.
-            arrives_s = fabric.loop.time()
-        else:
-            arrives_s = fabric.arrival_s(pipe.link)
+        # A hello is counted with the making of the connection, which takes a trip each way.
+        is_hello = request_id == HELLO_ID
+        arrives_s = fabric.loop.time() if is_hello else fabric.arrival_s(pipe.link)
         message = Message(raw, facts, request_id, arrives_s)
         for loss in fabric.losses:
             if loss.count and message.fits(loss.match):

@@ -267,6 +267,13 @@ class SimBookie:
             self.storage.rotten[ledger_id, entry_id] = at
             self._record(Corrupted(self.bookie_id, ledger_id, entry_id))
 
+    def move_to(self, host: str) -> None:
+        """The next process listens at another address, such as that of another machine."""
+        assert self.process is None, f"{self.bookie_id} runs"
+        self.say(f"moves to the address {host}")
+        self.fabric.hosts[self.bookie_id] = host
+        self.settings = self.settings.model_copy(update={"host": host})
+
     def say(self, what: str) -> None:
         self._record(Fault(what))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from magnetar.ledger.hello import HELLO_ID
 from magnetar.ledger.wire import (
     HEADER,
     HEADER_BYTES,
@@ -228,7 +229,10 @@ class Connection:
                 body = alteration.change(raw[HEADER_BYTES:])
                 assert len(body) == len(raw) - HEADER_BYTES, "the length of a frame is not changed"
                 raw = raw[:HEADER_BYTES] + body
-        message = Message(raw, facts, request_id, fabric.arrival_s(pipe.link))
+        # A hello is counted with the making of the connection, which takes a trip each way.
+        is_hello = request_id == HELLO_ID
+        arrives_s = fabric.loop.time() if is_hello else fabric.arrival_s(pipe.link)
+        message = Message(raw, facts, request_id, arrives_s)
         for loss in fabric.losses:
             if loss.count and message.fits(loss.match):
                 loss.count -= 1

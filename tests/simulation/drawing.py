@@ -82,7 +82,24 @@ def draw(seed: int) -> Plan:
     trip_s = 0.003 + plan.net_jitter_s + plan.net_skew_s / 2 + plan.disk_jitter_s
     horizon_s = 0.01 + entries * (think_s + trip_s / plan.window) * 1.5
     steps = _Drawer(random, plan, horizon_s).draw()
-    return ambushed(replace(plan, steps=tuple(sorted(steps))))
+    return _swapped(ambushed(replace(plan, steps=tuple(sorted(steps)))), horizon_s)
+
+
+def _swapped(plan: Plan, horizon_s: float) -> Plan:
+    """In one of ten plans two bookies come back at each other's addresses.
+
+    Drawn apart from all else: the other plans stay as they are.
+    """
+    random = Random(f"swap/{plan.seed}")
+    if random.random() >= 0.1:
+        return plan
+    one, other = random.sample(range(plan.quorum[0]), 2)
+    at_s = round(random.random() * horizon_s * 1.2, 6)
+    swap = Step(at_s, "swap", f"@{one}", f"@{other}", random.choice((0.1, 0.5, 1.5)))
+    # Who looks while one address stands for both.
+    late = Step(round(at_s + 0.05, 6), "recover", RECOVERERS[-1])
+    more = (swap, late) if random.random() < 0.5 else (swap,)
+    return replace(plan, steps=tuple(sorted((*plan.steps, *more))))
 
 
 class _Drawer:

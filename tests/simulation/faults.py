@@ -120,6 +120,24 @@ class Faults:
         bookie.crash(power=step.number == 0)
         self._later(step, lambda: self._start(bookie))
 
+    def _swap(self, step: Step) -> None:
+        """Two bookies are killed, and come back at each other's addresses.
+
+        The session of the first has ended by then: it is registered where the other one, which
+        takes its time, is registered still.
+        """
+        one, other = self._sim.bookie(step.who), self._sim.bookie(step.other)
+        if one is other or not (one.is_running and other.is_running):
+            return
+        self._sim.store.expire_session(one.bookie_id)
+        for each in (one, other):
+            each.crash(power=False)
+        hosts = one.settings.host, other.settings.host
+        one.move_to(hosts[1])
+        other.move_to(hosts[0])
+        self._start(one)
+        self._later(step, lambda: self._start(other))
+
     def _crash_at_step(self, step: Step) -> None:
         bookie = self._sim.bookie(step.who)
         bookie.crash_at_step(step.number)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from magnetar.ledger.wire import Status
+from magnetar.ledger.wire import Op, Status
 from tests.simulation.cluster.events import Spoke
 from tests.simulation.history import Sent
 
@@ -50,7 +50,10 @@ class Message:
 
 
 class Match(NamedTuple):
-    """Which frames a rule is about; None matches everything."""
+    """Which frames a rule is about; None matches everything.
+
+    Hellos belong to the making of a connection: only a rule about INFO is about them.
+    """
 
     client: str | None = None
     bookie: str | None = None
@@ -63,6 +66,8 @@ class Match(NamedTuple):
 
     def fits(self, facts: Facts) -> bool:
         if not isinstance(facts, Sent) or facts.is_reply != self.reply:
+            return False
+        if facts.op == Op.INFO and self.op != Op.INFO:
             return False
         client, bookie = facts.source, facts.target
         if facts.is_reply:

@@ -48,6 +48,8 @@ class Fabric:
         self.listeners: dict[
             tuple[str, int], tuple[SimProcess, Callable[[], asyncio.Protocol]]
         ] = {}
+        self.hosts: dict[str, str] = {}
+        """Addresses of machines that have another one than their name."""
         self.connections: list[Connection] = []
         self.blocked: dict[tuple[str, str], None] = self.make_links()
         """Links (source, target) on which nothing moves now."""
@@ -217,18 +219,20 @@ class Fabric:
     ) -> Listener:
         if port == 0:
             port, self._next_port = self._next_port, self._next_port + 1
-        self.listeners[process.name, port] = process, factory
-        return _SimListener(self, (process.name, port))
+        address = self.hosts.get(process.name, process.name), port
+        self.listeners[address] = process, factory
+        return _SimListener(self, address)
 
     async def connect(
         self, process: SimProcess, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Transport:
-        await self._wait_way(process.name, host)
+        there = next((name for name, moved in self.hosts.items() if moved == host), host)
+        await self._wait_way(process.name, there)
         found = self.listeners.get((host, port))
         if found is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
         owner, server_factory = found
-        await self._wait_way(host, process.name)
+        await self._wait_way(there, process.name)
         if not owner.is_alive:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
         client = self.make_end(process, factory())

@@ -14,7 +14,10 @@ def _read_replies(sim: Simulation, bookie_id: str, client: str) -> list[Sent]:
     return [
         event
         for _, _, event in sim.history.of(Sent)
-        if event.source == bookie_id and event.target == client and event.is_reply
+        if event.source == bookie_id
+        and event.target == client
+        and event.is_reply
+        and event.op != Op.INFO
     ]
 
 

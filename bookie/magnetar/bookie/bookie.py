@@ -193,7 +193,7 @@ class Bookie:
                 storage, shards, disks, last_marks, replayed.ends, cookie, opened
             )
             await self._pass_ids(storage)
-            await self._register(opened)
+            await self._register(cookie.instance_id, opened)
             for service in self._background(parts):
                 opened.push_async_callback(service.close)
                 service.start()
@@ -383,6 +383,7 @@ class Bookie:
             self._directories,
             storage,
             bookie_id=self.bookie_id,
+            instance_id=cookie.instance_id,
             clock=self._clock,
             network=self._network,
             disk=self._disk,
@@ -460,7 +461,7 @@ class Bookie:
             self._store, random=self._random, clock=self._clock, root=_LEDGERS_ROOT
         )
 
-    async def _register(self, opened: AsyncExitStack) -> None:
+    async def _register(self, instance_id: str, opened: AsyncExitStack) -> None:
         settings = self._settings
         info = BookieInfo(
             self.bookie_id,
@@ -469,6 +470,7 @@ class Bookie:
             readonly=False,
             rack=settings.rack,
             zone=settings.zone,
+            instance_id=instance_id,
         )
         self._registrar = registrar = Registrar(
             self._registry,

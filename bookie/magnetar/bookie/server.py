@@ -18,7 +18,7 @@ from magnetar.bookie.journaling.journal_set import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.ledger.errors import BookieProtocolError, BookieVersionError
+from magnetar.ledger.errors import BookieProtocolError, BookieVersionError, WrongBookieError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.turn_shares import TurnShares
 from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Op, Status, encode_frame
@@ -316,6 +316,9 @@ class BookieConnection(asyncio.Protocol):
         self._is_handling = True
         try:
             taken = self._server.handler.handle(self, now)
+        except WrongBookieError as error:
+            self._on_wrong_bookie(error)
+            return
         except BookieProtocolError as error:
             self._on_malformed(error)
             return
@@ -371,6 +374,12 @@ class BookieConnection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername") if self._transport else None
         self.close(abort=False)
         _log.warning("bookie_version_unknown", peer=str(peer), error=str(error))
+
+    def _on_wrong_bookie(self, error: WrongBookieError) -> None:
+        """The client has been told. Nothing that it sends is for us: not even what is here."""
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        self.close(abort=False)
+        _log.warning("bookie_meant_is_another", peer=str(peer), error=str(error))
 
     def _on_malformed(self, error: BookieProtocolError) -> None:
         """What follows in the stream cannot be trusted: end this connection, and only this one."""

@@ -65,6 +65,7 @@ class Serving:
         storage: LedgerStorage,
         *,
         bookie_id: str,
+        instance_id: str,
         clock: Clock,
         network: Network,
         disk: Disk,
@@ -79,6 +80,7 @@ class Serving:
         self._directories = directories
         self._storage = storage
         self._bookie_id = bookie_id
+        self._instance_id = instance_id
         self._clock = clock
         self._network = network
         self._disk = disk
@@ -125,6 +127,7 @@ class Serving:
             clock=self._clock,
             metrics=self._metrics,
             bookie_id=self._bookie_id,
+            instance_id=self._instance_id,
             version=VERSION,
             free_bytes=lambda: min(usage.free for usage in self._disks.usages),
             full_wait_ms_max=settings.write_cache_full_wait_ms_max,

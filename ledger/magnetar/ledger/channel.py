@@ -8,6 +8,10 @@ quorum logic above decides.
 
 A connection on which nothing was heard for as long as a request may take is given up: the host may
 be gone without a word, and what cannot be sent would fill the memory while its requests time out.
+
+Nothing is sent before the bookie that is meant has answered the hello (`hello.py`), and the
+connection is given up when the bookie is registered at another address: who listens at the old one
+may be anybody.
 """
 
 import asyncio
@@ -21,6 +25,7 @@ from magnetar.ledger.errors import (
     BookieUnavailableError,
     SecretRefusedError,
 )
+from magnetar.ledger.hello import check_answer, encode_hello
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
@@ -61,8 +66,12 @@ class _Request:
 class _Connection(asyncio.Protocol):
     """Bytes of one TCP connection; tells its channel about replies and the end."""
 
-    def __init__(self, channel: "BookieChannel") -> None:
+    def __init__(self, channel: "BookieChannel", info: BookieInfo) -> None:
         self._channel = channel
+        self._meant = info.identity
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the bookie that is meant has answered."""
+        self.greeted.add_done_callback(_retrieve)
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self.is_lost = False
@@ -72,19 +81,32 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         # The channel bounds what is outstanding; the transport must not add a bound of its own.
         self._transport.set_write_buffer_limits(high=1 << 30)
+        self._transport.write(encode_hello(self._meant))
 
     def data_received(self, data: bytes) -> None:
         try:
             frames = self._decoder.feed(data)
-        except BookieProtocolError as error:
+            if frames and not self.greeted.done():
+                check_answer(frames[0], self._meant)
+                self.greeted.set_result(None)
+                frames = frames[1:]
+        except (BookieProtocolError, ConnectionError) as error:
             assert self._transport is not None
             self._transport.abort()
             self.connection_lost(error)
             return
-        self._channel.on_frames(frames)
+        if frames:
+            self._channel.on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        if not self.greeted.done():
+            error = exc or "closed by the bookie"
+            self.greeted.set_exception(
+                exc
+                if isinstance(exc, ConnectionError)
+                else ConnectionError(f"the connection was lost in the hello: {error}")
+            )
         self._channel.on_connection_lost(self, exc)
 
 
@@ -113,6 +135,8 @@ class BookieChannel:
         self._transport: asyncio.Transport | None = None
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._address: tuple[str, int] | None = None
+        """Where it is connected to, or connects to."""
         self._waiting: list[bytes] = []
         self._requests: dict[int, _Request] = {}
         self._outstanding_bytes = 0
@@ -241,22 +265,32 @@ class BookieChannel:
             if info == self._failed and self._clock.monotonic_s() < self._retry_at_s:
                 asyncio.get_running_loop().call_soon(on_reply, self._last_failure)
                 return False
-            self._connecting = asyncio.get_running_loop().create_task(
-                self._connect(info), name=f"connect-bookie-{self.bookie_id}"
-            )
+            self._connect_to(info)
         return True
+
+    def _connect_to(self, info: BookieInfo) -> None:
+        self._address = info.address
+        self._connecting = asyncio.get_running_loop().create_task(
+            self._connect(info), name=f"connect-bookie-{self.bookie_id}"
+        )
+
+    def on_registrations(self) -> None:
+        """Bookies have registered or gone: is this one still where it is connected to?
+
+        One that is not registered now may have lost no more than its session, and is kept.
+        """
+        info = self._registry.resolve(self.bookie_id)
+        if info is None or info.address == self._address:
+            return
+        if self._transport is not None:
+            self._give_up_connection(f"it listens at {info.host}:{info.port} now")
+        elif self._connecting is not None:
+            self._connecting.cancel()
+            self._connect_to(info)
 
     async def _connect(self, info: BookieInfo) -> None:
         try:
-            connection = _Connection(self)
-            transport = await self._network.connect(
-                info.host,
-                info.port,
-                lambda: connection,
-                timeout_s=self._settings.connect_timeout_s,
-            )
-            if connection.is_lost:
-                raise ConnectionError("the connection was lost as soon as it was made")
+            connection, transport = await self._greet(info)
         except (OSError, TimeoutError, ValueError) as error:
             # ValueError: a host that cannot be one, from a registration that anybody may write.
             self._connecting = None
@@ -273,6 +307,28 @@ class BookieChannel:
         if self._waiting:
             transport.writelines(self._waiting)
             self._waiting = []
+
+    async def _greet(self, info: BookieInfo) -> tuple[_Connection, asyncio.Transport]:
+        """A connection on which the bookie that is meant has answered.
+
+        Raises:
+            WrongBookieError: a ConnectionError; another one listens there.
+            OSError, TimeoutError, ValueError: as the network.
+        """
+        connection = _Connection(self, info)
+        timeout_s = self._settings.connect_timeout_s
+        async with asyncio.timeout(timeout_s):
+            transport = await self._network.connect(
+                info.host, info.port, lambda: connection, timeout_s=timeout_s
+            )
+            try:
+                await connection.greeted
+                if connection.is_lost:
+                    raise ConnectionError("the connection was lost as soon as it was made")
+            except BaseException:
+                transport.abort()
+                raise
+        return connection, transport
 
     def on_frames(self, frames: list[Frame]) -> None:
         self._heard_at_s = self._clock.monotonic_s()
@@ -418,6 +474,12 @@ class BookieChannel:
         self._fail_all("the client is closed")
 
 
+def _retrieve(greeted: asyncio.Future[None]) -> None:
+    """Its error counts as seen: whoever gave up connecting does not ask for it."""
+    if not greeted.cancelled():
+        greeted.exception()
+
+
 class ChannelPool:
     """One channel per bookie, made on first use."""
 
@@ -432,6 +494,12 @@ class ChannelPool:
         """What the writers that use the channels send in one turn of the event loop."""
         self._channels: dict[str, BookieChannel] = {}
         self._is_closed = False
+        registry.on_change(self.on_registrations)
+
+    def on_registrations(self) -> None:
+        """Bookies have registered or gone: see `BookieChannel.on_registrations`."""
+        for channel in list(self._channels.values()):
+            channel.on_registrations()
 
     def get(self, bookie_id: str) -> BookieChannel:
         channel = self._channels.get(bookie_id)

@@ -93,6 +93,10 @@ class SecretRefusedError(ConnectionError):
     """Of the network: a connection was refused in the handshake of the shared secret."""
 
 
+class WrongBookieError(ConnectionError):
+    """Of a connection: another bookie answers at the address than the one that is meant."""
+
+
 class SharedSecretConfigError(LedgerError):
     """A file of shared secrets cannot be used: it says which, and why."""
 

@@ -24,6 +24,7 @@ from magnetar.ledger.errors import (
     NoNodeError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.hello import BookieIdentity
 from magnetar.ledger.ledger_metadata import is_bookie_id
 from magnetar.ledger.metadata.store import (
     MetadataStore,
@@ -40,6 +41,7 @@ _RELOAD_RETRY_DELAY_S = 1.0
 _LOADS_AT_ONCE = 64
 _INSTANCE_ID_BITS = 128
 _INSTANCE_ID = re.compile(rb"[0-9a-f]{32}")
+_INSTANCE_ID_CHARACTERS = _INSTANCE_ID_BITS // 4
 
 DOMAIN_CHARACTERS_MAX = 255
 """Longest name of a rack or a zone."""
@@ -57,6 +59,18 @@ class BookieInfo:
     """Failure domain within the zone: a rack, a power feed, a switch. Empty: not known."""
     zone: str = ""
     """The larger failure domain: a data centre, an availability zone. Empty: not known."""
+    instance_id: str = ""
+    """Of the cluster, as the bookie's cookie has it. Empty: a bookie of a release before that."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the bookie listens."""
+        return self.host, self.port
+
+    @property
+    def identity(self) -> BookieIdentity:
+        """Who has to answer there."""
+        return BookieIdentity(self.bookie_id, self.instance_id)
 
 
 class _RegistrationRecord(BaseModel):
@@ -68,6 +82,7 @@ class _RegistrationRecord(BaseModel):
     port: int = Field(gt=0, lt=65_536)
     rack: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
     zone: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
+    instance_id: str = Field(default="", max_length=_INSTANCE_ID_CHARACTERS)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -155,7 +170,13 @@ class BookieRegistry:
         """
         if not is_bookie_id(info.bookie_id) or info.bookie_id == _READONLY:
             raise InvalidPathError(f"{info.bookie_id!r} cannot be a bookie id")
-        record = _RegistrationRecord(host=info.host, port=info.port, rack=info.rack, zone=info.zone)
+        record = _RegistrationRecord(
+            host=info.host,
+            port=info.port,
+            rack=info.rack,
+            zone=info.zone,
+            instance_id=info.instance_id,
+        )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         own = self._path(info.bookie_id, info.readonly)
@@ -331,7 +352,13 @@ class BookieRegistry:
             )
             return None
         return BookieInfo(
-            bookie_id, record.host, record.port, readonly, rack=record.rack, zone=record.zone
+            bookie_id,
+            record.host,
+            record.port,
+            readonly,
+            rack=record.rack,
+            zone=record.zone,
+            instance_id=record.instance_id,
         )
 
     async def _clear_registration(

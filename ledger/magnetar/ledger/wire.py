@@ -81,6 +81,7 @@ class Status(IntEnum):
     IO_ERROR = 8
     TOO_MANY_REQUESTS = 9
     UNKNOWN_LEDGER_STATE = 10
+    WRONG_BOOKIE = 11
 
 
 class Frame(NamedTuple):

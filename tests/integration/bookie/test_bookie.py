@@ -11,11 +11,13 @@ from magnetar.bookie.errors import (
     JournalFailedError,
 )
 from magnetar.bookie.journaling.journal_format import spare_names
+from magnetar.ledger.hello import HELLO_ID, BookieIdentity, decode_identity, encode_hello
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from tests.bookie_parts import (
     BookieClient,
     FailingDisk,
     add_request,
+    encode_request,
     packets_in,
     packets_of,
     read_lac_request,
@@ -101,6 +103,33 @@ async def test_info(machine: BookieMachine) -> None:
         assert facts["bookie_id"] == "b1"
         assert facts["writable"] is True
         assert facts["free_bytes"] > 0
+
+
+@pytest.mark.parametrize("meant", [BookieIdentity("b2", ""), BookieIdentity("b1", "0" * 32)])
+async def test_who_means_another_bookie_is_refused_and_nothing_of_it_is_stored(
+    machine: BookieMachine, meant: BookieIdentity
+) -> None:
+    """Although its add came in one piece with the hello."""
+    async with machine.bookie() as (bookie, client):
+        mistaken = await BookieClient.connect(bookie.port)
+        mistaken.write(encode_hello(meant) + encode_request(add_request(1, LEDGER, 0)))
+        reply = await mistaken.reply(HELLO_ID)
+        assert reply.status == Status.WRONG_BOOKIE
+        assert f"{meant} was meant, bookie b1 of cluster" in reply.body.decode()
+        async with asyncio.timeout(30):
+            await mistaken.wait_closed()
+        assert (await read(client, LEDGER, 0, 0)).status == Status.NO_SUCH_LEDGER
+
+
+async def test_who_means_this_bookie_or_says_nothing_is_served(machine: BookieMachine) -> None:
+    async with machine.bookie() as (bookie, client):
+        meant = BookieIdentity("b1", bookie.parts.instance_id)
+        client.write(encode_hello(meant))
+        assert decode_identity((await client.reply(HELLO_ID)).body) == meant
+        assert (await add(client, LEDGER, 0)).status == Status.OK
+        silent = await BookieClient.connect(bookie.port)
+        assert (await read(silent, LEDGER, 0, 0)).status == Status.OK
+        silent.close()
 
 
 async def test_a_bookie_whose_checkpoints_have_a_bug_ends(

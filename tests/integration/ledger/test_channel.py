@@ -1,27 +1,37 @@
 """Channels to bookies that hang, talk nonsense or cannot be reached: each request ends, once."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import pytest
 
-from magnetar.ledger.channel import BookieChannel
+from magnetar.ledger.channel import BookieChannel, ChannelPool
 from magnetar.ledger.errors import BookieUnavailableError
+from magnetar.ledger.hello import HELLO_ID
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
-from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_frame
+from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Op, Status, encode_frame
 from magnetar.ledger.writing.add_turn import AddTurn
 from tests.processes import free_ports
+from tests.waiting import until
 
 SETTINGS = LedgerSettings(request_timeout_s=5, connect_timeout_s=5, reconnect_delay_s=0.01)
 IMPATIENT = SETTINGS.model_copy(update={"request_timeout_s": 2})
 
 
 class ScriptedBookie(asyncio.Protocol):
-    """What a test makes of a bookie: `answer` gets each request and returns bytes to send."""
+    """What a test makes of a bookie: `answer` gets each request and returns bytes to send.
 
-    def __init__(self) -> None:
+    `greet` does so with the hello.
+    """
+
+    def __init__(self, name: str = "b1", instance_id: str = "") -> None:
+        self.greet: Callable[[Frame], bytes] = partial(greet_as, name, instance_id)
+        self.heard: list[Frame] = []
+        """Without the hellos."""
         self.connections = 0
         self.lost = asyncio.Event()
         self.is_reading = True
@@ -51,7 +61,11 @@ class _Served(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
-            if reply := self._bookie.answer(frame):
+            is_hello = frame.request_id == HELLO_ID
+            if not is_hello:
+                self._bookie.heard.append(frame)
+            answer = self._bookie.greet if is_hello else self._bookie.answer
+            if reply := answer(frame):
                 self._transport.write(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -63,9 +77,30 @@ class OneBookie(BookieRegistry):
 
     def __init__(self, host: str, port: int) -> None:
         self.info: BookieInfo | None = BookieInfo("b1", host, port, readonly=False)
+        self._callbacks: list[Callable[[], None]] = []
+
+    def register_at(self, port: int) -> None:
+        """b1 is registered at another port, and who follows the registrations hears of it."""
+        self.info = BookieInfo("b1", "127.0.0.1", port, readonly=False)
+        for callback in self._callbacks:
+            callback()
 
     def resolve(self, bookie_id: str) -> BookieInfo | None:
         return self.info
+
+
+def greet_as(name: str, instance_id: str, frame: Frame) -> bytes:
+    """The hello of such a bookie; one of a release before says nothing of its cluster."""
+    facts = {"bookie_id": name, "version": "1", "writable": True}
+    if instance_id:
+        facts["instance_id"] = instance_id
+    return encode_frame(
+        Op.INFO | RESPONSE,
+        request_id=frame.request_id,
+        ledger_id=frame.ledger_id,
+        entry_id=frame.entry_id,
+        body=json.dumps(facts).encode(),
+    )
 
 
 def answer_ok(frame: Frame) -> bytes:
@@ -97,6 +132,18 @@ def send(channel: BookieChannel) -> asyncio.Future[Frame]:
 async def request(channel: BookieChannel) -> Frame:
     async with asyncio.timeout(30):
         return await send(channel)
+
+
+async def reconnected(channel: BookieChannel) -> None:
+    """Ask until the time is up in which a bookie that could not be connected to is left alone."""
+
+    async def is_answered() -> bool:
+        try:
+            return (await request(channel)).status == Status.OK
+        except BookieUnavailableError:
+            return False
+
+    await until(is_answered)
 
 
 @pytest.fixture
@@ -159,12 +206,19 @@ async def test_a_connection_with_other_answers_survives_a_timeout(
 async def test_nonsense_ends_the_connection_and_the_next_request_makes_a_new_one(
     bookie: ScriptedBookie, channel: BookieChannel
 ) -> None:
+    greet = bookie.greet
+    bookie.greet = lambda frame: b"SSH-2.0-OpenSSH_9.6 and more of it, as long as a header\r\n"
+    with pytest.raises(BookieUnavailableError, match="expected magic"):
+        await request(channel)
+    bookie.greet = greet
+    bookie.answer = answer_ok
+    await reconnected(channel)
     bookie.answer = lambda frame: b"SSH-2.0-OpenSSH_9.6 and more of it, as long as a header\r\n"
     with pytest.raises(BookieUnavailableError, match="expected magic"):
         await request(channel)
     bookie.answer = answer_ok
     await request(channel)
-    assert bookie.connections == 2
+    assert bookie.connections == 3
 
 
 async def test_an_answer_of_another_version_is_named_as_such(
@@ -175,7 +229,7 @@ async def test_an_answer_of_another_version_is_named_as_such(
         reply[6] = 2
         return bytes(reply)
 
-    bookie.answer = answer_in_version_2
+    bookie.greet = answer_in_version_2
     with pytest.raises(
         BookieUnavailableError, match=r"in version 2; this release speaks version 1"
     ):
@@ -246,3 +300,107 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
     registry.info = there
     assert (await request(channel)).status == 0
     await channel.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "instance_id", "reason"),
+    [
+        ("b2", "", "bookie b1 of cluster c1 was meant, bookie b2 answers"),
+        ("b2", "c1", "bookie b1 of cluster c1 was meant, bookie b2 of cluster c1 answers"),
+        ("b1", "c2", "bookie b1 of cluster c1 was meant, bookie b1 of cluster c2 answers"),
+    ],
+)
+async def test_another_bookie_at_the_address_hears_of_no_request(
+    name: str, instance_id: str, reason: str
+) -> None:
+    bookie = ScriptedBookie(name, instance_id)
+    bookie.answer = answer_ok
+    registry = OneBookie("127.0.0.1", 0)
+    registry.info = BookieInfo(
+        "b1", "127.0.0.1", await bookie.start(), readonly=False, instance_id="c1"
+    )
+    channel = channel_of(registry, SETTINGS)
+    with pytest.raises(BookieUnavailableError, match=reason):
+        await request(channel)
+    async with asyncio.timeout(30):
+        await bookie.lost.wait()
+    assert bookie.heard == []
+    await channel.close()
+    bookie.stop()
+
+
+async def test_a_bookie_of_a_release_without_hello_is_known_by_its_id() -> None:
+    bookie = ScriptedBookie("b1")
+    bookie.answer = answer_ok
+    registry = OneBookie("127.0.0.1", 0)
+    registry.info = BookieInfo(
+        "b1", "127.0.0.1", await bookie.start(), readonly=False, instance_id="c1"
+    )
+    channel = channel_of(registry, SETTINGS)
+    assert (await request(channel)).status == Status.OK
+    await channel.close()
+    bookie.stop()
+
+
+@pytest.mark.parametrize("op", [Op.ADD | RESPONSE, Op.INFO])
+async def test_a_hello_that_is_not_answered_as_one_ends_the_connection(
+    bookie: ScriptedBookie, channel: BookieChannel, op: int
+) -> None:
+    bookie.greet = lambda frame: encode_frame(op, request_id=frame.request_id, ledger_id=0)
+    with pytest.raises(BookieUnavailableError, match="the hello was answered by"):
+        await request(channel)
+    assert bookie.heard == []
+
+
+async def test_a_hello_without_an_answer_fails_what_waits_for_it(
+    bookie: ScriptedBookie, impatient: BookieChannel
+) -> None:
+    bookie.greet = lambda frame: b""
+    with pytest.raises(BookieUnavailableError):
+        await request(impatient)
+    assert bookie.heard == []
+
+
+@pytest.mark.parametrize("when", ["connected", "connecting"])
+async def test_a_bookie_that_is_registered_elsewhere_is_asked_there(when: str) -> None:
+    """Although the connection to where it was is as good as ever."""
+    before, after = ScriptedBookie(), ScriptedBookie()
+    before.answer = after.answer = answer_ok
+    registry = OneBookie("127.0.0.1", await before.start())
+    port = await after.start()
+    pool = ChannelPool(registry, SystemNetwork(), SystemClock(), SETTINGS)
+    channel = pool.get("b1")
+    if when == "connected":
+        await request(channel)
+        asked = None
+    else:
+        before.greet = lambda frame: b""
+        asked = send(channel)
+        await until(lambda: before.connections == 1)
+    registry.register_at(port)
+    async with asyncio.timeout(30):
+        await before.lost.wait()
+        if asked is not None:
+            await asked
+    await request(channel)
+    assert after.connections == 1
+    assert len(before.heard) + len(after.heard) == 2
+    await pool.close()
+    before.stop()
+    after.stop()
+
+
+async def test_a_bookie_that_is_not_registered_for_a_while_keeps_its_connection() -> None:
+    bookie = ScriptedBookie()
+    bookie.answer = answer_ok
+    registry = OneBookie("127.0.0.1", await bookie.start())
+    pool = ChannelPool(registry, SystemNetwork(), SystemClock(), SETTINGS)
+    await request(pool.get("b1"))
+    there, registry.info = registry.info, None
+    pool.on_registrations()
+    registry.info = there
+    pool.on_registrations()
+    await request(pool.get("b1"))
+    assert bookie.connections == 1
+    await pool.close()
+    bookie.stop()

@@ -18,7 +18,7 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 from magnetar.sdk.spark.errors import EntryLossError, OptionError, UnreachableError
 from magnetar.sdk.spark.ledger_directory import ledger_part
 from magnetar.sdk.spark.ledger_reads import LedgerReads
-from magnetar.sdk.spark.slices import Address, BookieSecurity, LedgerPart
+from magnetar.sdk.spark.slices import Address, BookieSecurity, Ensemble, LedgerPart
 from tests.certificates import Authority
 from tests.integration.ledger.cluster import Cluster, no_fatal_errors
 
@@ -89,12 +89,15 @@ async def stored(settings: LinkSettings, directory: Path) -> AsyncIterator[tuple
         await store.close()
 
 
-async def read(part: LedgerPart, port: int, security: BookieSecurity) -> list[bytes]:
+async def read(
+    part: LedgerPart, port: int, security: BookieSecurity, *, instance_id: str = ""
+) -> list[bytes]:
     """As an executor does, whose thread blocks."""
 
     def run() -> list[bytes]:
+        (bookie_id,) = part.ensembles[0].bookies
         reads = LedgerReads(
-            {"b1": Address("127.0.0.1", port)},
+            {bookie_id: Address("127.0.0.1", port, instance_id)},
             request_bytes=1 << 20,
             bookie_timeout_ms=30_000,
             security=security,
@@ -115,6 +118,17 @@ async def test_executors_read_with_what_the_servers_of_the_cluster_have(
 ) -> None:
     async with stored(files.servers(tls=tls, secret=secret), tmp_path) as (part, port):
         assert await read(part, port, files.executors(tls=tls, secret=secret)) == VALUES
+
+
+@pytest.mark.parametrize(("meant", "instance_id"), [("b2", ""), ("b1", "0" * 32)])
+async def test_executors_believe_no_other_bookie_at_an_address_of_the_plan(
+    tmp_path: Path, files: Files, meant: str, instance_id: str
+) -> None:
+    async with stored(files.servers(tls=False, secret=False), tmp_path) as (part, port):
+        elsewhere = replace(part, ensembles=(Ensemble(0, (meant,)),))
+        security = files.executors(tls=False, secret=False)
+        with pytest.raises(UnreachableError, match=f"bookie {meant}.* was meant, bookie b1"):
+            await read(elsewhere, port, security, instance_id=instance_id)
 
 
 @pytest.mark.parametrize("tls", [False, True])

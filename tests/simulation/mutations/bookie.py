@@ -12,6 +12,7 @@ from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.requests.add_requests import AddRequests
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.read_requests import ReadRequests
+from magnetar.ledger.hello import BookieIdentity
 from magnetar.ledger.wire import Status
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
 
@@ -110,5 +111,13 @@ MUTATIONS: list[Mutation] = [
                 '        raise JournalFailedError(\n            f"sync of',
             ),
         ),
+    ),
+    Mutation(
+        name="anybody_may_answer",
+        rule="11",
+        defects=("D31",),
+        invariants=("I1", "I2", "I10", "I16"),
+        description="whoever listens at an address is taken for the bookie that is meant",
+        apply=lambda: replaced(BookieIdentity, "is_other_than", lambda meant, other: False),
     ),
 ]

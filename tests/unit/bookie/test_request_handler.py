@@ -8,7 +8,7 @@ from magnetar.bookie.journaling.journal_format import RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from tests.bookie_parts import (
     KEY,
@@ -78,6 +78,7 @@ def make_parts(storage: MemoryStorage) -> Parts:
         clock=clock,
         metrics=BookieMetrics(),
         bookie_id="b1",
+        instance_id="c1",
         version="1",
         free_bytes=lambda: 1000,
         full_wait_ms_max=4000,
@@ -412,8 +413,39 @@ async def test_info_tells_who_we_are(parts: Parts) -> None:
     parts.handle(Frame(Op.INFO, False, 0, 0, 1, -1, -1, b""))
     assert json.loads(parts.connection.replies[1].body) == {
         "bookie_id": "b1",
+        "instance_id": "c1",
         "version": "1",
         "writable": True,
         "read_only_reasons": [],
         "free_bytes": 1000,
     }
+
+
+def hello(bookie_id: str, instance_id: str, *, request_id: int = 1) -> Frame:
+    body = json.dumps({"bookie_id": bookie_id, "instance_id": instance_id}).encode()
+    return Frame(Op.INFO, False, 0, 0, request_id, 0, -1, body)
+
+
+@pytest.mark.parametrize(("bookie_id", "instance_id"), [("b1", "c1"), ("b1", "")])
+async def test_a_hello_to_this_bookie_is_answered_with_who_it_is(
+    parts: Parts, bookie_id: str, instance_id: str
+) -> None:
+    parts.handle(hello(bookie_id, instance_id))
+    answer = json.loads(parts.connection.replies[1].body)
+    assert (answer["bookie_id"], answer["instance_id"]) == ("b1", "c1")
+
+
+@pytest.mark.parametrize(("bookie_id", "instance_id"), [("b2", "c1"), ("b2", ""), ("b1", "c2")])
+async def test_what_follows_a_hello_to_another_bookie_is_not_obeyed(
+    parts: Parts, bookie_id: str, instance_id: str
+) -> None:
+    with pytest.raises(WrongBookieError, match="answers"):
+        parts.handle(hello(bookie_id, instance_id), Frame(Op.INFO, False, 0, 0, 2, LEDGER, -1, b""))
+    assert parts.status(1) == Status.WRONG_BOOKIE
+    assert 2 not in parts.connection.replies
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"bookie_id": 7}', b"7", b"\xff"])
+async def test_a_hello_that_names_nobody_is_malformed(parts: Parts, body: bytes) -> None:
+    with pytest.raises(BookieProtocolError):
+        parts.handle(Frame(Op.INFO, False, 0, 0, 1, 0, -1, body))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -139,7 +140,7 @@ class Bookies:
     """Channels to two bookies, which note what they send; the first fails as it is told."""
 
     def __init__(self) -> None:
-        registry: Any = None  # nobody is connected to
+        registry: Any = Mock()  # nobody is connected to
         self.pool = ChannelPool(registry, SystemNetwork(), SystemClock(), LedgerSettings())
         self.sent: list[tuple[str, int]] = []
         self.heard: list[tuple[str, int, str]] = []

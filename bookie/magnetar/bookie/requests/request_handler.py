@@ -29,7 +29,8 @@ from magnetar.bookie.requests.request_batch import (
 )
 from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.errors import BookieProtocolError
+from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
+from magnetar.ledger.hello import BookieIdentity, decode_identity
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import Frame, Op, Status
 
@@ -47,6 +48,7 @@ class RequestHandler:
         clock: Clock,
         metrics: BookieMetrics,
         bookie_id: str,
+        instance_id: str = "",
         version: str,
         free_bytes: Callable[[], int],
         full_wait_ms_max: int,
@@ -55,7 +57,7 @@ class RequestHandler:
         long_poll_limits: LongPollLimits = _DEFAULT_LONG_POLL_LIMITS,
         gate: WriteGate | None = None,
     ) -> None:
-        self._bookie_id = bookie_id
+        self._identity = BookieIdentity(bookie_id, instance_id)
         self._version = version
         self._free_bytes = free_bytes
         self._gate = gate = gate if gate is not None else WriteGate()
@@ -106,6 +108,7 @@ class RequestHandler:
         or the connection is congested.
 
         Raises:
+            WrongBookieError: the client means another bookie: it was told, and is to be cut off.
             BookieProtocolError: a frame that cannot be decoded; what came before it was obeyed.
         """
         journals, adds, replies = len(self._journals), self._adds, self._replies
@@ -149,7 +152,7 @@ class RequestHandler:
         elif frame.op == Op.LIST_ENTRIES:
             self._reads.list_entries(frame, connection)
         elif frame.op == Op.INFO:
-            self._replies.put(connection, frame, self._info())
+            self._greet(frame, connection)
         elif frame.op == Op.AUTH:
             text = "this bookie has no shared secret: set shared_secret_file"
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
@@ -157,9 +160,21 @@ class RequestHandler:
             text = f"there is no operation {frame.op}"
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
 
+    def _greet(self, frame: Frame, connection: Connection) -> None:
+        """
+        Raises:
+            WrongBookieError: the frame is a hello, to another bookie.
+        """
+        meant = decode_identity(frame.body) if frame.body else self._identity
+        if meant.is_other_than(self._identity):
+            text = f"{meant} was meant, {self._identity} answers"
+            self._replies.put_error(connection, frame, Status.WRONG_BOOKIE, text)
+            raise WrongBookieError(text)
+        self._replies.put(connection, frame, self._info())
+
     def _info(self) -> bytes:
         facts = {
-            "bookie_id": self._bookie_id,
+            **self._identity._asdict(),
             "version": self._version,
             "writable": self._gate.is_writable,
             "read_only_reasons": [reason.value for reason in self._gate.reasons],

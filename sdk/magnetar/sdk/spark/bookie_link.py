@@ -17,6 +17,15 @@ from magnetar.ledger.errors import (
     BookieUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
+    WrongBookieError,
+)
+from magnetar.ledger.hello import (
+    HELLO_ID,
+    HELLO_LEDGER_ID,
+    NO_ENTRY_ID,
+    BookieIdentity,
+    decode_identity,
+    encode_hello,
 )
 from magnetar.ledger.wire import (
     FRAME_BYTES_MAX,
@@ -48,6 +57,7 @@ class BookieLink:
 
     def __init__(self, bookie_id: str, address: Address, connector: BookieConnector) -> None:
         self._name = f"bookie {bookie_id} at {address.host}:{address.port}"
+        self._meant = BookieIdentity(bookie_id, address.instance_id)
         self._address = address
         self._connector = connector
         self._stream: BookieStream | None = None
@@ -131,6 +141,12 @@ class BookieLink:
     def _connect(self) -> None:
         self.close()
         self._stream = self._connector.connect(self._address)
+        # The address is as old as the plan of the query: anybody may listen there by now.
+        self._stream.send(encode_hello(self._meant))
+        body_bytes = self._answer(Op.INFO, HELLO_ID, HELLO_LEDGER_ID, NO_ENTRY_ID)
+        answering = decode_identity(self._receive(body_bytes))
+        if answering.is_other_than(self._meant):
+            raise WrongBookieError(f"{self._meant} was meant, {answering} answers")
 
     def _receive(self, size: int) -> bytes:
         assert self._stream is not None
@@ -179,6 +195,8 @@ class BookieLink:
             raise BookieUnavailableError(
                 f"{self._name}: {text} (here it is the option bookieSharedSecretFile)"
             )
+        if (op, status) == (Op.INFO | RESPONSE, Status.WRONG_BOOKIE):
+            raise WrongBookieError(self._receive(body_bytes).decode("utf-8", "replace"))
         if (op, answered, ledger, entry) != (asked | RESPONSE, request_id, ledger_id, entry_id):
             raise BookieProtocolError(f"{self._name}: an answer to another question")
         if status != Status.OK:

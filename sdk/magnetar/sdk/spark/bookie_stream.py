@@ -93,7 +93,7 @@ class BookieConnector:
             OSError: also if one of the two does not accept the other's certificate or secret.
         """
         timeout_s = self._timeout_ms / 1000
-        made = socket.create_connection(address, timeout=timeout_s)
+        made = socket.create_connection((address.host, address.port), timeout=timeout_s)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:

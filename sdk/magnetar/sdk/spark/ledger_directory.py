@@ -85,7 +85,7 @@ class LedgerDirectory:
         for bookie_id in bookies:
             info = self._client.registry.resolve(bookie_id)
             if info is not None:
-                found[bookie_id] = Address(info.host, info.port)
+                found[bookie_id] = Address(info.host, info.port, info.instance_id)
         return found
 
     def _end(self) -> None:

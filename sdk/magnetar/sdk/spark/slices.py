@@ -30,6 +30,8 @@ class Address(NamedTuple):
 
     host: str
     port: int
+    instance_id: str = ""
+    """Of the bookie's cluster; see `BookieIdentity`."""
 
 
 class Ensemble(NamedTuple):

@@ -1,0 +1,97 @@
+"""The first exchange on a connection to a bookie: who is meant, and who answers. Pure.
+
+An address is only where a bookie was registered when somebody looked. By the time a request gets
+there another bookie may listen, of the same cluster or of another, and would store entries and
+deny ledgers in the place of the one that is meant: two copies become one, and nobody notices. So a
+client asks INFO first and says whom it means; it sends nothing else before the right one has
+answered, and a bookie that is not meant refuses and ends the connection.
+
+A bookie of a release before this one ignores what INFO says, but tells its own id, which is all
+that the client needs. A client of such a release says nothing, and is served as ever.
+Layout: docs/formats/bookie-frame.md.
+"""
+
+import json
+from typing import NamedTuple
+
+from magnetar.ledger.errors import (
+    BookieProtocolError,
+    SecretRefusedError,
+    WrongBookieError,
+)
+from magnetar.ledger.wire import Frame, Op, Status, encode_frame
+
+HELLO_ID = (1 << 64) - 1
+"""The request id of the hello: no other request has it."""
+HELLO_LEDGER_ID = 0
+NO_ENTRY_ID = -1
+
+
+class BookieIdentity(NamedTuple):
+    """Which bookie."""
+
+    bookie_id: str
+    instance_id: str
+    """Of the cluster. Empty: not known; then only the bookie id is compared."""
+
+    def is_other_than(self, other: "BookieIdentity") -> bool:
+        """Whether what both know differs."""
+        return self.bookie_id != other.bookie_id or (
+            bool(self.instance_id)
+            and bool(other.instance_id)
+            and self.instance_id != other.instance_id
+        )
+
+    def __str__(self) -> str:
+        cluster = f" of cluster {self.instance_id}" if self.instance_id else ""
+        return f"bookie {self.bookie_id}{cluster}"
+
+
+def encode_hello(meant: BookieIdentity) -> bytes:
+    """The first frame of a client."""
+    return encode_frame(
+        Op.INFO,
+        request_id=HELLO_ID,
+        ledger_id=HELLO_LEDGER_ID,
+        entry_id=NO_ENTRY_ID,
+        body=json.dumps(meant._asdict()).encode(),
+    )
+
+
+def decode_identity(body: bytes) -> BookieIdentity:
+    """Who is meant, in a hello, or who answers.
+
+    Raises:
+        BookieProtocolError: this is neither.
+    """
+    try:
+        said = json.loads(body)
+        bookie_id, instance_id = said["bookie_id"], said.get("instance_id", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BookieProtocolError(f"an INFO that names no bookie: {body[:80]!r}") from error
+    if not isinstance(bookie_id, str) or not isinstance(instance_id, str):
+        raise BookieProtocolError(f"an INFO whose names are no texts: {body[:80]!r}")
+    return BookieIdentity(bookie_id, instance_id)
+
+
+def check_answer(frame: Frame, meant: BookieIdentity) -> None:
+    """Whether the first frame of a connection comes from the bookie that is meant.
+
+    Raises:
+        WrongBookieError: another one answers.
+        SecretRefusedError: the bookie wants the shared secret.
+        BookieProtocolError: this is no answer to a hello.
+    """
+    if frame.is_response and frame.op == Op.AUTH:
+        raise SecretRefusedError(frame.body.decode("utf-8", "replace"))
+    if not frame.is_response or frame.op != Op.INFO or frame.request_id != HELLO_ID:
+        kind = "response" if frame.is_response else "request"
+        raise BookieProtocolError(f"the hello was answered by a {kind} of operation {frame.op}")
+    if frame.status == Status.WRONG_BOOKIE:
+        raise WrongBookieError(frame.body.decode("utf-8", "replace"))
+    if frame.status != Status.OK:
+        text = frame.body.decode("utf-8", "replace")
+        raise BookieProtocolError(f"the hello was refused with status {frame.status}: {text}")
+    answering = decode_identity(frame.body)
+    if answering.is_other_than(meant):
+        raise WrongBookieError(f"{meant} was meant, {answering} answers")

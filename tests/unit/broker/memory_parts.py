@@ -347,6 +347,11 @@ class MemoryPartitioned:
     async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
         return self.records.setdefault(topic, PartitionedTopicRecord(partitions=partitions))
 
+    async def create_log(
+        self, _topic: TopicName, _properties: Mapping[str, str] | None = None
+    ) -> bool:
+        return True
+
 
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""

@@ -22,11 +22,13 @@ from typing import Protocol
 import structlog
 
 from magnetar.ledger.errors import (
+    EntryTooLargeError,
     LedgerError,
     LedgerFencedError,
     LogError,
     LogFencedError,
     LogUnavailableError,
+    MessageTooLargeError,
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
@@ -203,6 +205,8 @@ class LogAppender:
             # Heard when nothing was pending: the last add had its ack quorum before.
             self.fence(error)
             self._refuse(batch, self._why_fenced())
+        except EntryTooLargeError as error:
+            self._refuse(batch, MessageTooLargeError(f"{self._path}: {error}"))
         except LedgerError as error:
             if writer.has_failed:
                 self._on_ledger_failed(writer, error)

@@ -18,12 +18,18 @@ import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.deduplication.sequence_ids import Verdict
-from magnetar.broker.errors import BrokerPersistenceError, RequestError
+from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError, RequestError
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
-from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError, LogTerminatedError
+from magnetar.ledger.errors import (
+    LedgerError,
+    LogClosedError,
+    LogFencedError,
+    LogTerminatedError,
+    MessageTooLargeError,
+)
 from magnetar.sdk.wire import encode_send_receipts
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
@@ -358,7 +364,10 @@ class Producer:
                 error=str(error),
             )
             text = f"{self.topic.name}: the message could not be stored: {error}"
-            self.peer.write(self._errors(batch, BrokerPersistenceError(text)))
+            # What never passes is not to be sent again.
+            is_final = isinstance(error, MessageTooLargeError)
+            refusal = NotAllowedError(text) if is_final else BrokerPersistenceError(text)
+            self.peer.write(self._errors(batch, refusal))
         self.close_by_broker()
 
     def _go_on(self) -> None:

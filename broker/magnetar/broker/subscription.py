@@ -259,8 +259,8 @@ class Subscription:
 
     # Joining and leaving; `lock` is held by the caller of the coroutines
 
-    async def join(self, consumer: Consumer) -> None:
-        """Let a consumer in.
+    async def join(self, consumer: Consumer, check: Callable[[], None] | None = None) -> None:
+        """Let a consumer in. `check` refuses it in the last moment, with no wait behind it.
 
         Raises:
             ConsumerBusyError: taken, or used with another type or mode.
@@ -296,6 +296,8 @@ class Subscription:
                 )
         if self.is_closed:
             raise ServiceNotReadyError(f"{self.topic} is closing")
+        if check is not None:
+            check()
         if self._needs_dispatcher(consumer):
             context = self.context
             if self.pending_acks is not None:

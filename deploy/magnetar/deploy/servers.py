@@ -258,6 +258,31 @@ async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) 
         await asyncio.sleep(_CLUSTER_POLL_S)
 
 
+ENTRY_HEADERS_BYTES_MAX = 64 << 10
+"""What an entry holds besides its message: metadata, and what a broker adds to them."""
+
+
+def fitting(ledger: LedgerSettings, broker: BrokerSettings) -> LedgerSettings:
+    """The settings of a broker's ledger client, in which its largest message has room.
+
+    The bound on entries follows that on messages, unless it is set.
+
+    Raises:
+        SettingsError: the broker would announce messages to clients that its ledgers refuse.
+    """
+    needed = broker.message_bytes_max + ENTRY_HEADERS_BYTES_MAX
+    if "entry_bytes_max" not in ledger.model_fields_set and ledger.entry_bytes_max < needed:
+        ledger = ledger.model_copy(update={"entry_bytes_max": needed})
+    for name in ("entry_bytes_max", "pending_bytes_max", "channel_bytes_max"):
+        if getattr(ledger, name) < needed:
+            raise SettingsError(
+                f"message_bytes_max is {broker.message_bytes_max}, and {name} of the ledger client "
+                f"is {getattr(ledger, name)}: such a message could never be stored. Set {name} to "
+                f"{needed} or more, or lower message_bytes_max"
+            )
+    return ledger
+
+
 def make_bookie(
     store: MetadataStore,
     sources: Sources,
@@ -339,7 +364,7 @@ async def start_broker(
             "ack_quorum": quorum.ack,
         },
     )
-    ledger_settings = sources.component(LedgerSettings, "ledger")
+    ledger_settings = fitting(sources.component(LedgerSettings, "ledger"), settings)
     client = LedgerClient(
         store,
         network=link_network(ledger_settings, opened),

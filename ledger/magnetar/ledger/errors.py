@@ -167,6 +167,10 @@ class LedgerWriteError(LedgerError):
     """An add failed on too many bookies. It may still turn up after recovery."""
 
 
+class EntryTooLargeError(LedgerWriteError):
+    """A payload is above `entry_bytes_max`; nothing was written, and never will be."""
+
+
 class RecoveryUndecidedError(LedgerError):
     """Too few bookies answered to decide where the ledger ends. Try again later."""
 

@@ -41,6 +41,7 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_reads import OwnerReads
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shrink import LogShrink
+from magnetar.ledger.managed_log.log_stored_times import stored_since_ms
 from magnetar.ledger.managed_log.log_takeover import MayOwn, always, claim, take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -262,6 +263,19 @@ class ManagedLog:
         """When the ledger that is written was created, ms since the epoch; 0: there is none."""
         writer = self._appender.writer
         return writer.metadata.created_ms if writer is not None else 0
+
+    def stored_since_ms(self, position: Position) -> int:
+        """A time before which the entry was not stored, by brokers' clocks, ms since the epoch.
+
+        0: nothing is known. It is never older than its ledger, the close of the ledger before it,
+        or what this handle stored before it. Reads nothing: of a closed ledger that was not read
+        lately the creation is unknown.
+        """
+        known_ms = (
+            self._appender.stored_times.since_ms(position),
+            self._reads.created_ms(position.ledger_id),
+        )
+        return stored_since_ms(self._list.ledgers, position, known_ms, now_ms=self._clock.wall_ms())
 
     def first_position(self) -> Position:
         """The first entry there is, or the next to be written."""

@@ -52,8 +52,9 @@ class LedgerSettings(LinkSettings):
     entry_bytes_max: int = Field(
         default=(5 << 20) + (64 << 10),
         ge=1024,
-        le=7 << 20,
-        description="Largest payload of an entry: the largest message and its headers.",
+        le=(7 << 20) + (64 << 10),
+        description="Largest payload of an entry: the largest message and its headers. A broker's "
+        "is at least its message_bytes_max and 64 KiB, unless this is set.",
     )
     pending_bytes_max: int = Field(
         default=256 << 20,

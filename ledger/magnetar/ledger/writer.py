@@ -23,6 +23,7 @@ from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
     BookieUnavailableError,
+    EntryTooLargeError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
@@ -154,7 +155,7 @@ class LedgerWriter:
         if size > self._settings.entry_bytes_max:
             largest = max(map(len, payloads))
             if largest > self._settings.entry_bytes_max:
-                raise LedgerWriteError(
+                raise EntryTooLargeError(
                     f"ledger {self.ledger_id}: a payload of {largest} bytes; entry_bytes_max is "
                     f"{self._settings.entry_bytes_max}"
                 )

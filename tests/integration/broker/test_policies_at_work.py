@@ -217,3 +217,34 @@ async def test_a_topic_comes_back_with_more_subscriptions_than_a_later_policy_al
         refused = await client.subscribe(TOPIC, subscription="d", consumer_id=1)
         assert refused.error.error == pb.ServerError.NotAllowedError
         await client.close()
+
+
+async def test_messages_of_a_producer_whose_clock_is_behind_live_as_long_as_others(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await client.subscribe(TOPIC)
+        await publish(client, 0, 1, 2, 3, 4)  # in 1970, by their producer
+        topic = broker.services.topics.loaded[0]
+        subscriptions = list(topic.subscriptions.values())
+        expiry = broker.services.keeping.expiry
+        assert await expiry.expire(topic, subscriptions, age_s=60) == 0
+        assert await expiry.expire(topic, subscriptions, age_s=-1) == 5
+        await client.close()
+
+
+async def test_a_message_that_no_ledger_takes_is_refused_for_good(tmp_path: Path) -> None:
+    mib = 1 << 20
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, message_bytes_max=6 * mib) as broker,
+    ):
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        client.publish(0, bytes(58 * mib // 10))
+        refused = (await client.next(BaseCommand.SEND_ERROR)).send_error
+        assert refused.error == pb.ServerError.NotAllowedError, refused.message
+        assert "entry_bytes_max" in refused.message
+        await client.close()

@@ -13,17 +13,18 @@ import pytest
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
+    EntryTooLargeError,
     FutureLogFormatError,
     FutureMetadataVersionError,
     InvalidLedgerMetadataError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
-    LedgerWriteError,
     LogClosedError,
     LogDataLossError,
     LogFencedError,
     LogTerminatedError,
+    MessageTooLargeError,
     NoSuchLedgerError,
     NoSuchLogError,
     NotEnoughBookiesError,
@@ -163,7 +164,7 @@ async def test_a_payload_beyond_the_bound_is_refused_and_the_handle_goes_on(
     writer = await create(client)
     await refused(
         writer.add(bytes(8 << 20)),
-        LedgerWriteError,
+        EntryTooLargeError,
         *(f"ledger {writer.ledger_id}", str(8 << 20), "entry_bytes_max"),
     )
     assert await writer.add(b"fits") == 0
@@ -409,3 +410,14 @@ async def test_a_log_does_not_pass_over_a_ledger_that_is_gone(
     await refused(open_log(cluster, other), LogDataLossError, *words)
     await refused(log.read(EARLIEST, entries_max=10, bytes_max=1 << 20), LogDataLossError, *words)
     assert await cluster.store.get(PATH) == before
+
+
+async def test_a_payload_beyond_the_bound_is_refused_by_a_log_for_good(
+    cluster: Cluster, client: LedgerClient
+) -> None:
+    log = await open_log(cluster, client)
+    await refused(
+        append(log, [bytes(8 << 20)]).outcome, MessageTooLargeError, *(PATH, "entry_bytes_max")
+    )
+    await append(log, [b"small"]).outcome
+    await log.close()

@@ -35,6 +35,7 @@ from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shape import LogShape
+from magnetar.ledger.managed_log.log_stored_times import stored_since_ms
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
@@ -54,6 +55,8 @@ class MemoryLog:
         self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
         self.closed_ms: dict[int, int] = {}
         """When ledgers were closed, if not in 1970."""
+        self.created_ms: dict[int, int] = {}
+        """When ledgers were created, if that is known."""
         self.waiting: deque[AppendBatch] = deque()
         self.reads: list[Position] = []
         self.read_error: LogError | None = None
@@ -113,6 +116,10 @@ class MemoryLog:
 
     def entries_between(self, lower: Position, upper: Position) -> int:
         return self._shape.entries_between(lower, upper)
+
+    def stored_since_ms(self, position: Position) -> int:
+        known_ms = [self.created_ms.get(position.ledger_id, 0)]
+        return stored_since_ms(self.ledgers, position, known_ms, now_ms=1 << 62)
 
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
@@ -339,6 +346,11 @@ class MemoryPartitioned:
 
     async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
         return self.records.setdefault(topic, PartitionedTopicRecord(partitions=partitions))
+
+    async def create_log(
+        self, _topic: TopicName, _properties: Mapping[str, str] | None = None
+    ) -> bool:
+        return True
 
 
 class MemoryTopics:

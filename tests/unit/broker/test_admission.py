@@ -1,5 +1,6 @@
 """What policies refuse, and the code that a client gets; they count from when they are set."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness
+from tests.unit.broker.harness import Client, Harness, settle
 from tests.unit.broker.memory_parts import TOPIC
 
 ERROR = pb.ServerError
@@ -115,6 +116,30 @@ async def test_more_consumers_of_a_topic_than_may_be_are_busy() -> None:
     assert harness.topic.subscriptions.keys() == {"s0", "s1"}
     close(client, 0)
     assert (await client.subscribe(2, subscription="third")).type == BaseCommand.SUCCESS
+
+
+async def test_consumers_that_join_at_once_are_no_more_than_the_topic_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    await harness.client().produce()
+    of_topic(harness, max_consumers=1)
+    go_on = asyncio.Event()
+    open_cursor = harness.topics.open_cursor
+
+    async def slow(*args: Any, **fields: Any) -> Any:
+        await go_on.wait()
+        return await open_cursor(*args, **fields)
+
+    monkeypatch.setattr(harness.topics, "open_cursor", slow)
+    clients = [harness.client() for _ in range(3)]
+    for at, client in enumerate(clients):
+        client.send_subscribe(subscription=f"s{at}")
+    await settle()
+    go_on.set()
+    answers = [await client.next() for client in clients]
+    assert [each.type == BaseCommand.SUCCESS for each in answers].count(True) == 1
+    assert [each.error.error for each in answers].count(ERROR.ConsumerBusy) == 2
 
 
 async def test_more_consumers_of_a_subscription_than_may_be_are_busy() -> None:

@@ -85,3 +85,33 @@ async def test_an_unreadable_entry_has_nothing_passed_over_that_is_not_older(at:
     log.entries[1][at] = b"nonsense"
     for time_ms in range(0, 70, 10):
         assert await position_at_time(log, time_ms) <= Position(1, time_ms // 10)
+
+
+HOUR_MS = 3_600_000
+
+
+async def test_a_time_before_its_entry_can_have_been_stored_is_not_looked_for() -> None:
+    """Of a producer whose clock is a day behind, after one whose clock was right."""
+    log = _log(*(HOUR_MS * each for each in (40, 41, 42, 43, 44)))
+    log.closed_ms[1] = 44 * HOUR_MS + 1
+    log.roll(10)
+    for each in (21, 22):
+        log.store(entry(publish_time=HOUR_MS * each))
+    assert await position_at_time(log, 44 * HOUR_MS) == Position(1, 4)
+    assert await position_at_time(log, 44 * HOUR_MS + 1) == Position(10, 0)
+
+
+async def test_producers_that_take_turns_hide_no_time_from_each_other() -> None:
+    log = MemoryLog(1)
+    for each in range(40):
+        log.store(entry(publish_time=each * 1000 if each % 4 == 0 else 1))
+    found = await position_at_time(log, 20_000)
+    assert Position(1, 13) <= found <= Position(1, 20)
+
+
+async def test_clocks_that_differ_a_little_are_taken_at_their_word() -> None:
+    log = MemoryLog(1)
+    log.created_ms[1] = 100_000
+    for publish_time in (99_000, 99_500, 101_000):
+        log.store(entry(publish_time=publish_time))
+    assert await position_at_time(log, 99_500) == Position(1, 1)

@@ -77,8 +77,9 @@ def life_router(context: HttpContext) -> APIRouter:
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
         await check_plain(name, 409)
-        await topics.creation.check_room(name.namespace_name, 1)
-        await partitioned.create_plain(name, as_stored(properties or {}))
+        async with topics.creation.turn(name.namespace_name):
+            await topics.creation.check_room(name.namespace_name, 1)
+            await partitioned.create_plain(name, as_stored(properties or {}))
         await _load(context, name)
         return Response(status_code=204)
 

@@ -56,8 +56,9 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         if isinstance(wanted, int):
             wanted = PartitionedTopicMetadata(partitions=wanted)
         partitioned.check_count(wanted.partitions)
-        await context.topics.creation.check_room(name.namespace_name, wanted.partitions)
-        await partitioned.create(name, wanted.partitions, wanted.properties)
+        async with context.topics.creation.turn(name.namespace_name):
+            await context.topics.creation.check_room(name.namespace_name, wanted.partitions)
+            await partitioned.create(name, wanted.partitions, wanted.properties)
         return Response(status_code=204)
 
     @router.get(prefix + "/{topic}/partitions", response_model_exclude_none=True)
@@ -95,11 +96,12 @@ def _add_routes(router: APIRouter, context: HttpContext, domain: str) -> None:
         422: fewer than now, or too many. 409: not partitioned, or a new name is taken.
         """
         name = await context.topic(domain, tenant, namespace, topic)
-        before = await partitioned.get(name)
-        more = max(0, wanted - before.partitions)
-        await context.topics.creation.check_room(name.namespace_name, more)
         try:
-            await partitioned.grow(name, wanted, is_forced=force)
+            async with context.topics.creation.turn(name.namespace_name):
+                before = await partitioned.get(name)
+                more = max(0, wanted - before.partitions)
+                await context.topics.creation.check_room(name.namespace_name, more)
+                await partitioned.grow(name, wanted, is_forced=force)
         except PartitionCountError as error:
             raise HttpRefusal(422, str(error)) from error
         return Response(status_code=204)

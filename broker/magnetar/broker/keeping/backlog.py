@@ -91,7 +91,7 @@ async def age_s(topic: Topic, subscription: Subscription, now_ms: int) -> float 
     """The age of the oldest unacknowledged entry; None: there is none. One read at most.
 
     An entry from the future is as old as its ledger is closed, and not old at all while that is
-    open.
+    open. None is older than it can have been stored.
 
     Raises:
         LedgerError: it cannot be read now.
@@ -132,7 +132,8 @@ async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> Backl
 
 def _age_s(topic: Topic, oldest: OldestEntry, now_ms: int) -> float:
     if is_credible(oldest.published_ms, now_ms):
-        return (now_ms - oldest.published_ms) / 1000
+        stored_ms = topic.log.stored_since_ms(oldest.position)
+        return (now_ms - max(oldest.published_ms, stored_ms)) / 1000
     for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
         if ledger.ledger_id == oldest.position.ledger_id:
             # The producer's clock is ahead: it was there when its ledger was closed.

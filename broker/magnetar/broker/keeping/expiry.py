@@ -1,12 +1,14 @@
-"""Messages that grow too old for their subscription (TTL), by two signs.
+"""Messages that grow too old for their subscription (TTL), by the broker's time and by theirs.
 
 A ledger that was closed longer ago than the TTL holds nothing younger, whatever the publish times
 in it: they are the producers', and one clock that is ahead would keep all that follows for as long.
 In what no such ledger holds, the newest message that is too old is found by binary search, once for
 all subscriptions, from where the furthest behind stands, and everything up to it counts as
 acknowledged. Where a message is met whose publish time lies in the future, those that stand beyond
-it are searched from there. With clocks that disagree the result is approximate, and never beyond
-the last confirmed entry (rule 4.3 of the managed ledger).
+it are searched from there. A publish time that is earlier than its entry can have been stored is of
+a clock that is behind, and ages nothing: what the log knows of the storing counts, and none of the
+entries just before may be younger. With clocks that disagree the result is approximate, and never
+beyond the last confirmed entry (rule 4.3 of the managed ledger).
 """
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -17,7 +19,7 @@ import structlog
 
 from magnetar.broker.entry import publish_time_ms_of
 from magnetar.broker.keeping.advancing import advance
-from magnetar.broker.positions import ListedLog
+from magnetar.broker.positions import CLOCKS_DIFFER_MS, ListedLog, newest_published_ms
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.ledger.managed_log.log_metadata import LogLedger
@@ -26,8 +28,6 @@ from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
 
-_CLOCKS_DIFFER_MS = 60_000
-"""So far clocks of producers may be ahead of a broker's."""
 _CLOCK_SET_MS = 1_577_836_800_000
 """2020: machines whose clock nobody has set yet begin in 1970 or 2000."""
 
@@ -96,7 +96,7 @@ class Expiry:
         through: Position | None = None
         for start, there in sorted(by_start.items(), key=itemgetter(0)):
             if through is None or start >= through:  # or else all up to there is known to be older
-                through, first_ms = await _search(topic.log, start, time_ms)
+                through, first_ms = await _search(topic.log, start, time_ms, now_ms)
                 if not _is_ours(topic):
                     return total
                 if through is None and is_credible(first_ms, now_ms):
@@ -126,7 +126,7 @@ class Expiry:
         if not _is_ours(topic):
             return None
         published_ms = publish_time_ms_of(entries[0]) if entries else None
-        if is_credible(published_ms, now_ms) and published_ms > closed_ms + _CLOCKS_DIFFER_MS:
+        if is_credible(published_ms, now_ms) and published_ms > closed_ms + CLOCKS_DIFFER_MS:
             return None  # The broker that closed it had a clock that was behind.
         return end
 
@@ -195,7 +195,9 @@ def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> tuple[Posit
     return found
 
 
-async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) -> Position | None:
+async def newest_older(
+    log: ListedLog, after: Position, publish_time_ms: int, *, now_ms: int
+) -> Position | None:
     """The newest entry behind `after` that was published before the time; None: the first is not.
 
     One whose time cannot be read is not older: if it were, all before it would be dropped with it.
@@ -204,35 +206,29 @@ async def newest_older(log: ListedLog, after: Position, publish_time_ms: int) ->
     Raises:
         LedgerError: an entry cannot be read now.
     """
-    return (await _search(log, after, publish_time_ms))[0]
+    return (await _search(log, after, publish_time_ms, now_ms))[0]
 
 
 async def _search(
-    log: ListedLog, after: Position, publish_time_ms: int
+    log: ListedLog, after: Position, publish_time_ms: int, now_ms: int
 ) -> tuple[Position | None, int | None]:
     """The same, and when the first entry was published, if that is known."""
     pieces = _pieces_behind(log, after)
     high = sum(count for _, _, count in pieces)
     if not high:
         return None, None
-    first_ms = await _published_ms(log, _nth(pieces, 0))
+    first_ms = await newest_published_ms(log, _nth(pieces, 0), now_ms=now_ms)
     if first_ms is None or first_ms >= publish_time_ms:
         return None, first_ms
     low = 1  # how many are known to be older
     while low < high:
         middle = (low + high) // 2
-        published_ms = await _published_ms(log, _nth(pieces, middle))
+        published_ms = await newest_published_ms(log, _nth(pieces, middle), now_ms=now_ms)
         if published_ms is not None and published_ms < publish_time_ms:
             low = middle + 1
         else:
             high = middle
     return _nth(pieces, low - 1), first_ms
-
-
-async def _published_ms(log: ListedLog, position: Position) -> int | None:
-    """0 of what was trimmed away meanwhile: everybody had passed it."""
-    first, found = await log.read_range(position, entries_max=1, bytes_max=1)
-    return publish_time_ms_of(found[0]) if first == position and found else 0
 
 
 def _pieces_behind(log: ListedLog, after: Position) -> list[_Piece]:

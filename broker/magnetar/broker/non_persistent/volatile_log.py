@@ -59,6 +59,9 @@ class VolatileLog:
     def entries_between(self, lower: Position, upper: Position) -> int:
         return 0
 
+    def stored_since_ms(self, _position: Position) -> int:
+        return 0
+
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
     ) -> tuple[Position, list[bytes]]:

@@ -1,6 +1,7 @@
 """The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
+from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker import admission
@@ -85,7 +86,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                         raise self._not_joined(subscription, error) from error
                     if is_new and consumer.start is not None:
                         subscription.placed(consumer.start)
-                    await subscription.join(consumer)
+                    # Others have joined other subscriptions while the cursor was opened.
+                    await subscription.join(consumer, partial(self._check_consumers, subscription))
                     topic.joined += 1
                 except BaseException:
                     self._drop_if_unused(subscription)

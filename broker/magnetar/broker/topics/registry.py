@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from magnetar.broker import naming
-from magnetar.broker.creation import TopicCreation
+from magnetar.broker.creation import CreationTurns, TopicCreation
 from magnetar.broker.deletion import TopicDeletion
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.non_persistent import VolatileLog
@@ -54,7 +54,11 @@ class Topics:
             store, partitions_max=settings.partitions_max, clock=clock
         )
         self.creation = TopicCreation(
-            policies, exists=self.exists, names=self.names, partitioned=self.partitioned
+            policies,
+            exists=self.exists,
+            names=self.names,
+            partitioned=self.partitioned,
+            turns=CreationTurns(store, random),
         )
         self.ends = TopicEnds(settings, self._table)
         deletion = TopicDeletion(client, store)

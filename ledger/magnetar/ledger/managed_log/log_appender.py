@@ -22,11 +22,13 @@ from typing import Protocol
 import structlog
 
 from magnetar.ledger.errors import (
+    EntryTooLargeError,
     LedgerError,
     LedgerFencedError,
     LogError,
     LogFencedError,
     LogUnavailableError,
+    MessageTooLargeError,
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
@@ -34,6 +36,7 @@ from magnetar.ledger.managed_log.log_append_order import AppendBatch, AppendOrde
 from magnetar.ledger.managed_log.log_extent import LogExtent
 from magnetar.ledger.managed_log.log_fullness import LedgerFullness
 from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_stored_times import StoredTimes
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.writer import LedgerWriter
@@ -95,6 +98,7 @@ class LogAppender:
         self._broken: list[LedgerWriter] = []
         """Open ledgers that failed an append."""
         self.extent = LogExtent()
+        self.stored_times = StoredTimes()
         self._order = AppendOrder()
         self.confirmed_batches = 0
         """Batches reported as appended; tells whether a new ledger works."""
@@ -201,6 +205,8 @@ class LogAppender:
             # Heard when nothing was pending: the last add had its ack quorum before.
             self.fence(error)
             self._refuse(batch, self._why_fenced())
+        except EntryTooLargeError as error:
+            self._refuse(batch, MessageTooLargeError(f"{self._path}: {error}"))
         except LedgerError as error:
             if writer.has_failed:
                 self._on_ledger_failed(writer, error)
@@ -236,6 +242,9 @@ class LogAppender:
         ledger_id, first = done.ledger_id, done.first_entry_id
         self.extent.confirm(ledger_id, first + len(done.batch.payloads) - 1)
         self.confirmed_batches += 1
+        now_s = self._clock.monotonic_s()
+        if self.stored_times.is_due(now_s):
+            self.stored_times.mark(self.extent.last_confirmed, now_s, self._clock.wall_ms())
         try:
             done.batch.on_appended(ledger_id, first)
         except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler

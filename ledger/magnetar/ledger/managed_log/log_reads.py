@@ -45,6 +45,14 @@ class OwnerReads:
                 continue  # removed by a shrink meanwhile: the log begins behind it now
             return first, payloads
 
+    def created_ms(self, ledger_id: int) -> int:
+        """When a ledger was created, ms since the epoch; 0: it was not read lately."""
+        for writer in (self._appender.writer, self._appender.draining):
+            if writer is not None and writer.ledger_id == ledger_id:
+                return writer.metadata.created_ms
+        reader = self._readers.get(ledger_id)
+        return reader.metadata.created_ms if reader is not None else 0
+
     def forget_removed(self) -> None:
         """Drop the handles of ledgers that left the list."""
         shape = self._appender.extent.shape

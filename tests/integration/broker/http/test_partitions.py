@@ -1,8 +1,11 @@
 """Partitioned topics over HTTP and on the wire, on real bookies."""
 
+import asyncio
+import random
 from pathlib import Path
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.creation import CreationTurns
 from magnetar.broker.policies.model import AutoTopicCreation
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -115,3 +118,71 @@ async def test_an_unload_of_the_whole_unloads_its_partitions(tmp_path: Path) -> 
         for _ in range(2):
             assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
         await client.close()
+
+
+async def test_topics_that_are_created_at_once_are_no_more_than_the_namespace_may_have(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, namespace = broker.http_port, "/admin/v2/namespaces/public/default"
+        limit = f"{namespace}/maxTopicsPerNamespace"
+        assert (await request(port, "POST", limit, 5)).status == 204
+        clients = [await WireClient.open(broker.port) for _ in range(8)]
+
+        async def produce(at: int) -> bool:
+            answer = await clients[at].produce(f"persistent://public/default/produced-{at}")
+            return bool(answer.type == BaseCommand.PRODUCER_SUCCESS)
+
+        async def create(at: int) -> bool:
+            return (await put(port, f"{TOPICS}/plain-{at}")).status == 204
+
+        async def partition(at: int) -> bool:
+            return (await put(port, f"{TOPICS}/parted-{at}/partitions", 2)).status == 204
+
+        works = [each(at) for at in range(8) for each in (produce, create, partition)]
+        made = await asyncio.gather(*works)
+        assert any(made)
+        assert len((await get(port, TOPICS)).json) == 5
+        assert (await request(port, "POST", limit, 8)).status == 204
+        first, second = f"{TOPICS}/whole-a/partitions", f"{TOPICS}/whole-b/partitions"
+        assert (await put(port, first, 1)).status == (await put(port, second, 1)).status == 204
+        grown = await asyncio.gather(
+            request(port, "POST", first, 2), request(port, "POST", second, 2)
+        )
+        assert sorted(each.status for each in grown) == [204, 412]
+        assert len((await get(port, TOPICS)).json) == 8
+        for client in clients:
+            await client.close()
+
+
+async def test_creations_of_two_brokers_take_turns(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        brokers = [CreationTurns(cluster.store, random.Random(seed)) for seed in range(2)]
+        inside = most = 0
+
+        async def create(turns: CreationTurns) -> None:
+            nonlocal inside, most
+            async with turns.turn("public/default"):
+                inside += 1
+                most = max(most, inside)
+                await cluster.store.catch_up()
+                inside -= 1
+
+        await asyncio.gather(*(create(turns) for turns in brokers for _ in range(5)))
+        assert most == 1
+
+
+async def test_a_topic_that_all_ask_for_at_once_appears_in_a_namespace_it_fills(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        await _auto_create(
+            broker, AutoTopicCreation(allowed=True, is_partitioned=True, partitions=3)
+        )
+        await broker.services.policies.update_namespace(
+            "public/default", lambda record: record.model_copy(update={"max_topics": 3})
+        )
+        clients = [await WireClient.open(broker.port) for _ in range(5)]
+        assert await asyncio.gather(*(metadata(each, WHOLE) for each in clients)) == [3] * 5
+        for client in clients:
+            await client.close()

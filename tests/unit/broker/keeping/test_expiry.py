@@ -272,6 +272,40 @@ async def test_an_unreadable_entry_expires_with_its_ledger() -> None:
     assert backlog(subscription) == 1
 
 
+DAY_S = 24 * 3600
+
+
+async def _dropped(world: World) -> int:
+    subscription = await world.subscription()
+    return await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+
+
+async def test_nothing_is_older_than_the_ledger_it_lies_in() -> None:
+    """Of a producer whose clock is a day behind."""
+    world = await World.make(ttl_s=60)
+    world.log.created_ms[7] = world.clock.now_ms - 8_000
+    world.store(*[DAY_S] * 5)
+    assert await _dropped(world) == 0
+    world.clock.now_ms += 60_000
+    assert await _dropped(world) == 5
+
+
+async def test_nothing_is_older_than_the_close_of_the_ledger_before_it() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(100)
+    world.close_ledger(8)
+    world.store(*[DAY_S] * 5)
+    assert await _dropped(world) == 1
+
+
+async def test_a_producer_whose_clock_is_behind_ages_no_messages_of_the_others() -> None:
+    world = await World.make(ttl_s=60)
+    world.store(*[100, DAY_S] * 8, *[1, DAY_S, DAY_S] * 10)
+    subscription = await world.subscription()
+    await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
+    assert backlog(subscription) == 30
+
+
 @pytest.mark.parametrize("cut", [1, 3, 7])
 @given(times=st.lists(st.integers(0, 50), max_size=25).map(sorted), limit=st.integers(0, 60))
 async def test_the_search_finds_the_newest_older_one(
@@ -288,4 +322,4 @@ async def test_the_search_finds_the_newest_older_one(
         for at in range(len(held))
     ]
     older = [each for each, time in zip(positions, times, strict=True) if time < limit]
-    assert await newest_older(log, EARLIEST, limit) == (older[-1] if older else None)
+    assert await newest_older(log, EARLIEST, limit, now_ms=100) == (older[-1] if older else None)

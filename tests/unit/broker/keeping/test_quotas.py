@@ -197,3 +197,14 @@ async def test_a_publish_time_of_0_is_1970_to_the_quota_as_to_the_ttl() -> None:
     assert await oldest_publish_ms(world.topic, subscription) == 0
     await _enforce(world)
     assert (world.topic.evicted_entries, backlog(subscription)) == (1, 0)
+
+
+async def test_no_message_is_older_to_the_quota_than_its_ledger() -> None:
+    world = await World.make(**_policies("age", 60, HOLD))
+    world.log.created_ms[7] = NOW_MS - 8_000
+    world.store(24 * 3600)
+    await world.subscription()
+    assert await _ages_found(world) == []
+    world.clock.now_ms += 60_000
+    (text,) = await _ages_found(world)
+    assert "68 s old" in text

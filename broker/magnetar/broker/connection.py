@@ -71,6 +71,8 @@ COMMAND_COST_BYTES = 2 << 10
 """What a command counts of a turn beside its bytes: all that follows from one takes some tens of
 microseconds."""
 
+_CLIENT_VERSION_LENGTH_MAX = 256
+
 Refuse = Callable[[RequestError], bytes]
 """Turns an error into the answer to one request."""
 
@@ -274,7 +276,7 @@ class Connection:
     def _on_connect(self, connect: CommandConnect) -> None:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
-        self.client_version = connect.client_version
+        self.client_version = connect.client_version[:_CLIENT_VERSION_LENGTH_MAX]
         self.is_partial_producer = connect.feature_flags.supports_partial_producer
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
         self.login.begin(connect, self._welcome)

@@ -34,6 +34,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
             http_request_timeout_ms=1500,
             http_connections_max=6,
             connections_per_address_max=3,
+            connections_kept_for_loopback=0,
         ) as broker,
     ):
         # Made by the first request, which takes longer than one may here.

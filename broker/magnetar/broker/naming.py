@@ -7,6 +7,7 @@ are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names th
 """
 
 from collections.abc import Iterable
+from unicodedata import category
 from urllib.parse import unquote_plus
 
 from magnetar.broker.errors import (
@@ -120,12 +121,18 @@ def check_client_metadata(
         )
 
 
+def has_control_character(text: str) -> bool:
+    """Whether a name has NUL, a line break or the like."""
+    return not text.isprintable() and any(category(each) == "Cc" for each in text)
+
+
 def check_subscription(name: str) -> None:
     """Refuse names that the protocol reserves.
 
     Raises:
-        ProducerBusyError: empty, reserved or too long. The odd class is the protocol's choice: a
-            naming error of a subscription travels under the code of a busy producer.
+        ProducerBusyError: empty, reserved, too long, or with control characters. The odd class is
+            the protocol's choice: a naming error of a subscription travels under the code of a
+            busy producer.
     """
     if not isinstance(name, str):
         raise ProducerBusyError("a subscription name that is no valid UTF-8")
@@ -133,6 +140,8 @@ def check_subscription(name: str) -> None:
         raise ProducerBusyError("the subscription name is empty")
     if is_internal_cursor(name):
         raise ProducerBusyError(f"the subscription name {name} is reserved")
+    if has_control_character(name):
+        raise ProducerBusyError(f"the subscription name {name!r} has a control character")
     size = len(name.encode())
     if size > SUBSCRIPTION_BYTES_MAX:
         raise ProducerBusyError(f"a subscription name of {size} bytes is too long")

@@ -521,6 +521,7 @@ def _http_bounds(settings: BrokerSettings) -> HttpBounds:
     return HttpBounds(
         connections_max=settings.http_connections_max,
         per_address_max=settings.connections_per_address_max,
+        kept_for_loopback=settings.connections_kept_for_loopback,
         request_timeout_s=settings.http_request_timeout_ms / 1000,
     )
 

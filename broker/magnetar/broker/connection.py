@@ -79,6 +79,8 @@ _CHEAP = frozenset(
     {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
 )
 
+_CLIENT_VERSION_LENGTH_MAX = 256
+
 Refuse = Callable[[RequestError], bytes]
 """Turns an error into the answer to one request."""
 
@@ -295,7 +297,7 @@ class Connection:
     def _on_connect(self, connect: CommandConnect) -> None:
         if self._is_connected:
             raise ProtocolViolationError("a second connect")
-        self.client_version = connect.client_version
+        self.client_version = connect.client_version[:_CLIENT_VERSION_LENGTH_MAX]
         self.publishing.is_partial = connect.feature_flags.supports_partial_producer
         self.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
         self.login.begin(connect, self._welcome)

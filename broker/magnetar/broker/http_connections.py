@@ -7,12 +7,13 @@ that became a WebSocket is not counted any more; its bounds are that service's.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+
+from magnetar.broker.connection_places import ConnectionPlaces
 
 _log = structlog.get_logger()
 
@@ -27,6 +28,8 @@ class HttpBounds:
     """More are closed on arrival."""
     per_address_max: int = 0
     """From one address; 0 = any number."""
+    kept_for_loopback: int = 32
+    """Beyond both, for connections from the host itself."""
     request_timeout_s: float = 60.0
     """For the head and the body of a request, from when the connection could begin it; and without
     the client taking anything of an answer."""
@@ -40,8 +43,13 @@ class HttpConnections:
     ) -> None:
         self._bounds = bounds
         self._on_refused = on_refused
-        self._connections: dict[Any, str] = {}
-        self._per_address: Counter[str] = Counter()
+        self._connections: ConnectionPlaces[Any] = ConnectionPlaces(
+            connections_max=bounds.connections_max,
+            per_address_max=bounds.per_address_max,
+            kept_for_loopback=bounds.kept_for_loopback,
+            is_silent=_is_silent,
+            cut=lambda connection: connection.transport.abort(),
+        )
         self._pause_s = bounds.request_timeout_s / _LOOKS_PER_TIMEOUT
         self._looking: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
@@ -92,6 +100,7 @@ class HttpConnections:
 
             def on_response_complete(self) -> None:
                 self.waits_since_s = None
+                connections.answered(self)
                 super().on_response_complete()
 
         return Bounded
@@ -100,27 +109,22 @@ class HttpConnections:
         """Take a new one in, if it was not before its handshake; False: there are too many."""
         if connection in self._connections:
             return True
-        bounds = self._bounds
-        is_full = len(self._connections) >= bounds.connections_max
-        if is_full and not self._is_full:  # one line, not one per refused client
+        if self._connections.take(connection, host, asyncio.get_running_loop().time()):
+            return True
+        if self._connections.is_full and not self._is_full:  # one line, not one per client
             self._is_full = True
             _log.warning("http_connections_full", connections=len(self._connections))
-        if is_full or 0 < bounds.per_address_max <= self._per_address[host]:
-            self._on_refused()
-            return False
-        self._connections[connection] = host
-        self._per_address[host] += 1
-        return True
+        self._on_refused()
+        return False
+
+    def answered(self, connection: Any) -> None:
+        """A request was answered: the connection has time for its next one."""
+        self._connections.spoke(connection, asyncio.get_running_loop().time())
 
     def forget(self, connection: Any) -> None:
         """It is gone, or a WebSocket."""
-        host = self._connections.pop(connection, None)
-        if host is None:
-            return
-        self._is_full = False
-        self._per_address[host] -= 1
-        if not self._per_address[host]:
-            del self._per_address[host]
+        if self._connections.give_back(connection):
+            self._is_full = False
 
     def _look_later(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(self._pause_s, self._look)
@@ -130,7 +134,7 @@ class HttpConnections:
         # Then what clients have sent may lie unread: that the loop stood still is not their fault.
         is_late = now_s - self._looked_s > 2 * self._pause_s
         self._looked_s = now_s
-        for connection in list(self._connections):
+        for connection in list(self._connections.all):
             if connection.transport is None:
                 continue  # in its handshake, which has a bound of its own
             is_stuck = _is_stuck(connection)
@@ -151,6 +155,11 @@ def _is_stuck(connection: Any) -> bool:
     now: int = connection.transport.get_write_buffer_size() if is_paused else 0
     connection.unsent_bytes = now
     return 0 < before <= now
+
+
+def _is_silent(connection: Any) -> bool:
+    """Whether it only holds its place; one in its TLS handshake has a bound of its own."""
+    return connection.transport is not None and _is_waiting(connection)
 
 
 def _is_waiting(connection: Any) -> bool:

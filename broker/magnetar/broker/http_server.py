@@ -5,6 +5,7 @@ serves whatever application it is given: a process without a broker shows its me
 """
 
 import asyncio
+import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ class HttpServer:
                 yield
 
         config = uvicorn.Config(
-            self._make_app(),
+            _unambiguous(self._make_app()),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -156,3 +157,34 @@ def _noting(base: Any, roles: dict[tuple[str, int], str]) -> Any:
             super().connection_lost(exc)
 
     return Noting
+
+
+def _unambiguous(app: Application) -> Application:
+    """Refuse requests that a proxy in front may read in another way than we do.
+
+    With both Content-Length and Transfer-Encoding the two could disagree where the next request
+    begins, and with two Authorization headers who is asking. The connection ends with the answer:
+    what follows on it cannot be trusted either. Source: RFC 9112, 6.1 and 6.3.
+    """
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        names = [name for name, _ in scope.get("headers", ())]
+        if b"transfer-encoding" in names and b"content-length" in names:
+            await _refuse(send, "both Content-Length and Transfer-Encoding; send one of them")
+        elif names.count(b"authorization") > 1:
+            await _refuse(send, "more than one Authorization header; send one")
+        else:
+            await app(scope, receive, send)
+
+    return checked
+
+
+async def _refuse(send: Any, found: str) -> None:
+    body = json.dumps({"reason": f"the request has {found}"}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

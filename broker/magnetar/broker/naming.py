@@ -6,19 +6,29 @@ are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names th
 `magnetar.sdk.wire.topic_name`.
 """
 
+from collections.abc import Iterable
+from unicodedata import category
 from urllib.parse import unquote_plus
 
 from magnetar.broker.errors import (
     BrokerMetadataError,
     InvalidTopicNameError,
+    NotAllowedError,
     ProducerBusyError,
 )
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue
 
 ROOT = "/managed-ledgers"
 
 SUBSCRIPTION_BYTES_MAX = 1024
 """In UTF-8; it becomes the name of a node."""
+
+PROPERTY_COST_BYTES = 64
+"""What a property takes in memory beside its text: many empty ones are no way around the bound."""
+
+RANGE_COST_BYTES = 64
+"""What a range of hashes takes in memory."""
 
 CREATED_PROPERTY = "magnetar.created_ms"
 """In the properties of a topic's log: when the topic was created, ms since the epoch."""
@@ -81,12 +91,48 @@ def check_text(*values: str) -> None:
             raise BrokerMetadataError("a name or property that is no valid UTF-8")
 
 
+def check_client_metadata(
+    *names: str, properties: Iterable[KeyValue], ranges: int = 0, bytes_max: int
+) -> None:
+    """Refuse what one producer or consumer brings if it is no text, or too much to keep in memory.
+
+    Args:
+        ranges: how many ranges of hashes come with it.
+        bytes_max: for all of it together.
+
+    Raises:
+        BrokerMetadataError: no UTF-8.
+        NotAllowedError: more than `bytes_max`.
+    """
+    size_bytes = ranges * RANGE_COST_BYTES
+    for name in names:
+        check_text(name)
+        size_bytes += len(name.encode())
+    for each in properties:
+        check_text(each.key, each.value)
+        size_bytes += len(each.key.encode()) + len(each.value.encode()) + PROPERTY_COST_BYTES
+        if size_bytes > bytes_max:
+            break
+    if size_bytes > bytes_max:
+        raise NotAllowedError(
+            f"the names, properties and hash ranges of a producer or consumer need more than the "
+            f"{bytes_max} bytes that the broker keeps of each; send fewer, or raise "
+            "client_metadata_bytes_max of the broker"
+        )
+
+
+def has_control_character(text: str) -> bool:
+    """Whether a name has NUL, a line break or the like."""
+    return not text.isprintable() and any(category(each) == "Cc" for each in text)
+
+
 def check_subscription(name: str) -> None:
     """Refuse names that the protocol reserves.
 
     Raises:
-        ProducerBusyError: empty, reserved or too long. The odd class is the protocol's choice: a
-            naming error of a subscription travels under the code of a busy producer.
+        ProducerBusyError: empty, reserved, too long, or with control characters. The odd class is
+            the protocol's choice: a naming error of a subscription travels under the code of a
+            busy producer.
     """
     if not isinstance(name, str):
         raise ProducerBusyError("a subscription name that is no valid UTF-8")
@@ -94,6 +140,8 @@ def check_subscription(name: str) -> None:
         raise ProducerBusyError("the subscription name is empty")
     if is_internal_cursor(name):
         raise ProducerBusyError(f"the subscription name {name} is reserved")
+    if has_control_character(name):
+        raise ProducerBusyError(f"the subscription name {name!r} has a control character")
     size = len(name.encode())
     if size > SUBSCRIPTION_BYTES_MAX:
         raise ProducerBusyError(f"a subscription name of {size} bytes is too long")

@@ -306,9 +306,12 @@ class Publishing(ConnectionPart):
         producer_id = request.producer_id
         try:
             name = naming.topic_of(request.topic)
-            naming.check_text(request.producer_name, request.initial_subscription_name)
-            for each in request.metadata:
-                naming.check_text(each.key, each.value)
+            naming.check_client_metadata(
+                request.producer_name,
+                request.initial_subscription_name,
+                properties=request.metadata,
+                bytes_max=services.settings.client_metadata_bytes_max,
+            )
             await self._check_rights(name, request)
             _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()

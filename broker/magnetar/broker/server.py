@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Collection
 from typing import cast
 
 import structlog
 
 from magnetar.broker.connection import Connection
+from magnetar.broker.connection_places import ConnectionPlaces
 from magnetar.broker.errors import ListenError
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.services import Services
@@ -110,9 +110,14 @@ class BinaryServer:
         self._network = network
         self._listener: Listener | None = None
         self._tls_listener: Listener | None = None
-        self._per_address: Counter[str] = Counter()
-        # A dict keeps the order of arrival; a set's order would differ from run to run.
-        self._connections: dict[Connection, None] = {}
+        settings = services.settings
+        self._connections: ConnectionPlaces[Connection] = ConnectionPlaces(
+            connections_max=settings.connections_max,
+            per_address_max=settings.connections_per_address_max,
+            kept_for_loopback=settings.connections_kept_for_loopback,
+            is_silent=lambda connection: not connection.is_connected,
+            cut=Connection.drop,
+        )
         self._is_accepting = False
         self._is_full = False
 
@@ -134,7 +139,7 @@ class BinaryServer:
     @property
     def clients(self) -> Collection[Connection]:
         """The connections."""
-        return self._connections.keys()
+        return self._connections.all
 
     async def start(self, tls: Network | None = None) -> None:
         """Listen; with a network for TLS on its port, too.
@@ -172,7 +177,7 @@ class BinaryServer:
 
     def close_connections(self) -> None:
         """Close every connection, after what was written is sent."""
-        for connection in list(self._connections):
+        for connection in list(self._connections.all):
             connection.close()
 
     def admit(
@@ -182,29 +187,19 @@ class BinaryServer:
         counters = self.services.counters
         if not self._is_accepting:
             return None
-        if len(self._connections) >= self.services.settings.connections_max:
+        host, now_s = address.rpartition(":")[0], self.services.clock.monotonic_s()
+        if not self._connections.make_room(host, now_s):
             counters.connections_refused += 1
-            if not self._is_full:  # one line, not one per refused client
+            if self._connections.is_full and not self._is_full:  # one line, not one per client
                 self._is_full = True
                 _log.warning("connections_full", connections=len(self._connections))
             return None
-        limit = self.services.settings.connections_per_address_max
-        host = address.rpartition(":")[0]
-        if 0 < limit <= self._per_address[host]:
-            counters.connections_refused += 1
-            return None
-        self._per_address[host] += 1
-        counters.connections_opened += 1
         connection = Connection(shell, self.services, address, certificate_role=certificate_role)
-        self._connections[connection] = None
+        self._connections.take(connection, host, now_s)
+        counters.connections_opened += 1
         return connection
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        if connection in self._connections:
-            del self._connections[connection]
-            host = connection.address.rpartition(":")[0]
-            self._per_address[host] -= 1
-            if not self._per_address[host]:
-                del self._per_address[host]
+        self._connections.give_back(connection)
         self._is_full = False

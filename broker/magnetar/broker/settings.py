@@ -177,6 +177,13 @@ class BrokerSettings(
     consumers_per_connection_max: int = Field(
         default=10_000, ge=1, description="Consumers of one connection."
     )
+    client_metadata_bytes_max: int = Field(
+        default=16 << 10,
+        ge=1024,
+        description="Names, properties and hash ranges that one producer or consumer brings, each "
+        "property counted with 64 bytes more; more get NotAllowed. Pulsar takes 1024 characters "
+        "from a consumer, and any number from a producer.",
+    )
 
     turn_bytes_max: int = Field(
         default=_MIB,

@@ -22,6 +22,7 @@ from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.dispatch.base import Dispatcher, SingleActiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.keys import Key
+from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.keeping.backlog import BacklogAge
 from magnetar.broker.naming import CREATED_PROPERTY
 from magnetar.broker.non_persistent.passing import PassingDispatcher
@@ -194,6 +195,15 @@ def _producer_stats(producer: Producer, now_ms: int) -> Stats:
     return stats
 
 
+def _words_of(reason: Reason | None, subscription: Subscription) -> str | None:
+    """Why a subscription is idle, with the entries that cannot be read and why."""
+    found = None if subscription.dispatcher is None else subscription.dispatcher.source.unreadable
+    if reason is not Reason.UNREADABLE or found is None:
+        return None if reason is None else reason.value
+    (ledger_id, entry_id), error = found
+    return f"{reason.value}: from entry {entry_id} of ledger {ledger_id} on: {error}"
+
+
 def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -> Stats:
     cursor, dispatcher = subscription.cursor, subscription.dispatcher
     consumers = [_consumer_stats(each, dispatcher, now_ms) for each in subscription.consumers]
@@ -247,7 +257,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
         "drainingHashesUnackedMessages": 0,
         **_values_of(SUBSCRIPTION_CONSTANTS),
         "whyIdle": reason.code if reason is not None else None,
-        "whyIdleText": reason.value if reason is not None else None,
+        "whyIdleText": _words_of(reason, subscription),
     }
     if subscription.context is not None:
         stats |= _stop_stats(subscription)

@@ -231,6 +231,14 @@ NAMESPACES = (
         asks="Remove all properties of {namespace}?",
     ),
     Command(
+        "skip-unreadable",
+        "Forget exactly the entries that no bookie can serve.",
+        "POST",
+        f"{_SUBSCRIPTION}/skipUnreadable",
+        asks="Forget what cannot be read now of {topic} for {subscription}? Bookies that are down "
+        "come first",
+    ),
+    Command(
         "clear-backlog",
         "Forget the backlogs of all subscriptions of a namespace.",
         "POST",

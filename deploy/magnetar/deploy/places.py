@@ -26,7 +26,11 @@ class Assignment:
 
 
 def assign_ids(
-    on_disk: Mapping[str, str | None], *, is_registered: Callable[[str], bool], losses_max: int
+    on_disk: Mapping[str, str | None],
+    *,
+    is_registered: Callable[[str], bool],
+    losses_max: int,
+    has_files: Callable[[str], bool] = lambda place: False,
 ) -> Assignment:
     """Choose the bookie id for each place.
 
@@ -34,6 +38,7 @@ def assign_ids(
         on_disk: place -> the bookie id of the cookie found there, None without a cookie.
         is_registered: whether the metadata store holds a cookie of this bookie id.
         losses_max: how many lost bookies the quorums can do without.
+        has_files: whether a place holds anything.
 
     Raises:
         ForeignCookieError: a place holds the files of another one.
@@ -54,9 +59,17 @@ def assign_ids(
         if times_lost:
             lost.append(_nth_id(place, times_lost - 1))
     if len(lost) > losses_max:
+        kept = [place for place in on_disk if on_disk[place] is None and has_files(place)]
+        if kept:
+            raise DataDirectoryError(
+                f"{', '.join(kept)} in --data has files but no cookie, which says whose they are; "
+                f"put the file 'cookie' back, from a backup of that directory. Keep all other "
+                f"files: the messages are in them"
+            )
         raise DataDirectoryError(
             f"the files of {', '.join(lost)} are gone and this quorum can do without {losses_max}; "
-            f"put them back, or begin with an empty --data directory"
+            f"put them back from a backup. Only if every message may be lost: begin with an empty "
+            f"--data directory"
         )
     return Assignment(ids, tuple(lost))
 

@@ -324,6 +324,17 @@ def _end_process(error: BaseException) -> None:
     os._exit(status)
 
 
+def warn_of_one_copy(settings: BrokerSettings) -> None:
+    """Say at the start that an acknowledged message may be on one disk only."""
+    if settings.ack_quorum == 1:
+        _log.warning(
+            "ack_quorum_of_one",
+            quorum=f"{settings.ensemble_size},{settings.write_quorum},{settings.ack_quorum}",
+            reason="a message is acknowledged when it is on one disk: if that is lost, so may it "
+            "be. For more, give --bookies 3 (standalone, cluster) or --quorum 3,3,2",
+        )
+
+
 async def start_broker(
     store: MetadataStore,
     sources: Sources,
@@ -364,6 +375,7 @@ async def start_broker(
             "ack_quorum": quorum.ack,
         },
     )
+    warn_of_one_copy(settings)
     ledger_settings = fitting(sources.component(LedgerSettings, "ledger"), settings)
     client = LedgerClient(
         store,

@@ -167,6 +167,7 @@ class Standalone:
             is_registered=registered.__contains__,
             # A recovery counts on answers from Qw - Qa + 1 bookies of each write set.
             losses_max=self._settings.quorum.ack - 1,
+            has_files=lambda place: any((self._data / place).glob("*")),
         )
 
     async def _start_bookie(self, bookie: Bookie, opened: AsyncExitStack) -> None:

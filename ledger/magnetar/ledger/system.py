@@ -162,11 +162,18 @@ class _FileLock:
         os.close(self._descriptor)
 
 
+_OWN_FILE = 0o600
+_OWN_DIRECTORY = 0o700
+"""Messages, grants and passwords of ledgers are not for other users of the machine."""
+
+
 class SystemDisk:
     """The files of the operating system."""
 
     def create(self, path: str) -> File:
-        return SystemFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return SystemFile(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWN_FILE)
+        )
 
     def open(self, path: str) -> File:
         return SystemFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -175,14 +182,16 @@ class SystemDisk:
         return SystemFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), anew=True)
 
     def update(self, path: str) -> File:
-        return SystemFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        return SystemFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWN_FILE))
 
     def read_file(self, path: str) -> bytes:
         return Path(path).read_bytes()
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = f"{path}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWN_FILE
+        )
         try:
             file = SystemFile(descriptor)
             file.append([data])
@@ -210,7 +219,7 @@ class SystemDisk:
             missing.append(path)
             path = os.path.dirname(path)
         for each in reversed(missing):
-            os.makedirs(each, exist_ok=True)
+            os.makedirs(each, _OWN_DIRECTORY, exist_ok=True)
             self.sync_directory(os.path.dirname(each))
 
     def sync_directory(self, path: str) -> None:
@@ -229,7 +238,7 @@ class SystemDisk:
         return facts.f_blocks * facts.f_frsize
 
     def lock(self, path: str) -> Lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWN_FILE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

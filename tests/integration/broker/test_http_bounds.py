@@ -34,6 +34,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
             http_request_timeout_ms=1500,
             http_connections_max=6,
             connections_per_address_max=3,
+            connections_kept_for_loopback=0,
         ) as broker,
     ):
         # Made by the first request, which takes longer than one may here.
@@ -144,6 +145,27 @@ async def test_who_goes_in_the_middle_of_a_request_has_nothing_done_and_nothing_
     for _ in range(3):
         assert (await request(port, "GET", f"{made}/internalStats")).status == 404
     assert "Exception in ASGI application" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        "Authorization: Bearer one\r\nAuthorization: Bearer two\r\n",
+    ],
+)
+async def test_a_request_of_two_meanings_is_refused_and_the_connection_closed(
+    port: int, more: str
+) -> None:
+    raw = await Raw.open(port)
+    hidden = "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    raw.writer.write(f"{HEAD}{more}\r\n0\r\n\r\n{hidden}".encode())
+    answer = await raw.end()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"the request has" in answer
+    raw.close()
 
 
 async def test_a_byte_now_and_then_holds_no_connection(port: int) -> None:

@@ -38,6 +38,7 @@ def serve(tmp_path: Path) -> Serve:
                 tls_key_file=str(key),
                 tls_handshake_timeout_ms=handshake_ms,
                 connections_per_address_max=PER_ADDRESS,
+                connections_kept_for_loopback=0,
             ) as broker,
         ):
             yield broker, ssl.create_default_context(cafile=str(authority.path))

@@ -32,7 +32,9 @@ def test_non_persistent_topics_have_names_of_their_own() -> None:
     assert not naming.topic_of("non-persistent://public/default/t").is_persistent
 
 
-@pytest.mark.parametrize("name", ["", " ", "pulsar.dedup", "pulsar.repl.east", "x" * 1025])
+@pytest.mark.parametrize(
+    "name", ["", " ", "pulsar.dedup", "pulsar.repl.east", "x" * 1025, "a\0b", "a\nb"]
+)
 def test_refused_subscription_names(name: str) -> None:
     with pytest.raises(ProducerBusyError):
         naming.check_subscription(name)

@@ -107,6 +107,25 @@ async def test_producers_of_one_connection_are_bounded() -> None:
     assert (await client.produce(2)).error.error == pb.ServerError.NotAllowedError
 
 
+@pytest.mark.parametrize(("length", "is_taken"), [(1018, True), (1019, False)])
+async def test_the_metadata_of_a_producer_is_bounded(length: int, is_taken: bool) -> None:
+    client = Harness(client_metadata_bytes_max=1124).client()
+    metadata = [pb.KeyValue(key="a" * 32, value="v" * length)]
+    answer = await client.produce(producer_name="0123456789", metadata=metadata)
+    assert answer.HasField("producer_success") == is_taken
+    if not is_taken:
+        assert answer.error.error == pb.ServerError.NotAllowedError
+        assert "client_metadata_bytes_max" in answer.error.message
+
+
+@pytest.mark.parametrize("count", [256, 257])
+async def test_empty_properties_of_a_producer_are_bounded_as_well(count: int) -> None:
+    client = Harness(client_metadata_bytes_max=256 * 64).client()
+    metadata = [pb.KeyValue(key="", value="")] * count
+    answer = await client.produce(metadata=metadata)
+    assert answer.HasField("producer_success") == (count == 256)
+
+
 async def test_an_initial_subscription_is_there_before_the_first_message() -> None:
     harness = Harness()
     client = harness.client()

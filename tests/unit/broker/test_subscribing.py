@@ -336,3 +336,35 @@ async def test_a_closed_topic_sends_its_consumers_away_and_is_loaded_again() -> 
     assert (close.consumer_id, close.request_id) == (0, 2**64 - 1)
     assert (await client.subscribe()).type == BaseCommand.SUCCESS
     assert harness.topic is not old
+
+
+_PROPERTY = pb.KeyValue(key="k" * 100, value="v" * 836)
+_RANGES = pb.KeySharedMeta(
+    keySharedMode=pb.KeySharedMode.STICKY,
+    hashRanges=[pb.IntRange(start=each, end=each) for each in range(15)],
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "room"),
+    [
+        ({}, 1024),
+        ({"metadata": [_PROPERTY]}, 24),
+        ({"subscription_properties": [_PROPERTY]}, 24),
+        ({"keySharedMeta": _RANGES}, 64),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 1])
+async def test_what_a_consumer_brings_is_bounded(
+    fields: dict[str, Any], room: int, more: int
+) -> None:
+    client = Harness(client_metadata_bytes_max=1024).client()
+    name = "n" * (room + more)
+    answer = await client.subscribe(
+        subType=pb.CommandSubscribe.Key_Shared, consumer_name=name, **fields
+    )
+    if more:
+        assert answer.error.error == pb.ServerError.NotAllowedError
+        assert "client_metadata_bytes_max" in answer.error.message
+    else:
+        assert answer.type == BaseCommand.SUCCESS

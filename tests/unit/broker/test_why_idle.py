@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from magnetar.broker.dispatch.reasons import Reason
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.keeping.operating import skip_unreadable
 from magnetar.broker.stats import topic_stats
+from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -188,3 +191,38 @@ async def test_what_expires_is_forgotten(sub_type: Any) -> None:
     client.ack(Position(7, 4), Position(7, 5))
     assert subscription.cursor.backlog_entries == 0
     assert subscription.unacked_messages == 0
+
+
+@_ALL
+async def test_entries_that_cannot_be_read_are_named_and_skipped_alone(
+    sub_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(failover_delay_ms=0, read_retry_ms=1, read_retry_ms_max=1)
+    harness.log.store(*(entry() for _ in range(8)))
+    damaged, read = range(2, 5), harness.log.read_range
+
+    async def read_range(
+        start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        if start.entry_id in damaged:
+            raise LogUnavailableError("the digest does not match")
+        if start.entry_id < damaged.start:
+            entries_max = min(entries_max, damaged.start - start.entry_id)
+        return await read(start, entries_max=entries_max, bytes_max=bytes_max)
+
+    monkeypatch.setattr(harness.log, "read_range", read_range)
+    client = await _join(harness, sub_type)
+    client.received()
+    client.flow(100)
+    await client.messages(2)
+    subscription = harness.topic.subscriptions["s"]
+    while subscription.why_idle() is not Reason.UNREADABLE:
+        await settle()
+    told = topic_stats(harness.topic, now_ms=1, owner="b")["subscriptions"]["s"]
+    assert told["whyIdle"] == "unreadable"
+    assert "from entry 2 of ledger 7 on: the digest does not match" in told["whyIdleText"]
+    assert await skip_unreadable(harness.topic, subscription) == len(damaged)
+    assert len(await client.messages(3)) == 3
+    assert subscription.cursor.backlog_entries == 5
+    with pytest.raises(NotAllowedError, match="whyIdle"):
+        await skip_unreadable(harness.topic, subscription)

@@ -44,3 +44,15 @@ def test_the_files_of_another_place_are_refused() -> None:
 def test_a_place_that_is_lost_too_often_is_refused() -> None:
     with pytest.raises(DataDirectoryError, match="check the disk"):
         assign_ids({"bookie-1": None}, is_registered=lambda _: True, losses_max=1)
+
+
+def test_files_without_a_cookie_are_not_to_be_thrown_away() -> None:
+    with pytest.raises(DataDirectoryError, match=r"bookie-1 in --data has files") as caught:
+        assign_ids(
+            {"bookie-1": None},
+            is_registered=lambda each: "." not in each,
+            losses_max=0,
+            has_files=lambda place: place == "bookie-1",
+        )
+    assert "empty" not in str(caught.value)
+    assert "put the file 'cookie' back" in str(caught.value)

@@ -44,6 +44,8 @@ class RocksStore:
         """
         try:
             with _translated(f"index {path}: cannot be opened"):
+                if may_create:
+                    os.makedirs(path, 0o700, exist_ok=True)
                 _keep_no_configuration(path)
                 return cls(path, Rdict(path, options=_options(may_create=may_create)))
         except StorageIOError as error:
@@ -161,7 +163,7 @@ def _keep_no_configuration(path: str) -> None:
         os.replace(link, configuration)
 
 
-_CORRUPTION = re.compile(r"corruption", re.IGNORECASE)
+_DAMAGE = re.compile(r"corruption|create_if_missing is false", re.IGNORECASE)
 
 
 @contextmanager
@@ -172,7 +174,8 @@ def _translated(what: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as exc:  # rocksdict raises bare Exceptions; only their text differs
-        kind = StorageCorruptError if _CORRUPTION.search(str(exc)) else StorageIOError
+        # A database without its CURRENT is as damaged as one with wrong bytes in them.
+        kind = StorageCorruptError if _DAMAGE.search(str(exc)) else StorageIOError
         raise kind(f"{what}: {exc}") from exc
 
 

@@ -62,11 +62,14 @@ class Attacher(ConnectionPart):
         topics = self._services.topics
         name = naming.topic_of(request.topic)
         naming.check_subscription(request.subscription)
-        naming.check_text(request.consumer_name)
+        naming.check_client_metadata(
+            request.consumer_name,
+            properties=(*request.subscription_properties, *request.metadata),
+            ranges=len(request.keySharedMeta.hashRanges),
+            bytes_max=self._services.settings.client_metadata_bytes_max,
+        )
         wanted = SubscriptionResource(name, request.subscription)
         await self._connection.login.check(Action.CONSUME, wanted)
-        for each in (*request.subscription_properties, *request.metadata):
-            naming.check_text(each.key, each.value)
         _check_subscribe(request)
         deadline_s = (
             self._services.clock.monotonic_s()

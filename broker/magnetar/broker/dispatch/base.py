@@ -272,6 +272,8 @@ class Dispatcher(ABC):
     def _why_not_reading(self) -> Reason | None:
         if self._rate_timer is not None:
             return Reason.RATE_LIMIT
+        if self.source.unreadable is not None:
+            return Reason.UNREADABLE
         if self.source.is_reading:
             return Reason.READING
         if self.source.is_at_end:

@@ -16,6 +16,7 @@ class Reason(Enum):
     RATE_LIMIT = "the dispatch rate of the topic or subscription is used up"
     DELAYED = "what is left is delayed, and not due"
     READING = "entries are being read from the bookies"
+    UNREADABLE = "entries cannot be read from any bookie; it is tried again"
     DRAINING = "what waits belongs to keys of which a former consumer has unacknowledged messages"
     NO_OWNER = "what waits belongs to keys whose hash no consumer has named"
     LOOK_AHEAD = "too many entries wait for slower consumers of their keys"

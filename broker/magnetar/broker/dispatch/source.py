@@ -72,6 +72,8 @@ class EntrySource:
         self._reading: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._failures = 0
+        self.unreadable: tuple[Position, str] | None = None
+        """Where the last read began, and why it failed; None: it did not."""
         self.reads = 0
 
     @property
@@ -174,6 +176,7 @@ class EntrySource:
     def _drop_ahead(self) -> None:
         self._ahead.clear()
         self._failures = 0
+        self.unreadable = None
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -206,6 +209,7 @@ class EntrySource:
             return
         self._reading = None
         self._failures = 0
+        self.unreadable = None
         if run is not None:
             self._ahead.append(run)
             if len(self._ahead) < _RUNS_AHEAD_MAX:
@@ -215,6 +219,7 @@ class EntrySource:
     def _retry_later(self, start: Position, error: Exception) -> None:
         delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
         self._failures += 1
+        self.unreadable = start, str(error)
         _log.warning(
             "read_failed",
             subscription=self._label,

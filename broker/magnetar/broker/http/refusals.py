@@ -28,6 +28,7 @@ from magnetar.broker.errors import (
     NotAllowedError,
     NotThereError,
     PartitionCountError,
+    ProducerBusyError,
     RequestError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
@@ -36,6 +37,7 @@ from magnetar.broker.errors import (
     TopicConflictError,
     TopicNotFoundError,
 )
+from magnetar.broker.naming import has_control_character
 from magnetar.broker.ownership.protocol import Owner
 from magnetar.broker.schemas.errors import (
     IncompatibleSchemaError,
@@ -72,6 +74,8 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (SubscriptionNotFoundError, 404),
     (ConsumerBusyError, 412),
     (InvalidTopicNameError, 412),
+    # Over HTTP nothing produces: a name of a subscription that cannot be.
+    (ProducerBusyError, 412),
     (TopicConflictError, 409),
     (PartitionCountError, 406),
     (NotAllowedError, 412),
@@ -174,6 +178,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 404 and has_control_character(request.scope["path"]):
+            # No route takes a line break: it is the name that is wrong, not the path.
+            return refusal(412, "a name in the path has a control character")
         answer = refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
         answer.headers.update(error.headers or {})
         return answer

@@ -122,6 +122,13 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         await operating.skip(there, operating.subscription_of(there, sub), count)
         return _done()
 
+    @router.post(_PERSISTENT + _SUBSCRIPTION + "/skipUnreadable")
+    async def skip_unreadable(tenant: str, namespace: str, topic: str, sub: str) -> dict[str, int]:
+        """Forget exactly the entries that no bookie can serve, at which the subscription stands."""
+        there = await single(tenant, namespace, topic, "skipping what cannot be read")
+        found = operating.subscription_of(there, sub)
+        return {"skipped": await operating.skip_unreadable(there, found)}
+
     @router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages/{seconds}", status_code=204)
     async def expire(tenant: str, namespace: str, topic: str, sub: str, seconds: int) -> Response:
         """Forget what is older. 409: that is being done already."""

@@ -24,8 +24,11 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics
 from magnetar.cursors import Cursor, CursorError
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import LATEST, Position
+
+UNREADABLE_ENTRIES_MAX = 10_000
+"""Entries that one call skips as unreadable: each of them is tried to be read."""
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
@@ -121,6 +124,44 @@ async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
     dropped = advance(subscription, position)
     await persist(subscription)
     return dropped
+
+
+async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
+    """Acknowledge exactly the entries at which a failed read stands; returns how many.
+
+    They end at the first entry that can be read, and after `UNREADABLE_ENTRIES_MAX` in any case.
+    Entries whose bookies are merely down count as unreadable as well: bring those back first.
+
+    Raises:
+        NotAllowedError: no read has failed.
+        ServiceNotReadyError: the topic was closed meanwhile.
+        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+    """
+    dispatcher, cursor = subscription.dispatcher, subscription.cursor
+    found = None if dispatcher is None else dispatcher.source.unreadable
+    if found is None:
+        raise NotAllowedError(
+            f"subscription {subscription.name} of {topic.name} stands at no entry that cannot be "
+            f"read: whyIdle of its statistics says what it waits for"
+        )
+    position, skipped = found[0], 0
+    if cursor.is_acked(position):
+        position = cursor.next_unacked(position)
+    while skipped < UNREADABLE_ENTRIES_MAX and position <= topic.log.last_confirmed:
+        try:
+            await topic.log.read_range(position, entries_max=1, bytes_max=1)
+            break
+        except (LogFencedError, LogClosedError) as error:
+            raise ServiceNotReadyError(f"{topic.name} is closing: try again") from error
+        except LedgerError:
+            cursor.ack_range(position.ledger_id, position.entry_id, position.entry_id)
+            skipped += 1
+            position = cursor.next_unacked(position)
+    if skipped:
+        subscription.moved()
+        subscription.wake()
+        await persist(subscription)
+    return skipped
 
 
 async def persist(subscription: Subscription) -> None:

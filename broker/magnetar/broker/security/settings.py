@@ -166,10 +166,16 @@ class SecuritySettings(BaseSettings):
         default=100, ge=0, description="Most events of the audit log; 0 = there is none."
     )
     connections_per_address_max: int = Field(
-        default=0,
+        default=5_000,
         ge=0,
         description="Connections from one address at once: of the binary protocol, of HTTP and of "
-        "WebSockets so many each; 0 = any number.",
+        "WebSockets so many each; 0 = any number, as behind a proxy that hides addresses.",
+    )
+    connections_kept_for_loopback: int = Field(
+        default=32,
+        ge=0,
+        description="Connections that the host itself may open beyond all limits, of the binary "
+        "protocol and of HTTP so many each: health checks and operators.",
     )
     http_names: str = Field(
         default="",

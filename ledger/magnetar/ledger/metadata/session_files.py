@@ -30,7 +30,7 @@ class SessionFile:
         observer could find the file between its creation and the lock and take it for a dead one's.
         """
         self._path = os.path.join(folder, str(session))
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.touch()
 
@@ -120,12 +120,12 @@ class OpenLock:
     """Held while a handle opens the store, so that two do not create the tables at once."""
 
     def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, 0o700, exist_ok=True)
         self._path = os.path.join(folder, _OPEN_LOCK)
         self._descriptor = -1
 
     def __enter__(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *reason: object) -> None:

@@ -24,7 +24,7 @@ import os
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import google_crc32c
@@ -122,12 +122,19 @@ class SqliteTree:
         if not os.path.exists(path):
             self._check_not_lost()
         with self._translated():
+            # SQLite gives the files beside it the same mode: none is for other users.
+            self._make_private(path)
             self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
             try:
                 self._prepare()
             except BaseException:
                 self._connection.close()
                 raise
+
+    @staticmethod
+    def _make_private(path: str) -> None:
+        with suppress(OSError):  # SQLite says why it cannot be opened
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def close(self) -> None:
         self._connection.close()

@@ -306,3 +306,17 @@ async def test_what_cannot_be_done_is_refused_with_pulsars_status(
     answer = await scene.call(method, path)
     assert answer.status == status, answer.text
     assert answer.json["reason"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pulsar.dedup", "__compaction", "pulsar.repl.x", "n" * 1025, "a%00b", "a%0ab", "a%7f", "%20"],
+)
+async def test_a_name_that_no_subscription_can_have_is_a_failed_precondition(
+    scene: Scene, name: str
+) -> None:
+    before = set(scene.topic.subscriptions)
+    made = await scene.call("PUT", f"{BASE}/subscription/{name}", scene.place(-1))
+    assert made.status == 412, made.text
+    assert "name" in made.text
+    assert set(scene.topic.subscriptions) == before

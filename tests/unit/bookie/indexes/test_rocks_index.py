@@ -14,6 +14,7 @@ from magnetar.bookie.indexes.key_value import Put
 from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.deploy.explain import explain
 from magnetar.ledger.system import SystemDisk
 from tests.ledger_storage import (
     STATE,
@@ -244,3 +245,13 @@ def test_b25_entries_and_state_of_a_deleted_ledger_go_in_one_batch(tmp_path: Pat
     assert index.states() == {}
     assert list(index.all_records()) == []
     index.close()
+
+
+def test_a_store_without_its_current_file_is_damaged_and_can_be_rebuilt(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    RocksStore.open(str(path), may_create=True).close()
+    (path / "CURRENT").unlink()
+    with pytest.raises(StorageCorruptError) as caught:
+        RocksStore.open(str(path), may_create=False)
+    told = explain(caught.value)
+    assert "bookie-tool rebuild-index" in str(told)

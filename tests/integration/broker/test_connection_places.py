@@ -1,0 +1,68 @@
+"""Clients and probes of a broker whose connections are all taken by some that say nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker import Broker
+from magnetar.sdk import Client
+from tests.integration.broker.broker_on_bookies import broker_on
+from tests.integration.ledger.cluster import cluster_of
+
+PLACES = 5
+TOPIC = "persistent://public/default/crowded"
+END_S = 20.0
+
+
+@pytest.fixture(params=[0, PLACES])
+async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Broker]:
+    """Of `PLACES` places in all, or for an address; none is kept for loopback."""
+    limit = request.param
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(
+            cluster,
+            connections_max=100 if limit else PLACES,
+            http_connections_max=100 if limit else PLACES,
+            connections_per_address_max=limit,
+            connections_kept_for_loopback=0,
+        ) as started,
+    ):
+        yield started
+
+
+async def _fill(stack: AsyncExitStack, port: int, said: bytes) -> None:
+    for _ in range(2 * PLACES):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        stack.callback(writer.transport.abort)
+
+
+async def _health(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def test_health_answers_beside_half_requests(broker: Broker) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(END_S):
+        await _fill(stack, broker.http_port, b"GET /health HTTP/1.1\r\nHo")
+        while not (await _health(broker.http_port)).startswith(b"HTTP/1.1 200"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # until the others have been silent for a second
+
+
+@pytest.mark.parametrize("said", [b"", b"\0\0\0\x20\0\0"])
+async def test_a_client_publishes_beside_silent_connections(broker: Broker, said: bytes) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(END_S):
+        await _fill(stack, broker.port, said)
+        client = await stack.enter_async_context(Client(f"pulsar://127.0.0.1:{broker.port}"))
+        producer = await client.producer(TOPIC)
+        await producer.send(b"heard")

@@ -21,11 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.cluster.namespaces import Namespace
 from tests.standalone import Standalone
 
 CLIENTS = Path(__file__).parent
 PORT, TLS_PORT, HTTP_PORT, HTTPS_PORT = 6650, 6651, 8080, 8443
+
+NAMESPACES = ("unshare", "nsenter", "ip")
+"""What a network of one's own is made with."""
 
 _RUST_LINE = re.compile(r"^test (\S+) \.\.\. (ok|FAILED|ignored)", re.MULTILINE)
 
@@ -119,6 +124,13 @@ def _unlisted(failed: set[str], exceptions: Mapping[str, Excused]) -> list[str]:
     return sorted(
         name for name in failed - parents if not any(_covers(listed, name) for listed in exceptions)
     )
+
+
+def needs(*tools: str) -> None:
+    """Skip on a machine without the tools of another language, or others."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 def environment(**more: str) -> dict[str, str]:

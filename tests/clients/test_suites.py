@@ -15,14 +15,18 @@ from tests.clients.suites import (
     CLIENTS,
     HTTP_PORT,
     HTTPS_PORT,
+    NAMESPACES,
     PORT,
     TLS_PORT,
     Outcome,
     call,
     copied,
+    go_outcome,
     go_run,
     judge,
+    needs,
     rust_run,
+    say,
     served,
 )
 from tests.processes import magnetar_command, magnetar_environment
@@ -37,20 +41,13 @@ RUST_TIMEOUT_S = 600
 SWEEP_TIMEOUT_S = 1800
 
 
-def needs(*tools: str) -> None:
-    """Skip on a machine without the tools of another language, or without namespaces."""
-    missing = [tool for tool in (*tools, "unshare", "nsenter", "ip") if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-
-
 # --- Go ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def go_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources of the Go client with its tests, to compile in."""
-    needs("go")
+    needs("go", *NAMESPACES)
     place = tmp_path_factory.mktemp("go")
     found = json.loads(
         call(place, "go", "mod", "download", "-json", GO_MODULE, timeout_s=BUILD_TIMEOUT_S)
@@ -127,7 +124,11 @@ def test_go_suites_that_need_no_server(go_module: Path) -> None:
     packages = [
         f"./pulsaradmin/pkg/{name}" for name in ("admin/auth", "admin/config", "rest", "utils")
     ]
-    call(go_module, "go", "test", *packages, timeout_s=BUILD_TIMEOUT_S)
+    events = call(go_module, "go", "test", "-json", *packages, timeout_s=BUILD_TIMEOUT_S)
+    outcome = go_outcome(events)
+    say(f"go, without a server: {len(outcome.passed)} passed, {len(outcome.failed)} failed")
+    assert outcome.passed
+    assert not outcome.failed
 
 
 # --- Rust ----------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_go_suites_that_need_no_server(go_module: Path) -> None:
 
 def test_rust_suite(tmp_path: Path) -> None:
     """The tests inside pulsar-rs: with Tokio, compression and its calls of the admin interface."""
-    needs("cargo")
+    needs("cargo", *NAMESPACES)
     crate = copied(_crate(tmp_path / "fetch"), tmp_path / "crate")
     (crate / "rust-toolchain.toml").unlink(missing_ok=True)  # Any toolchain of today will do.
     protoc = tmp_path / "protoc"
@@ -181,7 +182,7 @@ def _crate(place: Path) -> Path:
 
 def test_java_admin_sweep(tmp_path: Path) -> None:
     """Every command that `pulsar-admin --help` lists, once at least, in one program."""
-    needs("mvn", "java")
+    needs("mvn", "java", *NAMESPACES)
     place = tmp_path / "sweep"
     shutil.copytree(CLIENTS / "java_sweep", place)
     copy = "dependency:copy-dependencies"

@@ -385,6 +385,8 @@ class Subscription:
         self.last_flow_ms = consumer.flow_ms = consumer.peer.heard_ms
         if not consumer.first_flow_ms:
             consumer.first_flow_ms = consumer.flow_ms
+            if self.dispatcher is not None:
+                self.dispatcher.begin(consumer)
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:

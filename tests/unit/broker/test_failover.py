@@ -129,10 +129,40 @@ async def test_the_former_active_consumer_has_time_to_acknowledge() -> None:
     assert not await _change(first)
 
 
+@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
+async def test_a_newcomer_is_told_when_it_can_listen(kind: str) -> None:
+    # The Go client notes a consumer after the answer to SUBSCRIBE, and sends FLOW after that.
+    topic = TOPIC.replace("persistent", kind)
+    harness = Harness(failover_delay_ms=1_000_000)
+    clients = [harness.client() for _ in range(2)]
+    for priority, client in enumerate(clients):
+        answer = await client.subscribe(
+            topic=topic, subType=_FAILOVER, consumer_name="c", priority_level=priority
+        )
+        assert answer.type == BaseCommand.SUCCESS
+        await settle()
+        assert client.received() == []
+    for client, is_active in zip(clients, (True, False), strict=True):
+        client.flow(1)
+        assert await _change(client) == is_active
+        client.flow(1)
+        await settle()
+        assert client.received() == []
+
+
+async def test_a_newcomer_that_asks_for_nothing_is_told_after_the_delay() -> None:
+    harness = Harness(failover_delay_ms=30)
+    client = await _join(harness, "a")
+    await settle()
+    assert client.received() == []
+    assert await _change(client)
+
+
 async def test_old_clients_are_not_told() -> None:
     harness = Harness()
     client = harness.client(version=11)
     await client.subscribe(subType=_FAILOVER)
+    client.flow(1)
     await settle()
     await asyncio.sleep(0)
     assert client.received() == []

@@ -72,9 +72,14 @@ def test_the_record_of_a_killed_cluster_is_recognised_and_removed(files: Cluster
 def test_nothing_is_started_beside_a_server_that_was_left_over(files: ClusterFiles) -> None:
     files.lock()
     left = subprocess.Popen(
-        [sys.executable, "-c", "input()", f"{files.directory}/bookie-1"], stdin=subprocess.PIPE
+        [sys.executable, "-c", "input('here\\n')", f"{files.directory}/bookie-1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
+        # Popen returns when the program begins to be exchanged; its command line comes after that.
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"here\n"
         files.write_cluster(record(left.pid))
         with pytest.raises(DataDirectoryLockedError, match=rf"bookie-1 \(process {left.pid}\)"):
             files.discard_stale()

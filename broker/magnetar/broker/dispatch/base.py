@@ -197,6 +197,9 @@ class Dispatcher(ABC):
 
     # Driving
 
+    def begin(self, consumer: Consumer) -> None:  # noqa: B027
+        """A consumer asks for messages for the first time."""
+
     @abstractmethod
     def wake(self) -> None:
         """Send what can be sent now."""

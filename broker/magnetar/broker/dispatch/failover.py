@@ -11,7 +11,7 @@ Source: protocol sheet section 11.
 
 import asyncio
 from bisect import insort
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import takewhile
 
@@ -91,11 +91,53 @@ def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> C
     return choice.chosen()
 
 
-def tell_active(consumer: Consumer, *, is_active: bool) -> None:
-    """Tell a consumer whether it is the active one, if its client knows the word."""
-    if consumer.is_closed or consumer.peer.protocol_version < NOTICE_VERSION_MIN:
-        return
-    consumer.peer.write(replies.active_consumer_change(consumer.consumer_id, is_active=is_active))
+class Notices:
+    """Tells consumers who is active: some in each turn, and a newcomer not before it can listen.
+
+    A newcomer is told with its first FLOW, or after the delay of a failover if it sends none. Some
+    clients note a consumer only when they have taken in the answer to SUBSCRIBE, and lose a notice
+    that comes with it; they ask for messages after that.
+    """
+
+    def __init__(self, is_active: Callable[[Consumer], bool | None], *, delay_ms: int) -> None:
+        """`is_active` says None of one that will be told later, with all others."""
+        self._is_active = is_active
+        self._delay_ms = delay_ms
+        self._newcomers: dict[Consumer, asyncio.TimerHandle] = {}
+
+    def welcome(self, consumer: Consumer) -> None:
+        self._newcomers[consumer] = asyncio.get_running_loop().call_later(
+            self._delay_ms / 1000, self.begin, consumer
+        )
+
+    def begin(self, consumer: Consumer) -> None:
+        """It has sent a FLOW, or was waited for long enough."""
+        if consumer in self._newcomers:
+            self.forget((consumer,))
+            self._tell(consumer)
+
+    def forget(self, consumers: Collection[Consumer]) -> None:
+        for consumer in consumers:
+            timer = self._newcomers.pop(consumer, None)
+            if timer is not None:
+                timer.cancel()
+
+    def tell_all(self, consumers: Sequence[Consumer]) -> None:
+        for consumer in consumers[:NOTICES_PER_TURN]:
+            if consumer not in self._newcomers:
+                self._tell(consumer)
+        rest = consumers[NOTICES_PER_TURN:]
+        if rest:
+            asyncio.get_running_loop().call_soon(self.tell_all, rest)
+
+    def _tell(self, consumer: Consumer) -> None:
+        if consumer.is_closed or consumer.peer.protocol_version < NOTICE_VERSION_MIN:
+            return
+        is_active = self._is_active(consumer)
+        if is_active is not None:
+            consumer.peer.write(
+                replies.active_consumer_change(consumer.consumer_id, is_active=is_active)
+            )
 
 
 class FailoverDispatcher(SingleActiveDispatcher):
@@ -109,34 +151,39 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._chosen: Consumer | None = None
         """The consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
+        self._notices = Notices(self._is_active, delay_ms=context.limits.failover_delay_ms)
 
     def add(self, consumer: Consumer) -> None:
         is_first = not self.consumers and self._switch is None
         self.consumers.append(consumer)
         self._choice.add(consumer)
-        if not self._choose(delay=not is_first):
-            # The choice stands. The newcomer alone is told, after the answer to its SUBSCRIBE.
-            asyncio.get_running_loop().call_soon(self._notify, consumer)
+        self._notices.welcome(consumer)
+        self._choose(delay=not is_first)
 
     def remove_all(self, consumers: Collection[Consumer]) -> None:
         gone = self._without(consumers)
         if not gone:
             return
         self._choice.remove_all(gone)
+        self._notices.forget(gone)
         if self.active in gone:
             self.active = None
             self.source.close()
         self._choose(delay=True)
 
+    def begin(self, consumer: Consumer) -> None:
+        self._notices.begin(consumer)
+
     def close(self) -> None:
         super().close()
+        self._notices.forget(self.consumers)
         self._cancel_switch()
 
-    def _choose(self, *, delay: bool) -> bool:
-        """Choose again; True if the choice fell on another consumer."""
+    def _choose(self, *, delay: bool) -> None:
+        """Choose again, and switch if the choice falls on another consumer."""
         chosen = self._choice.chosen()
         if chosen is self._chosen:
-            return False
+            return
         self._chosen = chosen
         self._cancel_switch()
         self.active = None
@@ -144,25 +191,18 @@ class FailoverDispatcher(SingleActiveDispatcher):
         if chosen is not None:
             delay_ms = self.context.limits.failover_delay_ms if delay else 0
             self._switch = asyncio.get_running_loop().call_later(delay_ms / 1000, self._activate)
-        return True
 
     def _activate(self) -> None:
         self._switch = None
         self.active = self._chosen
         self.rewind()
-        self._notify_all(list(self.consumers))
+        self._notices.tell_all(list(self.consumers))
         self.wake()
 
-    def _notify_all(self, consumers: Sequence[Consumer]) -> None:
-        """Tell them who is active now, some in each turn."""
-        for consumer in consumers[:NOTICES_PER_TURN]:
-            self._notify(consumer)
-        rest = consumers[NOTICES_PER_TURN:]
-        if rest:
-            asyncio.get_running_loop().call_soon(self._notify_all, rest)
-
-    def _notify(self, consumer: Consumer) -> None:
-        tell_active(consumer, is_active=consumer is self._chosen)
+    def _is_active(self, consumer: Consumer) -> bool | None:
+        if consumer is not self._chosen:
+            return False
+        return True if self._switch is None else None
 
     def _cancel_switch(self) -> None:
         if self._switch is not None:

@@ -65,7 +65,7 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
             return _of_name(domain, tenant, namespace, rest[0], Action.LOOKUP)
         case ["admin", "v2", "tenants", tenant] if method == "GET":
             return Action.ADMINISTER, Tenant(tenant)
-        case ["admin", "v2", "namespaces", tenant]:
+        case ["admin", "v2", "namespaces", tenant] | ["admin", "namespaces", tenant, _]:
             return Action.ADMINISTER, Tenant(tenant)
         case ["admin", "v2", "namespaces", tenant, namespace, *rest]:
             return _of_namespace(method, tenant, f"{tenant}/{namespace}", rest)

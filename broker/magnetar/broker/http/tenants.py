@@ -87,6 +87,13 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
         """Those of a tenant, as tenant/namespace."""
         return await context.tenants.namespaces(tenant)
 
+    @router.get("/admin/namespaces/{tenant}/{cluster}")
+    async def list_namespaces_below(tenant: str, cluster: str) -> list[str]:
+        """Those below a cluster, as namespaces once were: none. pulsar-admin asks for them."""
+        await context.tenants.tenant(tenant)
+        await context.tenants.cluster(cluster)
+        return []
+
     @router.get(namespaces + "/{namespace}")
     async def get_namespace(tenant: str, namespace: str) -> dict[str, Any]:
         """Everything that is set for it."""

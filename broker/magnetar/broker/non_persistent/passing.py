@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from magnetar.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
-from magnetar.broker.dispatch.failover import NOTICES_PER_TURN, ActiveChoice, tell_active
+from magnetar.broker.dispatch.failover import ActiveChoice, Notices
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.selectors import HashRanges, selector_of
 from magnetar.broker.entry import MARKER
@@ -36,6 +36,9 @@ class PassingDispatcher(Dispatcher):
         self._turn = 0
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
+        self._notices = Notices(
+            lambda consumer: consumer is self._active, delay_ms=context.limits.failover_delay_ms
+        )
 
     # Membership
 
@@ -45,7 +48,9 @@ class PassingDispatcher(Dispatcher):
             self.selector.add(consumer)
         elif self.sub_type in (EXCLUSIVE, FAILOVER):
             self._choice.add(consumer)
-            self._activate(newcomer=consumer)
+            if self.sub_type == FAILOVER:
+                self._notices.welcome(consumer)
+            self._activate()
 
     def remove_all(self, consumers: Collection[Consumer]) -> None:
         gone = self._without(consumers)
@@ -56,30 +61,22 @@ class PassingDispatcher(Dispatcher):
                 self.selector.remove(consumer)
         elif self.sub_type in (EXCLUSIVE, FAILOVER):
             self._choice.remove_all(gone)
-            self._activate(newcomer=None)
+            self._notices.forget(gone)
+            self._activate()
 
-    def _activate(self, *, newcomer: Consumer | None) -> None:
-        """Choose the active consumer, and tell those whom it concerns."""
+    def begin(self, consumer: Consumer) -> None:
+        self._notices.begin(consumer)
+
+    def _activate(self) -> None:
+        """Choose the active consumer, and tell all of Failover if it is another one."""
         former, self._active = self._active, self._choice.chosen()
-        if self.sub_type == FAILOVER:
-            # A newcomer is told after the answer to its SUBSCRIBE.
-            if self._active is not former:
-                asyncio.get_running_loop().call_soon(self._tell, list(self.consumers))
-            elif newcomer is not None:
-                asyncio.get_running_loop().call_soon(self._tell, [newcomer])
+        if self.sub_type == FAILOVER and self._active is not former:
+            asyncio.get_running_loop().call_soon(self._notices.tell_all, list(self.consumers))
 
     @property
     def active(self) -> Consumer | None:
         """The one consumer that gets everything, of Exclusive and Failover."""
         return self._active
-
-    def _tell(self, consumers: Sequence[Consumer]) -> None:
-        """Tell them who is active now, some in each turn."""
-        for consumer in consumers[:NOTICES_PER_TURN]:
-            tell_active(consumer, is_active=consumer is self._active)
-        rest = consumers[NOTICES_PER_TURN:]
-        if rest:
-            asyncio.get_running_loop().call_soon(self._tell, rest)
 
     def conflict_of(self, consumer: Consumer) -> Consumer | None:
         """A consumer that has some of the hashes that this one wants."""

@@ -24,6 +24,7 @@ P = "/admin/v2/persistent/t/n"
         ("GET", "/admin/v2/tenants/t", (Action.ADMINISTER, Tenant("t"))),
         ("PUT", "/admin/v2/tenants/t", (Action.ADMINISTER, Cluster())),
         ("GET", "/admin/v2/namespaces/t", (Action.ADMINISTER, Tenant("t"))),
+        ("GET", "/admin/namespaces/t/standalone", (Action.ADMINISTER, Tenant("t"))),
         ("PUT", "/admin/v2/namespaces/t/n", (Action.ADMINISTER, Tenant("t"))),
         ("GET", "/admin/v2/namespaces/t/n", (Action.ADMINISTER, NS)),
         ("GET", "/admin/v2/namespaces/t/n/topics", (Action.LIST_TOPICS, NS)),

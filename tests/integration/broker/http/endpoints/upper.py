@@ -282,6 +282,14 @@ NAMESPACES = (
         None,
         (f"{ADMIN.removesuffix('/v2')}/namespaces/missing/antiAffinity/group", 404),
     ),
+    Row(
+        "GET",
+        f"{ADMIN.removesuffix('/v2')}/namespaces/{TENANT}/standalone",
+        None,
+        200,
+        None,
+        (f"{ADMIN.removesuffix('/v2')}/namespaces/{TENANT}/missing", 404),
+    ),
     Row("POST", f"{NS}/migration", False, 204, (None, "x", 400), (f"{NO_NS}/migration", 404)),
     Row("PUT", f"{NS}/unload", None, 204, None, (f"{NO_NS}/unload", 404)),
     Row(

@@ -109,12 +109,16 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended: a zombie holds no port."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return fields[0] not in "ZX"
+    """Whether a thread of the process has not ended: with the last one go its ports. The first one
+    may be a zombie before the others."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            state = stat.read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX":
+            return True
+    return False
 
 
 def cpu_s_of(pid: int) -> float:

@@ -111,7 +111,7 @@ class _Peer(asyncio.Protocol):
 
 
 def _frame(number: int) -> bytes:
-    return (36).to_bytes(4, "big") + b"MB\x01\x06\x00\x00" + number.to_bytes(30, "big")
+    return (36).to_bytes(4, "big") + b"MB\x01\x05\x00\x00" + number.to_bytes(30, "big")
 
 
 async def _connect(fabric: Fabric, loop: SimLoop) -> tuple[asyncio.Transport, _Peer, _Peer]:

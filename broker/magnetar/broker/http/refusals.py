@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from magnetar.broker.balance.bundles import BundleError
 from magnetar.broker.errors import (
@@ -91,6 +92,9 @@ _PULSARS_WORDS: tuple[tuple[type[RequestError], str], ...] = (
 )
 """What Pulsar says of an error, where clients compare it."""
 
+_METHOD_NOT_ALLOWED = 405
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+
 _MOVED = (
     LogFencedError,
     LogClosedError,
@@ -142,7 +146,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HttpRefusal)
     async def on_refusal(request: Request, error: HttpRefusal) -> JSONResponse:
-        return refusal(error.status, error.reason, error.detail)
+        answer = refusal(error.status, error.reason, error.detail)
+        if error.status == _METHOD_NOT_ALLOWED:
+            answer.headers["Allow"] = _allowed(request)
+        return answer
 
     @app.exception_handler(ElsewhereError)
     async def on_elsewhere(request: Request, error: ElsewhereError) -> JSONResponse:
@@ -183,6 +190,8 @@ def install(app: FastAPI) -> None:
             return refusal(412, "a name in the path has a control character")
         answer = refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
         answer.headers.update(error.headers or {})
+        if error.status_code == _METHOD_NOT_ALLOWED:
+            answer.headers["Allow"] = _allowed(request)
         return answer
 
     @app.exception_handler(RequestValidationError)
@@ -207,6 +216,22 @@ def _status_of_request(error: RequestError) -> int:
     if _is_too_large(error):
         return 412
     return next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of the request's path, which may be those of several routes."""
+    scope = request.scope
+    # As it was before a route below another one took its share of the path.
+    asked = {**scope, "root_path": scope.get("app_root_path", ""), "path_params": {}}
+    found = {
+        method
+        for method in _METHODS
+        for route in request.app.router.routes
+        if route.matches({**asked, "method": method})[0] is Match.FULL
+    }
+    if "GET" in found:
+        found.add("HEAD")
+    return ", ".join(sorted(found))
 
 
 def _status_of(request: Request, error: LedgerError | CursorError) -> int:

@@ -10,7 +10,7 @@ from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
-from magnetar.broker.topics import opening
+from magnetar.broker.topics import ending, opening
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log
 from magnetar.ledger.managed_log import log_takeover
@@ -283,6 +283,16 @@ MUTATIONS: list[Mutation] = [
                 "        ids._accepted = dict(ids._stored)\n"
                 "    if False:",
             ),
+        ),
+    ),
+    Mutation(
+        name="closed_without_their_cursors",
+        rule="5.1",
+        defects=(),
+        invariants=("C16",),
+        description="a topic that is closed in order leaves its cursors as they were last stored",
+        apply=lambda: edited(
+            ending, "_close_parts", ("for cursor in closing.cursors]", "for cursor in ()]")
         ),
     ),
 ]

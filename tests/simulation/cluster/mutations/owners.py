@@ -295,4 +295,26 @@ MUTATIONS: list[Mutation] = [
             ending, "_close_parts", ("for cursor in closing.cursors]", "for cursor in ()]")
         ),
     ),
+    Mutation(
+        name="handed_over_without_a_drain",
+        rule="10.4",
+        defects=("C17",),
+        invariants=("C17",),
+        description="a topic moves while publishes to it are under way",
+        apply=lambda: edited(
+            ending.TopicEnds,
+            "_move",
+            ("await topic.drain(self._settings.publish_drain_timeout_ms / 1000)", "pass"),
+        ),
+    ),
+    Mutation(
+        name="dropped_logs_go_on",
+        rule="10.1",
+        defects=("C18",),
+        invariants=("C18",),
+        description="the log of a topic that is dropped is closed as if it were ours",
+        apply=lambda: edited(
+            ending.TopicEnds, "drop", ("table.logs[topic].abandon(reason)", "pass")
+        ),
+    ),
 ]

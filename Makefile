@@ -103,6 +103,7 @@ nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every dri
 	@$(MAKE) --no-print-directory spark-matrix
 	@$(MAKE) --no-print-directory sim RUNS=10000
 	@$(MAKE) --no-print-directory sim RUNS=1000 CLUSTER=1
+	@$(MAKE) --no-print-directory sim RUNS=1000 CLUSTER=1 ARGS="--start 3000000"
 	@$(MAKE) --no-print-directory sim RUNS=1000 STORAGE=1
 	@$(MAKE) --no-print-directory mutations && $(MAKE) --no-print-directory mutations CLUSTER=1
 	@$(MAKE) --no-print-directory mutations STORAGE=1

@@ -13,14 +13,16 @@ from typing import TypeVar
 from magnetar.broker.balance.bundles import BundleId, middle_of_range
 from magnetar.broker.broker import Broker
 from magnetar.broker.errors import RequestError
+from magnetar.broker.ownership import Destination
 from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.ending import TopicEnds
 from magnetar.ledger.errors import MetadataError
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.clients import FAST
-from tests.simulation.cluster.events import Stopped
+from tests.simulation.cluster.events import Closed, Closing, Dropped, Place, Stopped
 from tests.simulation.cluster.front import Front
 from tests.simulation.cluster.recorded import RecordedClient
 from tests.simulation.history import Event, Fault, History
@@ -72,6 +74,43 @@ class SimBrokerProcess(Broker):
             is_clustered=machine.is_clustered,
         )
         self._http = _NoHttp()  # type: ignore[assignment]  # no sockets here
+        self._machine = machine
+        self._record_ends(self.services.topics.ends)
+
+    def _record_ends(self, ends: TopicEnds) -> None:
+        """Have the history tell how topics end here."""
+        fence, start_closing = ends.fence, ends._start_closing
+
+        def recorded_fence(topic: Topic) -> None:
+            if ends._table.is_served(topic):
+                self._machine.record(Dropped(str(topic.name)))
+            fence(topic)
+
+        def recorded_closing(topic: Topic, destination: Destination | None = None) -> None:
+            self._machine.record(Closing(str(topic.name), _acknowledged_in(topic)))
+            start_closing(topic, destination)
+            task = ends._table.closing[topic.name].task
+            task.add_done_callback(lambda _: self._machine.record(Closed(str(topic.name))))
+
+        ends.fence = recorded_fence  # type: ignore[method-assign]
+        ends._start_closing = recorded_closing  # type: ignore[method-assign]
+
+
+def _acknowledged_in(topic: Topic) -> tuple[tuple[str, Place, tuple[Place, ...]], ...]:
+    """What the durable cursors of a topic have in memory."""
+    found = []
+    for subscription in topic.subscriptions.values():
+        if not subscription.is_open or not subscription.is_durable:
+            continue
+        cursor, log = subscription.cursor, topic.log
+        singly, at = [], log.first_position()
+        while at <= log.last_confirmed:
+            if at > cursor.mark_delete and cursor.is_acked(at):
+                singly.append((at.ledger_id, at.entry_id))
+            at = log.next_position(at)
+        mark_delete = cursor.mark_delete.ledger_id, cursor.mark_delete.entry_id
+        found.append((subscription.name, mark_delete, tuple(singly)))
+    return tuple(found)
 
 
 class SimBroker:

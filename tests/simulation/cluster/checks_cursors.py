@@ -9,8 +9,13 @@ from magnetar.cursors.node import NO_LEDGER, CursorNode
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from tests.simulation.cluster.events import (
     Backlog,
+    Calm,
+    Closed,
+    Closing,
+    Confirmed,
     CursorSaved,
     Detached,
+    Dropped,
     Got,
     NodeWrote,
     Place,
@@ -70,6 +75,65 @@ def stored_is_acked(run: Record) -> Iterator[str]:
             if mark_delete < reached:
                 yield f"{actor} stored {mark_delete} of {name} after {reached} (line {place})"
             reached = max(reached, mark_delete)
+
+
+@invariant("C15", "A stored position of deduplication has the sequence ids of what is before it")
+def snapshots_are_complete(run: Record) -> Iterator[str]:
+    topics = Topics.of(run)
+    confirmed: dict[str, list[Confirmed]] = {}
+    for seen in run.of(Confirmed):
+        confirmed.setdefault(log_path(seen.event.topic), []).append(seen.event)
+    for key in _keys(run):
+        if key[1] != deduplication.CURSOR:
+            continue
+        stored = [
+            (seen.actor, node.mark_delete, node.position_properties)
+            for seen, node in topics.nodes.get(key, [])
+            if node is not None
+        ]
+        stored += [
+            (seen.actor, seen.event.mark_delete, dict(seen.event.properties))
+            for seen in topics.saved.get(key, [])
+        ]
+        for actor, mark_delete, ids in stored:
+            for event in confirmed.get(key[0], ()):
+                place = event.ledger_id, event.entry_id
+                number = int(event.payload.rpartition(b":")[2])
+                if (0, 0) <= place <= mark_delete and ids.get(event.producer, -1) < number:
+                    yield f"{actor} stored {mark_delete} with {ids}; {event}"
+
+
+@invariant("C16", "What an owner has as acknowledged when it closes a topic in order is stored")
+def acknowledgements_survive_moves(run: Record) -> Iterator[str]:
+    if not run.of(Calm):
+        return
+    open_ends: dict[tuple[str, str], Closing] = {}
+    events: list[Seen[Closing] | Seen[Closed] | Seen[Dropped]] = sorted(
+        [*run.of(Closing), *run.of(Closed), *run.of(Dropped)], key=lambda seen: seen.place
+    )
+    states = {key: _states(run, key) for key in _keys(run)}
+    dropped: set[tuple[str, str]] = set()
+    for seen in events:
+        event, who = seen.event, (seen.actor, seen.event.topic)
+        if isinstance(event, Dropped):
+            dropped.add(who)
+        elif isinstance(event, Closing):
+            open_ends[who] = event
+        elif who in dropped:
+            dropped.discard(who)
+        else:
+            for name, mark_delete, singly in open_ends[who].cursors:
+                known = states.get((log_path(event.topic), name), [])
+                before = [state for place, _, state in known if place <= seen.place]
+                for entry in (mark_delete, *singly):
+                    if entry > (-1, -1) and not (before and _has(before[-1], entry)):
+                        yield f"{seen.actor} {event}; that {entry} is acknowledged is not stored"
+
+
+def _has(state: State, entry: Place) -> bool:
+    """Whether it is acknowledged, or before the first entry of a ledger that is behind it."""
+    mark_delete, ranges = state
+    return entry <= mark_delete or covers(mark_delete, ranges, entry)
 
 
 @invariant("C6", "No ledger leaves the list that a durable subscription still needs")

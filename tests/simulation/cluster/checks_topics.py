@@ -1,4 +1,4 @@
-"""Invariants of topics: C1 to C4, C8, C10, C12 and C14; managed ledger, section 14."""
+"""Invariants of topics: C1 to C4, C8, C10, C12, C14, C17 and C18; managed ledger, section 14."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -6,9 +6,13 @@ from itertools import pairwise
 from magnetar.broker import deduplication
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.managed_log.log_metadata import OPEN_LEDGERS_MAX
+from magnetar.ledger.wire import Op
 from tests.simulation.checks_log import INSPECTOR
 from tests.simulation.cluster.events import (
+    Calm,
+    Closed,
     Confirmed,
+    Dropped,
     Got,
     Kept,
     NodeWrote,
@@ -18,7 +22,7 @@ from tests.simulation.cluster.events import (
     Unreadable,
 )
 from tests.simulation.cluster.topics import Topics, log_path
-from tests.simulation.history import LogAppended, LogRead
+from tests.simulation.history import LogAppended, LogRead, Proposed, Sent
 from tests.simulation.record import Record, Seen, invariant
 
 DUPLICATE = -1
@@ -216,3 +220,37 @@ def kept_once(run: Record) -> Iterator[str]:
             for message in messages:
                 if first.setdefault(message, place) != place:
                     yield f"{message!r} is at {first[message]} and at {place} of {path}"
+
+
+@invariant("C17", "Moves in order make no message come twice")
+def moves_double_nothing(run: Record) -> Iterator[str]:
+    if not run.of(Calm):
+        return
+    for path, entries in Topics.of(run).kept.items():
+        first: dict[bytes, Place] = {}
+        for place, messages in entries.items():
+            for message in messages:
+                if first.setdefault(message, place) != place:
+                    yield f"{message!r} is at {first[message]} and at {place} of {path}"
+
+
+@invariant("C18", "Who has dropped a topic asks for no write of it any more")
+def dropped_topics_rest(run: Record) -> Iterator[str]:
+    ledgers: dict[str, set[int]] = {
+        path: set(order) for path, order in Topics.of(run).order.items()
+    }
+    events: list[Seen[Dropped] | Seen[Closed] | Seen[Sent] | Seen[Proposed]] = sorted(
+        [*run.of(Dropped), *run.of(Closed), *run.of(Sent), *run.of(Proposed)],
+        key=lambda seen: seen.place,
+    )
+    given_up: dict[tuple[str, str], None] = {}
+    for seen in events:
+        event = seen.event
+        if isinstance(event, Dropped):
+            given_up[seen.actor, log_path(event.topic)] = None
+        elif isinstance(event, Closed):
+            given_up.pop((seen.actor, log_path(event.topic)), None)
+        elif isinstance(event, Proposed) or (event.op == Op.ADD and not event.is_reply):
+            for actor, path in given_up:
+                if actor == seen.actor and event.ledger_id in ledgers.get(path, ()):
+                    yield f"{actor} dropped {path}, and then {event}"

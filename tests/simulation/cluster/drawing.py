@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.cluster.plan import ClusterPlan
-from tests.simulation.plan import Step
+from tests.simulation.plan import Setting, Step
 
 CONFIGURATIONS = ((3, 3, 2), (2, 2, 2), (2, 2, 1), (3, 2, 2))
 COMMANDS = ("SEND", "SEND_RECEIPT", "MESSAGE", "ACK", "LOOKUP_RESPONSE", "PRODUCER", "SUBSCRIBE")
@@ -20,9 +20,54 @@ _TRIMMED = (("retention_check_interval_s", 0.25),)
 DEDUPLICATING_SEEDS_FROM = 2_000_000
 """From here on topics deduplicate; with even seeds they are trimmed as well."""
 
+BUSY_SEEDS_FROM = 3_000_000
+"""From here on topics move all the time and are trimmed. Every third run has no other trouble;
+in every third one they deduplicate."""
+_MOVES = ("unload", "unload", "stop", "crash_consumer")
+
+
+def searched(number: int) -> int:
+    """The seed of the plan with this number in a search: a plain one and a busy one in turn."""
+    return number // 2 + (BUSY_SEEDS_FROM if number % 2 else 0)
+
 
 def draw(seed: int) -> ClusterPlan:
     """The plan of a seed."""
+    return _draw_busy(seed) if seed >= BUSY_SEEDS_FROM else _draw(seed)
+
+
+def _draw_busy(seed: int) -> ClusterPlan:
+    """As of any other seed, with moves besides, smaller ledgers and acknowledgements that are
+    stored seldom."""
+    random = Random(f"cluster/busy/{seed}")
+    plan = _draw(seed % DEDUPLICATING_SEEDS_FROM)
+    is_calm, deduplicates = seed % 3 == 0, seed % 3 == 1
+    settings: tuple[tuple[str, Setting], ...] = _TRIMMED
+    if deduplicates:
+        entries = random.choice((2, 100, 100))
+        settings += (("deduplication", True), ("dedup_snapshot_entries", entries))
+    plan = replace(
+        plan,
+        seed=seed,
+        messages=random.randint(6, 16),
+        think_s=random.choice((0.05, 0.2, 0.5)),
+        ledger_entries=random.choice((1, 2, 4)),
+        ack_persist_ms=random.choice((0, 300, 5000)),
+        recoveries=random.choice((0, 0, 1)) if not is_calm else 0,
+        steps=(),
+        settings=settings,
+        is_calm=is_calm,
+    )
+    drawer = _Drawer(random, plan)
+    steps = drawer.moves()
+    if not is_calm:
+        steps += drawer.draw()
+    if plan.recoveries:
+        steps += drawer.refused_copies()
+    return replace(plan, steps=tuple(sorted(steps)))
+
+
+def _draw(seed: int) -> ClusterPlan:
     random = Random(f"cluster/{seed}")
     quorum = random.choice(CONFIGURATIONS)
     topics = random.choice((1, 1, 2, 3))
@@ -81,6 +126,35 @@ class _Drawer:
         steps: list[Step] = []
         for kind in random.choices(list(_FAULTS), weights, k=random.choice((0, 1, 2, 3, 4, 6))):
             steps += getattr(self, f"_{kind}")()
+        return steps
+
+    def moves(self) -> list[Step]:
+        """A topic or a broker at a time, one after the other, as long as messages come."""
+        random, steps = self._random, list[Step]()
+        at_s = self._begin_s + random.random() * 0.3
+        while at_s < self._begin_s + self._horizon_s:
+            match random.choice(_MOVES):
+                case "unload":
+                    number = random.randrange(3)
+                    steps.append(Step(round(at_s, 6), "unload", self._topic(), number=number))
+                case "stop":
+                    for_s = self._short()
+                    steps.append(
+                        Step(round(at_s, 6), "stop_broker", f"^{self._topic()}", "", for_s)
+                    )
+                case _:
+                    for_s = self._short()
+                    steps.append(Step(round(at_s, 6), "crash_consumer", self._topic(), "", for_s))
+            at_s += random.uniform(0.2, 1.0)
+        return steps
+
+    def refused_copies(self) -> list[Step]:
+        """A bookie is lost, and some that are given its copies refuse them."""
+        random = self._random
+        steps = self._lose()
+        for _ in range(random.choice((1, 2))):
+            at_s = round(self._begin_s + random.random(), 6)
+            steps.append(Step(at_s, "refuse_copies", "", number=random.randrange(16)))
         return steps
 
     # What steps have

@@ -145,12 +145,49 @@ class CursorSaved(NamedTuple):
     ledger_id: int
     mark_delete: Place
     ranges: tuple[tuple[int, int, int], ...]
+    properties: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         return (
             f"saved {self.subscription} in L{self.ledger_id}: up to {self.mark_delete}, "
-            f"{list(self.ranges)}"
+            f"{list(self.ranges)}" + (f", {dict(self.properties)}" if self.properties else "")
         )
+
+
+class Calm(NamedTuple):
+    """Nothing happens in this run but what is done in order: moves, stops, consumers that go."""
+
+    def __str__(self) -> str:
+        return "nothing goes wrong in this run"
+
+
+class Dropped(NamedTuple):
+    """A broker gave a topic up that has another owner, or may have one."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"drops {short(self.topic)}"
+
+
+class Closing(NamedTuple):
+    """A broker begins to close a topic; what its cursors have in memory."""
+
+    topic: str
+    cursors: tuple[tuple[str, Place, tuple[Place, ...]], ...]
+    """Name, mark-delete position, entries behind that which are acknowledged."""
+
+    def __str__(self) -> str:
+        return f"closes {short(self.topic)}: {list(self.cursors)}"
+
+
+class Closed(NamedTuple):
+    """The end of what `Closing` or `Dropped` began."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"has closed {short(self.topic)}"
 
 
 class Kept(NamedTuple):
@@ -207,6 +244,10 @@ ClusterEvent = (
     | Got
     | AckCalled
     | CursorSaved
+    | Calm
+    | Dropped
+    | Closing
+    | Closed
     | Kept
     | Unreadable
     | Backlog

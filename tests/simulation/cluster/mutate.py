@@ -2,9 +2,9 @@
 
 `python -m tests.simulation.cluster.mutate [--runs N] [--only NAME] [--write]`, or
 `make mutations CLUSTER=1`. First the stories of the rule's defects are told with the rule off, then
-plans of seeds 0, 1, 2, ... are run until an invariant does not hold; the same plan must pass with
-the rule on. `--write` puts the table into docs/simulation.md, and what caught each mutation into
-mutations/caught.json, which `test_mutations.py` replays.
+plans of many seeds, plain ones and busy ones in turn, are run until an invariant does not hold; the
+same plan must pass with the rule on. `--write` puts the table into docs/simulation.md, and what
+caught each mutation into mutations/caught.json, which `test_mutations.py` replays.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster.drawing import draw
+from tests.simulation.cluster.drawing import draw, searched
 from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import ClusterOutcome, execute
@@ -56,8 +56,8 @@ def search(name: str, runs_max: int) -> Catch:
     if not found.invariants:
         runs_max = 0
     by_error: Catch | None = None
-    for seed in range(runs_max):
-        plan = draw(seed)
+    for number in range(runs_max):
+        plan = draw(searched(number))
         with found.apply():
             outcome = execute(plan)
         if not outcome.has_failed:
@@ -66,7 +66,7 @@ def search(name: str, runs_max: int) -> Catch:
             raise AssertionError(f"{name} does not fit the code: {outcome.error}")
         if execute(plan).has_failed:
             continue  # the plan fails with the rule on: it proves nothing
-        catch = Catch(name, _reasons(outcome), seed + 1, plan, tests)
+        catch = Catch(name, _reasons(outcome), number + 1, plan, tests)
         if outcome.violations:
             return catch
         by_error = by_error or catch

@@ -48,6 +48,8 @@ class ClusterPlan:
     """Processes of auto-recovery."""
     settings: tuple[tuple[str, Setting], ...] = ()
     """Settings of the brokers that are not as usual."""
+    is_calm: bool = False
+    """Nothing goes wrong; what is done is done in order."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

@@ -42,7 +42,8 @@ class RecordedClient(LedgerClient):
         return cast(LedgerWriter, _CursorWriter(self, writer, custom_metadata))
 
     def on_cursor_saved(self, names: dict[str, str], ledger_id: int, payload: bytes) -> None:
-        snapshot = decode_record(payload).snapshot
+        record = decode_record(payload)
+        snapshot = record.snapshot
         event = CursorSaved(
             names["log"],
             names["cursor"],
@@ -52,6 +53,7 @@ class RecordedClient(LedgerClient):
                 (each.ledger_id, each.first_entry_id, each.last_entry_id)
                 for each in snapshot.ranges
             ),
+            tuple(sorted(record.position_properties.items())),
         )
         self._history.add(self._loop.time(), self._actor, event)
 

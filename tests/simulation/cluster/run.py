@@ -16,6 +16,7 @@ from tests.simulation.cluster.broker import PORT
 from tests.simulation.cluster.checks import judge_cluster
 from tests.simulation.cluster.clients import SimConsumer, SimProducer, SimUser
 from tests.simulation.cluster.cluster import Cluster
+from tests.simulation.cluster.events import Calm
 from tests.simulation.cluster.faults import ClusterFaults
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.history import History, Said
@@ -146,6 +147,8 @@ class ClusterRunner:
                 reader.spawn(self._read(reader, topic), "read")
             producer = self._user(f"p{number}")
             self._publishing.append(producer.spawn(self._publish(producer, topic), "publish"))
+        if plan.is_calm:
+            sim.history.add(sim.loop.time(), "plan", Calm())
         begin_s = sim.loop.time()
         for step in plan.steps:
             await sim.sleep(max(0.0, begin_s + step.at_s - sim.loop.time()))

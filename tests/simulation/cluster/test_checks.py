@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from magnetar.broker import deduplication
 from magnetar.cursors.node import CursorNode, encode_node
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
@@ -14,9 +15,13 @@ from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.events import (
     AckCalled,
     Backlog,
+    Calm,
+    Closed,
+    Closing,
     Confirmed,
     CursorSaved,
     Detached,
+    Dropped,
     Got,
     Kept,
     NodeWrote,
@@ -416,3 +421,41 @@ def test_r08_a_member_is_named_before_its_copies_are_made() -> None:
     copies = [line for line in lines if line[0] == "b4"]
     rest = [line for line in lines if line[0] != "b4"]
     only("R8", [*rest[:-2], *copies, *rest[-2:]])
+
+
+DEDUPLICATION = f"{PATH}/{deduplication.CURSOR}"
+
+
+def test_c15_a_snapshot_lacks_an_id_of_what_is_before_it() -> None:
+    begun = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+    created: Line = ("br1", NodeWrote(DEDUPLICATION, 0, begun))
+    lacking = CursorSaved(PATH, deduplication.CURSOR, 8, (0, 1), (), (("p", 0),))
+    whole = CursorSaved(PATH, deduplication.CURSOR, 8, (0, 1), (), (("p", 1),))
+    assert "C15" in violated([*good(), created, ("br1", lacking)])
+    assert "C15" not in violated([*good(), created, ("br1", whole)])
+
+
+def test_c16_an_owner_closes_a_topic_and_leaves_a_cursor_behind() -> None:
+    calm: Line = ("plan", Calm())
+    unsaved = [line for line in good() if getattr(line[1], "mark_delete", None) != (0, 1)]
+    ended: list[Line] = [
+        ("br1", Closing(TOPIC, (("s", (0, 1), ()),))),
+        ("br1", Closed(TOPIC)),
+    ]
+    assert "C16" not in violated([calm, *good(), *ended])
+    assert "C16" in violated([calm, *unsaved, *ended])
+    assert "C16" not in violated([*unsaved, *ended])
+    assert "C16" not in violated([calm, *unsaved, ("br1", Dropped(TOPIC)), *ended])
+
+
+def test_c17_a_move_makes_a_message_come_twice() -> None:
+    again: Line = ("y", Kept(TOPIC, 0, 2, (b"p:1",)))
+    assert "C17" in violated([("plan", Calm()), *good(), again])
+    assert "C17" not in violated([*good(), again])
+
+
+def test_c18_a_topic_that_was_dropped_is_written_to() -> None:
+    dropped: Line = ("br1", Dropped(TOPIC))
+    asked: Line = ("br1", Proposed(9, 0, 1, CLOSED))
+    assert "C18" in violated([*good(), dropped, asked])
+    assert "C18" not in violated([*good(), dropped, ("br1", Closed(TOPIC)), asked])

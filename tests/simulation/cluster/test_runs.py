@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster.drawing import DEDUPLICATING_SEEDS_FROM, TRIMMED_SEEDS_FROM, draw
+from tests.simulation.cluster.drawing import (
+    BUSY_SEEDS_FROM,
+    DEDUPLICATING_SEEDS_FROM,
+    TRIMMED_SEEDS_FROM,
+    draw,
+)
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import execute
 from tests.simulation.seeds import fresh_seeds
@@ -29,7 +34,8 @@ def test_no_invariant_is_violated(first: int) -> None:
 _FRESH = {
     "plain": (RUNS, TRIMMED_SEEDS_FROM),
     "trimmed": (TRIMMED_SEEDS_FROM + 2 * RUNS, DEDUPLICATING_SEEDS_FROM),
-    "deduplicating": (DEDUPLICATING_SEEDS_FROM + RUNS, 1_000_000_000),
+    "deduplicating": (DEDUPLICATING_SEEDS_FROM + RUNS, BUSY_SEEDS_FROM),
+    "busy": (BUSY_SEEDS_FROM + RUNS, 1_000_000_000),
 }
 
 
@@ -54,6 +60,12 @@ def test_no_invariant_is_violated_while_topics_deduplicate() -> None:
         assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
 
 
+def test_no_invariant_is_violated_while_topics_move_all_the_time() -> None:
+    for seed in range(BUSY_SEEDS_FROM, BUSY_SEEDS_FROM + 2 * PER_TEST):
+        outcome = execute(draw(seed))
+        assert not outcome.has_failed, f"make sim CLUSTER=1 SEED={seed} STORY=1\n{outcome.report()}"
+
+
 def test_what_failed_once_stays_mended() -> None:
     for path in REGRESSIONS:
         outcome = execute(ClusterPlan.from_json(path.read_text()))
@@ -63,6 +75,8 @@ def test_what_failed_once_stays_mended() -> None:
 def test_a_plan_survives_being_written_down() -> None:
     for seed in range(100):
         assert ClusterPlan.from_json(draw(seed).to_json()) == draw(seed)
+        busy = BUSY_SEEDS_FROM + seed
+        assert ClusterPlan.from_json(draw(busy).to_json()) == draw(busy)
 
 
 SAME_SEEDS = tuple(range(1000, 1012))

@@ -10,7 +10,7 @@ from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
-from magnetar.broker.topics import opening
+from magnetar.broker.topics import ending, opening
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log
 from magnetar.ledger.managed_log import log_takeover
@@ -283,6 +283,38 @@ MUTATIONS: list[Mutation] = [
                 "        ids._accepted = dict(ids._stored)\n"
                 "    if False:",
             ),
+        ),
+    ),
+    Mutation(
+        name="closed_without_their_cursors",
+        rule="5.1",
+        defects=(),
+        invariants=("C16",),
+        description="a topic that is closed in order leaves its cursors as they were last stored",
+        apply=lambda: edited(
+            ending, "_close_parts", ("for cursor in closing.cursors]", "for cursor in ()]")
+        ),
+    ),
+    Mutation(
+        name="handed_over_without_a_drain",
+        rule="10.4",
+        defects=("C17",),
+        invariants=("C17",),
+        description="a topic moves while publishes to it are under way",
+        apply=lambda: edited(
+            ending.TopicEnds,
+            "_move",
+            ("await topic.drain(self._settings.publish_drain_timeout_ms / 1000)", "pass"),
+        ),
+    ),
+    Mutation(
+        name="dropped_logs_go_on",
+        rule="10.1",
+        defects=("C18",),
+        invariants=("C18",),
+        description="the log of a topic that is dropped is closed as if it were ours",
+        apply=lambda: edited(
+            ending.TopicEnds, "drop", ("table.logs[topic].abandon(reason)", "pass")
         ),
     ),
 ]

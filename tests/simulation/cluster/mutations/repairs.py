@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from magnetar.ledger.autorecovery import repair
 from magnetar.ledger.autorecovery.checker import Checker
-from magnetar.ledger.autorecovery.copier import Copier
+from magnetar.ledger.autorecovery.copier import Copier, _Runs
 from magnetar.ledger.autorecovery.fragments import LedgerCheck
 from magnetar.ledger.autorecovery.lost_bookies import LostBookies
 from magnetar.ledger.autorecovery.postponed import PostponedItems
@@ -71,6 +71,19 @@ MUTATIONS: list[Mutation] = [
         description="members are replaced, and their entries are not copied",
         apply=lambda: edited(
             LedgerRepair, "_repair_span", ("pieces_of(wanted))", "pieces_of({}))")
+        ),
+    ),
+    Mutation(
+        name="last_entries_are_not_copied",
+        rule="5, step 4c",
+        defects=(),
+        invariants=("R8",),
+        description="the last entry of each stretch is not copied",
+        apply=lambda: edited(
+            _Runs,
+            "__next__",
+            ("end = min(last, first", "end = min(max(first, last - 1), first"),
+            ("if end == last:", "if end >= last - 1:"),
         ),
     ),
     Mutation(

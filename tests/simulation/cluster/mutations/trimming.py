@@ -30,6 +30,18 @@ MUTATIONS: list[Mutation] = [
         apply=_trimmed_by_memory,
     ),
     Mutation(
+        name="trimming_forgets_deduplication",
+        rule="3.2, section 6",
+        defects=("M19",),
+        invariants=("C15",),
+        description="what the snapshot of sequence ids has not passed may go all the same",
+        apply=lambda: edited(
+            trimming,
+            "trim_point",
+            ("in topic.durable_cursors():", "in topic.subscriptions.durable_cursors():"),
+        ),
+    ),
+    Mutation(
         name="cursors_stay_in_what_goes",
         rule="section 6, step 4",
         defects=("M7",),

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote_plus
 
 from magnetar.broker import naming
-from magnetar.broker.balance.layouts import layout_path
+from magnetar.broker.balance.bundles import LEASES_ROOT
+from magnetar.broker.balance.layouts import POLICIES_ROOT, layout_path
 from magnetar.broker.errors import (
     BrokerMetadataError,
     ConflictError,
@@ -18,6 +19,7 @@ from magnetar.broker.partitions.record import PARTITIONED_TOPICS_ROOT, partition
 from magnetar.broker.policies.model import (
     CLUSTERS_ROOT,
     TENANTS_ROOT,
+    TOPIC_POLICIES_ROOT,
     ClusterRecord,
     NamespaceRecord,
     Record,
@@ -29,6 +31,7 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.broker.policies.registry import is_name
+from magnetar.broker.schemas.record import SCHEMAS_ROOT
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
@@ -40,6 +43,15 @@ from magnetar.ledger.metadata.store import MetadataStore
 R = TypeVar("R", bound=Record)
 
 _DOMAINS = ("persistent", "non-persistent")
+_PARENT_ROOTS = (
+    naming.ROOT,
+    LEASES_ROOT,
+    SCHEMAS_ROOT,
+    PARTITIONED_TOPICS_ROOT,
+    TOPIC_POLICIES_ROOT,
+    POLICIES_ROOT,
+)
+"""Below each of them lie tenants, and below these namespaces."""
 
 
 class Tenants:
@@ -196,6 +208,8 @@ class Tenants:
         """
         _check_name(name)
         await self._delete(TenantRecord, tenant_path(name), f"tenant {name}", "namespaces")
+        for root in _PARENT_ROOTS:
+            await self._remove(f"{root}/{name}")
 
     async def _check_clusters(self, names: Sequence[str]) -> None:
         if not names or not all(names):
@@ -304,6 +318,10 @@ class Tenants:
         await self._remove(topic_policies_root(namespace, "").rstrip("/"))
         await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}")
         await self._remove(layout_path(namespace))
+        # Nodes without a value, which topics and leases had above them.
+        await self._remove(naming.topics_path(namespace))
+        for root in _PARENT_ROOTS:
+            await self._remove(f"{root}/{namespace}")
         await self._delete(
             NamespaceRecord,
             namespace_path(namespace),

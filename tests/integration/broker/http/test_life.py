@@ -294,3 +294,31 @@ async def test_all_partitions_are_terminated(tmp_path: Path) -> None:
         refused = await client.produce("persistent://public/default/whole-partition-1")
         assert refused.error.error == pb.ServerError.TopicTerminatedError
         await client.close()
+
+
+async def _nodes(cluster: Cluster, path: str = "/") -> set[str]:
+    found = {path}
+    for name in await cluster.store.children(path):
+        found |= await _nodes(cluster, f"{path.rstrip('/')}/{name}")
+    return found
+
+
+async def test_a_deleted_tenant_leaves_no_nodes(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, rounds = broker.http_port, []
+        for tenant in ("first", "second"):
+            whole = f"/admin/v2/tenants/{tenant}"
+            info = {"allowedClusters": ["standalone"]}
+            assert (await put(port, whole, info)).status == 204
+            space = f"/admin/v2/namespaces/{tenant}/space"
+            assert (await put(port, space)).status == 204
+            topics = f"/admin/v2/persistent/{tenant}/space"
+            assert (await put(port, f"{topics}/plain")).status == 204
+            assert (await put(port, f"{topics}/whole/partitions", 2)).status == 204
+            assert await delete(port, f"{topics}/plain") == 204
+            assert await delete(port, f"{topics}/whole/partitions") == 204
+            assert await delete(port, space) == 204
+            assert await delete(port, whole) == 204
+            rounds.append(await _nodes(cluster))
+        assert not [each for every in rounds for each in every if "first" in each]
+        assert not [each for each in rounds[1] if "second" in each]

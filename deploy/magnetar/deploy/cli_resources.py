@@ -231,14 +231,6 @@ NAMESPACES = (
         asks="Remove all properties of {namespace}?",
     ),
     Command(
-        "skip-unreadable",
-        "Forget exactly the entries that no bookie can serve.",
-        "POST",
-        f"{_SUBSCRIPTION}/skipUnreadable",
-        asks="Forget what cannot be read now of {topic} for {subscription}? Bookies that are down "
-        "come first",
-    ),
-    Command(
         "clear-backlog",
         "Forget the backlogs of all subscriptions of a namespace.",
         "POST",
@@ -384,6 +376,14 @@ SUBSCRIPTIONS = (
         _SUBSCRIPTION,
         (_FORCE,),
         asks="Delete subscription {subscription} of {topic}?",
+    ),
+    Command(
+        "skip-unreadable",
+        "Forget exactly the entries that no bookie can serve.",
+        "POST",
+        f"{_SUBSCRIPTION}/skipUnreadable",
+        asks="Forget what cannot be read now of {topic} for {subscription}? Bookies that are down "
+        "come first",
     ),
     Command(
         "skip",

@@ -96,6 +96,7 @@ def _replay_keys(family: str) -> dict[str, str]:
     }
 
 
+@cache
 def _spark_key() -> str:
     files = {path for folder in _SPARK_SOURCES for path in (ROOT / folder).rglob("*.py")}
     imported = {path for file in files for path in _imports_of(file)}

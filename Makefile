@@ -11,7 +11,7 @@ DATA ?= data
 
 # Workers of a parallel run of tests: most tests wait more than they work.
 WORKERS ?= 3
-PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart=0
 # All tests but those of other people's clients, which need their languages.
 TESTS := --ignore=tests/clients tests
 # ALL=1 also runs what depends on no changed file: tests of Spark, and replays of mutations.

@@ -4,7 +4,7 @@ Data lie on a memory file system, where a sync costs nothing: what a test proves
 how fast the machine's disk is. Tests marked `disk` are about durability; their `tmp_path` lies on
 the disk. Where no memory file system with enough room is mounted, all data lie on the disk.
 
-In a parallel run (`-n 3 --dist loadgroup`) the tests of a module stay together, in their order,
+In a parallel run (`-n 3`) the tests of a module stay together, in their order,
 since they share its servers. The longest groups start first, so that no worker is left alone with
 one of them.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import proven
 from tests.command_server import commands
@@ -113,19 +114,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --changed, leave out what is proven. In parallel runs, name the group of each test, and
-    put the longest groups first."""
+    """With --changed, leave out what is proven. In parallel runs, put the longest groups first."""
     if config.getoption("changed"):
         left_out = [item for item in items if _is_proven(item)]
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        path = item.nodeid.partition("::")[0]
-        group = next((each for each in _GROUPS if path.startswith(each)), path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _rank(item.nodeid))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
+
+
+class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Keeps the tests of a group on one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((each for each in _GROUPS if path.startswith(each)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
+    return _Groups(config, log)
 
 
 def _is_proven(item: pytest.Item) -> bool:

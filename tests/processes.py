@@ -5,6 +5,7 @@ goes to a log file as well, which the tests read for tracebacks.
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from magnetar.deploy.cluster_ports import free_port
+from magnetar.deploy.cluster_plan import FIRST_PORTS
+from magnetar.deploy.cluster_ports import is_free
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,24 +32,27 @@ class ServerFailedError(Exception):
     """A server ended, or did not get ready in time; the message holds the end of its log."""
 
 
-_given_ports: set[int] = set()
+_PORTS = (3_000, 10_000)
+_given_ports: set[int] = {port + number for port in FIRST_PORTS.values() for number in range(10)}
+"""Those that servers take by themselves, and those that were given."""
 
 
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on now, and none that was given before.
 
-    They lie below the range that the system takes for outgoing connections and for sockets bound to
-    port 0. Workers of one parallel run draw from disjoint sets of ports, so two of them never give
-    the same port before a server listens on it.
+    They lie below the ports that the system takes for outgoing connections and for sockets bound to
+    port 0, and below those that `magnetar cluster` chooses. Workers of one parallel run draw from
+    disjoint sets, so two of them never give the same port before a server listens on it.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     ports: list[int] = []
     while len(ports) < count:
-        port = free_port(HOST, _given_ports)
+        port = random.randrange(*_PORTS)
+        if port % workers != worker or port in _given_ports or not is_free(HOST, port):
+            continue
         _given_ports.add(port)
-        if port % workers == worker:
-            ports.append(port)
+        ports.append(port)
     return ports
 
 

@@ -336,6 +336,7 @@ SUBSCRIPTIONS = (
         (f"{MISSING}/all_subscription/expireMessages/5", 404),
     ),
     Row("POST", f"{S}/skip_all", None, 204, None, (f"{NO_S}/skip_all", 404)),
+    Row("POST", f"{S}/skipUnreadable", None, 412, None, (f"{NO_S}/skipUnreadable", 404)),
     Row(
         "POST",
         f"{S}/resetcursor/0",

@@ -140,8 +140,7 @@ def _answers_before_syncs(trace: Path, directory: Path) -> Iterator[str]:
         for what in disk.wet(written):
             yield f"line {call.begun}: an answer before the sync of {what}"
         written.clear()
-    # Answers that are ready in the same turn leave in one write.
-    if answers < ADDS // 2:
+    if answers < ADDS:
         yield f"the trace has {answers} answers to {ADDS} adds"
 
 

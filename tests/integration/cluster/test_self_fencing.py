@@ -13,7 +13,7 @@ from tests.processes import HOST
 from tests.real_cluster import RealCluster
 from tests.waiting import wait_until
 
-SESSION_TIMEOUT_S = 5.0
+SESSION_TIMEOUT_S = 3.0
 SERVING_SESSION_S = 9.0
 """Where something is served in the part of it that a lease lasts."""
 BUSY_S = 15.0

@@ -1,6 +1,6 @@
 """A `magnetar standalone` process for tests: start, kill -9, restart on its directory and ports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -31,15 +31,20 @@ class Standalone:
         directory: Path,
         *,
         arguments: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
         ports: tuple[int, int] | None = None,
     ) -> None:
-        """`command_prefix` runs the server some other way, as in a namespace (small_disk.py).
+        """`settings` of the broker, by their names in the environment behind `MAGNETAR_BROKER_`.
+        `command_prefix` runs the server some other way, as in a namespace (small_disk.py).
         `ports`: binary and HTTP, for clients that know no others; else free ones."""
         self.directory = directory
         self.log_path = directory.with_name(directory.name + ".log")
         self.port, self.http_port = ports or free_ports(2)
         self._arguments = list(arguments)
+        self._settings = {
+            f"MAGNETAR_BROKER_{name}": value for name, value in (settings or {}).items()
+        }
         self._command_prefix = list(command_prefix)
         self._process: ServerProcess | None = None
         self.ready_s = 0.0
@@ -87,7 +92,7 @@ class Standalone:
             ],
             log_path=self.log_path,
             is_ready=is_ready_line,
-            environment={**_PATIENCE, **magnetar_environment()},
+            environment={**_PATIENCE, **magnetar_environment(), **self._settings},
         )
         self.ready_s = self._process.wait_ready(timeout_s)
         return self.ready_s

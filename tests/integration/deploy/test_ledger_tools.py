@@ -26,13 +26,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(data: Path) -> Iterator[Standalone]:
-    with pytest.MonkeyPatch.context() as environment:
-        # Its topic has neither a subscription nor a producer, and shall stay.
-        environment.setenv("MAGNETAR_BROKER_INACTIVE_TOPIC_DELETION", "false")
-        with Standalone(data) as started:
-            ended = magnetar("produce", "t", "-m", "one", "-m", "two", "--url", started.url)
-            assert ended.status == 0, ended.stderr
-            yield started
+    # Its topic has neither a subscription nor a producer, and shall stay.
+    with Standalone(data, settings={"INACTIVE_TOPIC_DELETION": "false"}) as started:
+        ended = magnetar("produce", "t", "-m", "one", "-m", "two", "--url", started.url)
+        assert ended.status == 0, ended.stderr
+        yield started
 
 
 def url_of(data: Path) -> str:

@@ -22,15 +22,16 @@ _BYTES_PER_S = 500_000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A server of its own, which is killed; its topics have small ledgers, trimmed at once."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("MAGNETAR_BROKER_LEDGER_ENTRIES_MAX", str(_LEDGER_ENTRIES))
-        environment.setenv("MAGNETAR_BROKER_LEDGER_AGE_MIN_S", "0")
-        environment.setenv("MAGNETAR_BROKER_RETENTION_CHECK_INTERVAL_S", "0.2")
-        environment.setenv("MAGNETAR_BROKER_COMPACTION_CHECK_INTERVAL_S", "0.2")
-        environment.setenv("MAGNETAR_BROKER_COMPACTION_BYTES_PER_S", str(_BYTES_PER_S))
-        with Standalone(tmp_path_factory.mktemp("compacting") / "data") as standalone:
-            yield standalone
-            standalone.assert_log_clean()
+    settings = {
+        "LEDGER_ENTRIES_MAX": str(_LEDGER_ENTRIES),
+        "LEDGER_AGE_MIN_S": "0",
+        "RETENTION_CHECK_INTERVAL_S": "0.2",
+        "COMPACTION_CHECK_INTERVAL_S": "0.2",
+        "COMPACTION_BYTES_PER_S": str(_BYTES_PER_S),
+    }
+    with Standalone(tmp_path_factory.mktemp("compacting") / "data", settings=settings) as started:
+        yield started
+        started.assert_log_clean()
 
 
 @pytest.fixture

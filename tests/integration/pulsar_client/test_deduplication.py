@@ -20,12 +20,11 @@ _BATCH = 10
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A server of its own, which is killed; its topics deduplicate."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("MAGNETAR_BROKER_DEDUPLICATION", "true")
-        environment.setenv("MAGNETAR_BROKER_DEDUP_SNAPSHOT_ENTRIES", "100")
-        with Standalone(tmp_path_factory.mktemp("deduplicating") / "data") as standalone:
-            yield standalone
-            standalone.assert_log_clean()
+    settings = {"DEDUPLICATION": "true", "DEDUP_SNAPSHOT_ENTRIES": "100"}
+    data = tmp_path_factory.mktemp("deduplicating") / "data"
+    with Standalone(data, settings=settings) as standalone:
+        yield standalone
+        standalone.assert_log_clean()
 
 
 @pytest.fixture

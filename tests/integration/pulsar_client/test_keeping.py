@@ -35,13 +35,10 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in _SETTINGS.items():
-            patch.setenv(f"MAGNETAR_BROKER_{name}", value)
-        with Standalone(tmp_path_factory.mktemp("keeping") / "data") as standalone:
-            yield standalone
-            assert standalone.terminate() == 0
-            standalone.assert_log_clean()
+    with Standalone(tmp_path_factory.mktemp("keeping") / "data", settings=_SETTINGS) as standalone:
+        yield standalone
+        assert standalone.terminate() == 0
+        standalone.assert_log_clean()
 
 
 @pytest.fixture

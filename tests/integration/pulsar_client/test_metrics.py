@@ -26,13 +26,10 @@ _MESSAGES, _ACKED, _BYTES = 20, 5, 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in _SETTINGS.items():
-            patch.setenv(f"MAGNETAR_BROKER_{name}", value)
-        with Standalone(tmp_path_factory.mktemp("metrics") / "data") as standalone:
-            yield standalone
-            assert standalone.terminate() == 0
-            standalone.assert_log_clean()
+    with Standalone(tmp_path_factory.mktemp("metrics") / "data", settings=_SETTINGS) as standalone:
+        yield standalone
+        assert standalone.terminate() == 0
+        standalone.assert_log_clean()
 
 
 class _Page:

@@ -15,6 +15,8 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.ledger.wire import Op
+from tests.simulation.history import Sent
 from tests.simulation.logs import (
     CONFIG,
     PATH,
@@ -368,3 +370,21 @@ async def test_m13_an_abandoned_log_is_closed_without_a_write(sim: Simulation) -
     next_owner = await open_log(sim)
     assert await next_owner.read_all() == [b"kept"]
     await next_owner.close()
+
+
+@scenario(bookies=3)
+async def test_an_abandoned_log_does_not_send_what_was_appended_in_the_same_turn(
+    sim: Simulation,
+) -> None:
+    """A broker that was paused reads what clients sent, then learns that its lease is gone."""
+    log = await open_log(sim)
+    await log.add(b"kept")
+    await sim.settle()
+    before = len(sim.history.entries)
+    batch = log.append(b"late")
+    log.here(log.log.abandon, "the lease has run out")
+    with pytest.raises(LogFencedError, match="the lease has run out"):
+        await batch.outcome
+    await sim.settle()
+    added = [seen for at, _, seen in sim.history.of(Sent) if at >= before and seen.op == Op.ADD]
+    assert added == []

@@ -321,6 +321,9 @@ class LogAppender:
             )
         self._refusal = self._why_fenced
         self._fail_all(self._why_fenced())
+        for writer in (self.draining, self.writer):
+            if writer is not None:
+                writer.abandon()  # what was appended in this turn is not sent any more
         for callback in self._on_fenced:
             callback()
 

@@ -108,13 +108,10 @@ def _whole(setting: Setting, case: Case) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in ENVIRONMENT.items():
-            environment.setenv(f"MAGNETAR_BROKER_{name}", value)
-        with Standalone(tmp_path_factory.mktemp("matrix") / "data") as standalone:
-            yield standalone
-            assert standalone.terminate() == 0
-            standalone.assert_log_clean()
+    with Standalone(tmp_path_factory.mktemp("matrix") / "data", settings=ENVIRONMENT) as standalone:
+        yield standalone
+        assert standalone.terminate() == 0
+        standalone.assert_log_clean()
 
 
 @pytest.fixture(scope="module", params=INTERRUPTIONS)

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.broker.security.secured import Secured
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     running = Secured(tmp_path_factory.mktemp("secured") / "data")
     with running:

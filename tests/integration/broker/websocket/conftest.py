@@ -17,15 +17,12 @@ _SETTINGS = {
 }
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in _SETTINGS.items():
-            environment.setenv(f"MAGNETAR_BROKER_{name}", value)
-        with Standalone(tmp_path_factory.mktemp("websocket") / "data") as started:
-            yield started
-            assert started.terminate() == 0
-            started.assert_log_clean()
+    with Standalone(tmp_path_factory.mktemp("websocket") / "data", settings=_SETTINGS) as started:
+        yield started
+        assert started.terminate() == 0
+        started.assert_log_clean()
 
 
 @pytest.fixture

@@ -57,6 +57,8 @@ class MemoryLog:
         """When ledgers were closed, if not in 1970."""
         self.created_ms: dict[int, int] = {}
         """When ledgers were created, if that is known."""
+        self.wall_ms = 1 << 62
+        """Now, by the clock of the log's owner: no time above lies in the future."""
         self.waiting: deque[AppendBatch] = deque()
         self.reads: list[Position] = []
         self.read_error: LogError | None = None
@@ -119,7 +121,7 @@ class MemoryLog:
 
     def stored_since_ms(self, position: Position) -> int:
         known_ms = [self.created_ms.get(position.ledger_id, 0)]
-        return stored_since_ms(self.ledgers, position, known_ms, now_ms=1 << 62)
+        return stored_since_ms(self.ledgers, position, known_ms, now_ms=self.wall_ms)
 
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int

@@ -42,6 +42,7 @@ def _draw_busy(seed: int) -> ClusterPlan:
     random = Random(f"cluster/busy/{seed}")
     plan = _draw(seed % DEDUPLICATING_SEEDS_FROM)
     is_calm, deduplicates = seed % 3 == 0, seed % 3 == 1
+    topics = plan.topics
     settings: tuple[tuple[str, Setting], ...] = _TRIMMED
     if deduplicates:
         entries = random.choice((2, 100, 100))
@@ -57,9 +58,17 @@ def _draw_busy(seed: int) -> ClusterPlan:
         steps=(),
         settings=settings,
         is_calm=is_calm,
+        namespaces=random.choice((1, 2)) if topics > 1 else 1,
+        has_leavers=deduplicates and random.random() < 0.7,
     )
     drawer = _Drawer(random, plan)
     steps = drawer.moves()
+    if is_calm:
+        steps += drawer.slow_answers(steps)
+    elif deduplicates:
+        steps += drawer.unanswered()
+    else:
+        steps += drawer.unreadable_cursor()
     if not is_calm:
         steps += drawer.draw()
     if plan.recoveries:
@@ -146,6 +155,50 @@ class _Drawer:
                     for_s = self._short()
                     steps.append(Step(round(at_s, 6), "crash_consumer", self._topic(), "", for_s))
             at_s += random.uniform(0.2, 1.0)
+        return steps
+
+    def slow_answers(self, moves: list[Step]) -> list[Step]:
+        """Publishes are under way when a topic moves, for a time that a move waits for."""
+        random, steps = self._random, list[Step]()
+        for move in moves:
+            if move.what == "crash_consumer" or random.random() < 0.3:
+                continue
+            topic = move.who.removeprefix("^")
+            at_s = round(max(0.0, move.at_s - random.uniform(0.0, 0.15)), 6)
+            for_s = round(random.uniform(0.2, 0.4), 6)
+            steps.append(Step(at_s, "slow_answers", f"^{topic}", "", for_s))
+        return steps
+
+    def unanswered(self) -> list[Step]:
+        """Receipts are on their way when the owner of a topic crashes, stops or gives it up."""
+        random, steps = self._random, list[Step]()
+        for _ in range(random.choice((1, 2, 3))):
+            topic = self._topic()
+            at_s = self._begin_s + random.random() * self._horizon_s
+            receipts = COMMANDS.index("SEND_RECEIPT")
+            for_s = round(random.uniform(0.5, 1.5), 6)
+            steps.append(
+                Step(round(at_s, 6), "slow_frames", f"^{topic}", "", for_s, number=receipts)
+            )
+            ends_s = round(at_s + for_s * random.uniform(0.5, 0.9), 6)
+            end = random.choice(("crash_broker", "crash_broker", "stop_broker", "unload"))
+            if end == "unload":
+                steps.append(Step(ends_s, end, topic, number=2))
+            else:
+                steps.append(Step(ends_s, end, f"^{topic}", "", self._short()))
+        return steps
+
+    def unreadable_cursor(self) -> list[Step]:
+        """The owner crashes, and what it stored of a subscription cannot be read for a while."""
+        random, steps = self._random, list[Step]()
+        for _ in range(random.choice((1, 2))):
+            topic = self._topic()
+            at_s = round(self._begin_s + random.random() * self._horizon_s * 1.5, 6)
+            for_s = round(random.uniform(2.5, 4.5), 6)  # its session ends after two seconds
+            steps.append(Step(at_s, "refuse_cursor", topic, "", for_s))
+            steps.append(
+                Step(round(at_s + 0.01, 6), "crash_broker", f"^{topic}", "", self._short())
+            )
         return steps
 
     def refused_copies(self) -> list[Step]:

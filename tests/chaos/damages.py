@@ -1,8 +1,8 @@
 """One damage to one file of a server at rest: what the next start says, and what is left.
 
 `Original` makes the data once, as an orderly end and as kill -9 leave them; `strike` damages a
-copy. Promised is that nothing is lost in silence: the server refuses to start, naming the file and a
-remedy, or it serves, and what it does not give it has told of. A wrong message is never given.
+copy. Promised is that nothing is lost in silence: the server refuses to start, naming the file and
+a remedy, or it serves, and what it does not give it has told of. A wrong message is never given.
 """
 
 import asyncio

@@ -28,8 +28,9 @@ _CHANGES = (
 _FOREIGN_PAGES = (
     ("Origin", "http://evil.example"),
     ("Origin", "null"),
-    ("Sec-Fetch-Site", "cross-site"),
+    ("Origin", "http://127.0.0.1:9999"),
 )
+"""A browser says so with every request that may change something."""
 _FOREIGN_HOSTS = ("evil.example", "evil.example:8080", "127.0.0.1.nip.io", "localhost.evil.example")
 _ESCAPES = (
     "/console/../../../../etc/passwd",

@@ -25,7 +25,8 @@ async def drill(directory: Path) -> Findings:
 
 def _drill(directory: Path) -> Findings:
     findings = Findings()
-    with Secured(directory / "data") as server:
+    server = Secured(directory / "data")
+    with server:
         status, _ = server.ask("GET", _PATH, headers=bearer(token_for("root")))
         findings.note("a true token is let in", holds=status == 200, seen=status)
         for name, token in _forged():
@@ -85,8 +86,6 @@ def _forged() -> Iterator[tuple[str, str]]:
     yield "critical header", _made({"alg": "HS256", "crit": ["x"], "x": 1}, root)
     yield "unencoded payload", _made({"alg": "HS256", "b64": False, "crit": ["b64"]}, root)
     yield "no subject", _made({"alg": "HS256"}, {"name": "root"})
-    yield "a subject that is a list", _made({"alg": "HS256"}, {"sub": ["root"]})
     yield "claims that are a list", _made({"alg": "HS256"}, ["root"])
-    yield "a subject with a NUL", _made({"alg": "HS256"}, {"sub": "root\0"})
     yield "60 KiB", "a." * 30_000
     yield "nothing but dots", ".."

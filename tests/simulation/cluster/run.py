@@ -113,7 +113,8 @@ class ClusterRunner:
         sim.store.watch_jitter_s = plan.watch_jitter_s
         self.is_healing = False
         self.is_over = False
-        self._producers: list[SimProducer] = []
+        self._producers: dict[str, SimProducer] = {}
+        """By the name of their process: "p1" is that of "t1"."""
         self._publishing: list[asyncio.Task[None]] = []
         self._consumers: dict[str, list[tuple[SimUser, asyncio.Task[None]]]] = {}
         self._users_made = 0
@@ -163,6 +164,8 @@ class ClusterRunner:
             await sim.sleep(max(0.0, begin_s + step.at_s - sim.loop.time()))
             if step.what == "crash_consumer":
                 self._crash_consumer(step)
+            elif step.what == "publish":
+                self._publish_more(step)
             else:
                 faults.do(step)
         try:
@@ -182,11 +185,17 @@ class ClusterRunner:
             except SdkError as error:
                 user.record(Said(f"no producer: {type(error).__name__}: {error}"))
                 await asyncio.sleep(_RETRY_S)
-        self._producers.append(producer)
+        self._producers[user.name] = producer
         while producer.published < messages:
             count = min(messages - producer.published, random.choice((1, 1, 2, 4)))
             producer.send_here(count)
             await asyncio.sleep(plan.think_s * random.random())
+
+    def _publish_more(self, step: Step) -> None:
+        """So many messages more, at this moment."""
+        producer = self._producers.get(step.who.replace("t", "p"))
+        if producer is not None:
+            producer.send(step.number)
 
     def _user(self, name: str) -> SimUser:
         """A client process. Each asks another broker first, so that no broker's trouble stays
@@ -276,7 +285,7 @@ class ClusterRunner:
         sim.count_backlogs()
 
     def _is_confirmed(self) -> bool:
-        return all(each.pending == 0 for each in self._producers)
+        return all(each.pending == 0 for each in self._producers.values())
 
     async def _wait_drained(self) -> None:
         """Every subscription has acknowledged everything."""

@@ -170,4 +170,30 @@ MUTATIONS: list[Mutation] = [
         ),
         apply=lambda: edited(AckState, "ack_batch", ("    if not remaining:\n", "    if True:\n")),
     ),
+    Mutation(
+        name="acknowledgements_beyond_the_end_count",
+        rule="4.2",
+        defects=(),
+        description="everything up to a position beyond the end of the log can be acknowledged",
+        tests=(
+            "tests/unit/cursors/test_ack_state.py::test_a_cumulative_ack_beyond_the_end_is_ignored",
+        ),
+        apply=lambda: edited(
+            AckState, "ack_cumulative", (" or position > self._shape.last_confirmed:", ":")
+        ),
+    ),
+    Mutation(
+        name="every_chunk_counts",
+        rule="3.2",
+        defects=(),
+        description="the first chunk of a message makes the others duplicates",
+        tests=(
+            "tests/unit/broker/test_deduplication.py::test_only_the_last_chunk_of_a_message_counts",
+        ),
+        apply=lambda: edited(
+            deduplication_module,
+            "is_open_chunk",
+            ("return chunks > 1 and metadata.chunk_id != chunks - 1", "return False"),
+        ),
+    ),
 ]

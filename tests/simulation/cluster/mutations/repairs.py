@@ -294,8 +294,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         name="items_go_whatever_the_repair_left",
         rule="5, step 6",
-        defects=(),
-        invariants=("R2", "R4"),
+        defects=("A6", "A7"),
         description="an item goes after one attempt, whether or not anything was repaired",
         apply=lambda: edited(
             Worker,

@@ -29,7 +29,7 @@ MUTATIONS: list[Mutation] = [
         description="a takeover deletes the ledgers that it found empty, and lists them",
         apply=lambda: edited(
             log_takeover,
-            "take_over",
+            "claim",
             (
                 "kept = [ledger for ledger in recovered if ledger.entries > 0]",
                 "kept = list(recovered)",

@@ -110,7 +110,6 @@ MUTATIONS: list[Mutation] = [
         invariants=("C5",),
         description="whoever takes a cursor over leaves its node, and the epoch, as they were",
         tests=(
-            f"{_CURSOR}test_whoever_opens_a_cursor_fences_the_owner_before",
             f"{_CURSOR}test_an_owner_that_wakes_up_without_a_ledger_is_fenced_by_the_node",
             f"{_SAVER}test_recovery_folds_a_small_state_into_the_node",
         ),

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.leases import Leases
 from magnetar.broker.ownership.session_guard import SessionGuard
-from magnetar.broker.topics.ending import TopicEnds
 from tests.simulation.mutations.mutation import Mutation, edited
 
 _GUARD = "tests/unit/broker/ownership/test_session_guard.py::"
@@ -56,34 +55,6 @@ MUTATIONS: list[Mutation] = [
             ClusterOwnership,
             "_on_lease_lost",
             ('self._holder.drop(names, f"the lease of {bundle} is gone")', "pass"),
-        ),
-    ),
-    Mutation(
-        name="leases_are_held_unread",
-        rule="10.2",
-        defects=("M15",),
-        invariants=("C8",),
-        description="a lease that somebody else has created counts as taken",
-        apply=lambda: edited(
-            Leases,
-            "_take",
-            (
-                "await self._catch_up(bundle)\n                continue",
-                "self._hold(bundle, term, 0)\n                return record",
-            ),
-        ),
-    ),
-    Mutation(
-        name="topics_lost_while_they_load_are_served",
-        rule="10.1",
-        defects=("M20",),
-        invariants=("C8",),
-        description="a topic that was lost while it was loaded is served all the same",
-        apply=lambda: edited(
-            TopicEnds,
-            "check_wanted",
-            ("if topic.is_closed:", "if False:"),
-            ("if topic.name in self._table.unwanted or not topic.tenure.holds():", "if False:"),
         ),
     ),
     Mutation(

@@ -27,11 +27,19 @@ from magnetar.broker.policies.settings import default_policies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic, TopicLimits
-from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
+from magnetar.broker.topic_config import (
+    deduplication_limits,
+    delayed_limits,
+    topic_limits,
+    transaction_limits,
+)
 from magnetar.broker.topics import Topics
+from magnetar.broker.tracing import Spans, TopicTrace
+from magnetar.broker.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogError, LogTerminatedError
-from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.log import AppendBatch, ManagedLog
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_shape import LogShape
@@ -355,6 +363,16 @@ class MemoryPartitioned:
         return True
 
 
+class MemoryTransactionLog(MemoryLog):
+    """The log beside a topic's own, which keeps what its transactions need."""
+
+    async def shrink(self, before: Position) -> int:
+        return await self.unlist(before)
+
+    def on_fenced(self, callback: object) -> None:
+        """Never."""
+
+
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
 
@@ -366,6 +384,11 @@ class MemoryTopics:
         self.cursors: dict[str, SubscriptionCursor] = {}
         self.snapshots: dict[str, MemorySnapshot] = {}
         self.buckets: dict[str, MemoryBuckets] = {}
+        self.transaction_logs: dict[str, MemoryTransactionLog] = {}
+        self.has_transactions = False
+        """Whether topics that are loaded from now on can take part in transactions."""
+        self.spans: Spans | None = None
+        """Keeps the traces of messages of topics that are loaded from now on."""
         self.clock: Clock = SystemClock()
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
@@ -449,8 +472,23 @@ class MemoryTopics:
         topic.delayed = DelayedDelivery(topic, buckets, delayed_limits(self._settings), self.clock)
         topic.update_checks()
         await topic.delayed.restore()
+        await self._host_more(topic)
         self._topics[name] = topic
         return topic
+
+    async def _host_more(self, topic: Topic) -> None:
+        if self.spans is not None:
+            topic.trace = TopicTrace(str(topic.name), self.spans, messages_max=100)
+        if self.has_transactions:
+            beside = self.transaction_logs.setdefault(str(topic.name), MemoryTransactionLog(100))
+
+            async def open_log() -> TopicTransactionLog:
+                return TopicTransactionLog(cast(ManagedLog, beside), part_bytes_max=1 << 20)
+
+            limits = transaction_limits(self._settings)
+            topic.transactions = TopicTransactions(topic, open_log, limits, self.clock)
+            await topic.transactions.restore()
+        topic.update_checks()
 
     def apply_policies(self) -> None:
         """The policies of the tests count for the loaded topics from now on."""
